@@ -1,0 +1,55 @@
+"""Names of things: node ids, terms, job ids and the handles made of them.
+
+A job's id is chosen before it is stored: ``term * TERM_SPAN + counter``. A term is used by one run of one node only, so
+that ids are unique without asking the store, rise with time on a node, and are not used again after a restart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, NewType
+
+from mainspring.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NodeId = NewType("NodeId", str)
+Term = NewType("Term", int)
+JobId = NewType("JobId", int)
+
+TERM_SPAN = 10**12
+"""Ids of one term: in decimal, so that both parts of a handle can be read by eye."""
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+def node_id(name: str) -> NodeId:
+    """Check a node's name: up to 32 letters, digits, dots, dashes and underscores.
+
+    Raises SettingsError for any other text. (Gearman's C library has room for handles of 63 bytes.)
+    """
+    if not _NODE_NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name!r} is no name for a node: use 1 to 32 letters, digits, '.', '-' and '_', a letter or digit first"
+        )
+    return NodeId(name)
+
+
+def job_ids(term: Term) -> Callable[[], int]:
+    """Return a function that gives the next id of a term at each call."""
+    return itertools.count(term * TERM_SPAN + 1).__next__
+
+
+def handle_prefix(node: NodeId) -> bytes:
+    """Return what the handles of a node's jobs begin with; the id in decimal follows."""
+    return b"H:%b:" % node.encode()
+
+
+def parse_handle(handle: bytes) -> tuple[str, JobId] | None:
+    """Take a handle apart into node and id; None where it is none of ours."""
+    parts = handle.split(b":")
+    if len(parts) != 3 or parts[0] != b"H" or not parts[2].isdigit() or len(parts[2]) > 19:
+        return None
+    return parts[1].decode("utf-8", "replace"), JobId(int(parts[2]))
