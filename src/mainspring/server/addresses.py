@@ -1,0 +1,91 @@
+"""Where a server listens: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, and which of these others can reach."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+
+from mainspring.errors import SettingsError
+
+GEARMAN_PORT = 4730
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A host and a port; port 0 stands for any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """The path of a socket in the file system; its directory's permissions say who may connect."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+Address = TcpAddress | UnixAddress
+
+
+def parse_address(text: str, *, default_port: int | None = GEARMAN_PORT) -> Address:
+    """Read one address; without a port it gets ``default_port``, and is refused where that is None.
+
+    Raises SettingsError for text that is no address.
+    """
+    text = text.strip()
+    if text.startswith("unix:"):
+        if len(text) == len("unix:"):
+            raise SettingsError("unix: is followed by the path of the socket, such as unix:/run/mainspring.sock")
+        return UnixAddress(text.removeprefix("unix:"))
+    match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
+    if match is None and text.count(":") > 1 and _is_ip(text):
+        match = re.fullmatch(r"()(.*)()", text)  # an IPv6 address alone, without brackets or port
+    if match is None or not (host := match[1] or match[2]):
+        raise SettingsError(f"{text!r} is no address: write HOST:PORT, such as 127.0.0.1:4730, or unix:PATH")
+    port = int(match[3]) if match[3] else default_port
+    if port is None:
+        raise SettingsError(f"{text!r} has no port: write HOST:PORT, such as {host}:8080")
+    if port > 65535:
+        raise SettingsError(f"{text!r} has a port above 65535")
+    return TcpAddress(host, port)
+
+
+def parse_addresses(text: str, *, default_port: int | None = GEARMAN_PORT) -> tuple[Address, ...]:
+    """Read a list of addresses with commas; ``none`` is the empty list."""
+    if text.strip().lower() == "none":
+        return ()
+    addresses = tuple(parse_address(part, default_port=default_port) for part in text.split(",") if part.strip())
+    if not addresses:
+        raise SettingsError(f"{text!r} names no address: write HOST:PORT, or none")
+    return addresses
+
+
+def is_local(address: Address) -> bool:
+    """Tell whether only this machine can reach an address; a name counts if it stands for loopback addresses only."""
+    if isinstance(address, UnixAddress):
+        return True
+    if _is_ip(address.host):
+        return ipaddress.ip_address(address.host.partition("%")[0]).is_loopback
+    try:
+        found = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return address.host == "localhost"
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True

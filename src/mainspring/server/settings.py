@@ -1,0 +1,254 @@
+"""What a node is told at its start: typed, frozen, grouped, read once.
+
+The command line, the environment and ``mainspring.toml`` are read elsewhere (`mainspring.cli`); here is what they add
+up to. `ServerSettings.check` holds the rules between settings.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from mainspring.errors import SettingsError
+from mainspring.ids import NodeId, node_id
+from mainspring.server.addresses import Address, TcpAddress, is_local
+
+DEFAULT_STORE = "sqlite:///mainspring.db"
+DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
+
+DAY = 86400.0
+MIB = 1 << 20
+
+Engine = Literal["memory", "sqlite"]
+Synchronous = Literal["full", "normal"]
+LogFormat = Literal["auto", "text", "json"]
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """The durable record and how careful it is."""
+
+    url: str = DEFAULT_STORE
+    """``sqlite:///relative.db``, ``sqlite:////absolute/path.db`` or ``memory://``."""
+
+    engine: Engine = "sqlite"
+    path: Path | None = Path("mainspring.db")
+    """The SQLite file, relative to the working directory or absolute; None in memory."""
+
+    synchronous: Synchronous = "full"
+    """``full``: an accepted job survives the loss of power. ``normal``: it survives the process, not the power."""
+
+    cache_bytes: int = 64 * MIB
+    """Memory for pages of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """PEM files for the ports; read again at SIGHUP."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    """Clients must show a certificate of this authority; None: anybody may connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """The ports."""
+
+    gearman: tuple[Address, ...] = (DEFAULT_GEARMAN,)
+    http: Address | None = None
+    """``/metrics``, ``/healthz``, ``/readyz``."""
+
+    gearman_http: Address | None = None
+    """gearmand's ``-r http`` protocol."""
+
+    tls: TlsSettings | None = None
+    insecure: bool = False
+    """Listen beyond loopback although anybody could connect."""
+
+    backlog: int = 1024
+    """Connections that wait to be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """Bounds on what one peer can make a node hold."""
+
+    max_packet: int = 64 * MIB
+    """Bytes of one packet's body, checked from its header."""
+
+    max_connections: int = 0
+    """Connections at a time; 0: as many as the process may have open files."""
+
+    queued_jobs: int = 4096
+    """Submits of one connection that are not on disk yet; above it reading from the connection pauses."""
+
+    queued_bytes: int = 8 * MIB
+    """The same in bytes of payloads."""
+
+    unsent_bytes: int = 8 * MIB
+    """Replies that a connection has not read; above it reading from the connection pauses."""
+
+    handshake_timeout: float = 10.0
+    """Seconds that a TLS handshake may last."""
+
+    packet_timeout: float = 60.0
+    """Seconds without a byte in the middle of a packet, or of an HTTP request, after which a connection ends."""
+
+    idle_timeout: float | None = None
+    """Seconds without a packet after which a connection without jobs ends; None: never, as sleeping workers do."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepaliveSettings:
+    """TCP keepalive, which finds peers that vanished without a word; None leaves a value to the operating system."""
+
+    enabled: bool = True
+    idle: int | None = 60
+    """Seconds of silence before the first probe."""
+
+    interval: int | None = 15
+    """Seconds between probes."""
+
+    count: int | None = 4
+    """Unanswered probes after which the connection ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """What holds for jobs that say nothing themselves."""
+
+    retention: float = DAY
+    """Seconds for which an ended job and its result are kept."""
+
+    job_retries: int | None = None
+    """Deliveries that a plain Gearman job may lose with its workers before it fails; None: no limit."""
+
+    round_robin: bool = False
+    """Give a plain Gearman worker jobs of its functions in turn, not in the order of registration."""
+
+    exceptions: bool = False
+    """Send WORK_EXCEPTION also to clients that did not ask for it with ``OPTION_REQ exceptions``."""
+
+    worker_wakeup: int = 1
+    """Sleeping workers that are woken for one job; 0: all of them. One is enough, and the quickest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What is written about the node's life, and where."""
+
+    level: str = "info"
+    """One of `LOG_LEVELS`."""
+
+    format: LogFormat = "auto"
+    """``text`` for people, ``json`` for programs; ``auto``: text on a terminal, JSON elsewhere."""
+
+    file: Path | None = None
+    """Opened again at SIGHUP; None: standard error."""
+
+    enabled: bool = True
+    """False: nothing is logged."""
+
+    syslog: bool = False
+    """Write to the system's log in place of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """The process as the operating system sees it."""
+
+    daemon: bool = False
+    """Detach and run in the background."""
+
+    pid_file: Path | None = None
+    """Holds the process id while the node runs; removed at its end."""
+
+    user: str | None = None
+    """Switch to this user once the ports are open."""
+
+    max_files: int | None = None
+    """Open files allowed; None: as many as the hard limit allows."""
+
+    core_dumps: bool = False
+    """Let the system write a core file after a crash."""
+
+    drain: float = 30.0
+    """Seconds given to running jobs at a stop before they are handed back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything that a node is told."""
+
+    name: NodeId = field(default_factory=lambda: default_node_name())  # noqa: PLW0108 - defined below
+    store: StoreSettings = StoreSettings()
+    listen: ListenSettings = ListenSettings()
+    limits: LimitSettings = LimitSettings()
+    keepalive: KeepaliveSettings = KeepaliveSettings()
+    jobs: JobSettings = JobSettings()
+    log: LogSettings = LogSettings()
+    process: ProcessSettings = ProcessSettings()
+    banner: str | None = None
+    """What ``version`` answers on the Gearman port; None: Mainspring's own version."""
+
+    def check(self) -> None:
+        """Raise SettingsError where settings contradict each other or would open the node to strangers."""
+        if self.listen.gearman_http is not None and self.listen.gearman_http == self.listen.http:
+            raise SettingsError(f"two faces cannot share the address {self.listen.http}: give one of them another port")
+        if self.listen.insecure:
+            return
+        tls = self.listen.tls
+        for address in self.addresses():
+            if is_local(address) or (tls is not None and tls.client_ca is not None):
+                continue
+            missing = "TLS and clients' certificates" if tls is None else "clients' certificates"
+            wanted = "--tls-cert, --tls-key and --tls-client-ca" if tls is None else "--tls-client-ca"
+            raise SettingsError(
+                f"{address} can be reached from other machines without {missing}: "
+                f"give {wanted}, listen on 127.0.0.1, or accept the risk with --insecure"
+            )
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Return the addresses of all faces."""
+        others = (self.listen.http, self.listen.gearman_http)
+        return (*self.listen.gearman, *(address for address in others if address is not None))
+
+
+def parse_store(url: str, **options: object) -> StoreSettings:
+    """Read a store's URL.
+
+    Raises SettingsError for a scheme that no engine has, and for a URL that names no file.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        if url not in {"memory://", "memory:"}:
+            raise SettingsError(f"{url!r} names something, but a store in memory has no name: write memory://")
+        return StoreSettings(url="memory://", engine="memory", path=None, **options)  # type: ignore[arg-type]
+    if parts.scheme == "sqlite":
+        if parts.netloc or not url.startswith("sqlite:///"):
+            raise SettingsError(
+                f"{url!r} lacks a slash: write sqlite:///FILE, or sqlite:////PATH/FILE for an absolute path"
+            )
+        path = unquote(url.removeprefix("sqlite:///"))
+        if not path or path.endswith("/"):
+            raise SettingsError(f"{url!r} names no file: write sqlite:///FILE, such as {DEFAULT_STORE}")
+        return StoreSettings(url=url, engine="sqlite", path=Path(path), **options)  # type: ignore[arg-type]
+    if not parts.scheme or len(parts.scheme) == 1:
+        raise SettingsError(f"{url!r} is no store: write sqlite:///{url} for that file, or memory://")
+    raise SettingsError(
+        f"{url!r} is a store that this version does not have: use sqlite:///FILE, or memory:// to keep nothing"
+    )
+
+
+def default_node_name(host: str | None = None) -> NodeId:
+    """Make a node's name of the host's: what no name may hold becomes a dash."""
+    short = (socket.gethostname() if host is None else host).partition(".")[0]
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", short).lstrip("._-")[:32]
+    return node_id(cleaned or "node")
