@@ -1,0 +1,62 @@
+# `make` alone lists the targets. Everything is kept inside the checkout: .venv, tests/interop/.venv, tests/interop/node.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Chosen tests, or options for pytest: make test ARGS="tests/unit -k cron"
+ARGS ?=
+# The directory whose words `make demo` counts; empty: Python's standard library.
+DIR ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup interop lint format types layers test check demo bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Two steps, so that the demo needs nothing but the project itself.
+.venv/.project: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Mainspring needs Python 3.11 or newer; choose one with make PYTHON=…" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/.check: .venv/.project
+	$(BIN)/python -m pip install --quiet --group check
+	@touch $@
+
+setup: .venv/.check ## create .venv with the project and the tools for its checks
+
+interop: ## install the servers and clients of other projects that the tests talk to, or say what is missing
+	@tests/interop/setup.sh
+
+lint: .venv/.check ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/.check ## let ruff repair and format what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: .venv/.check ## mypy, strict
+	$(BIN)/mypy
+
+layers: .venv/.check ## import-linter: who may import whom
+	$(BIN)/lint-imports --no-cache
+
+test: .venv/.check interop ## do all the set-up for the tests and run them
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types layers ## all checks: lint, types, layers, test
+	@$(MAKE) --no-print-directory test
+
+demo: .venv/.project ## count the words under DIR with a node and workers
+	@./examples/wordcount/run.sh $(if $(DIR),"$(DIR)")
+
+bench: .venv/.check interop ## measure against gearmand, print the table, write bench/results.json
+	$(BIN)/python bench/run.py
+
+clean: ## remove what the targets above created, except results
+	rm -rf .venv .demo tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,63 @@
+"""What every test may ask for: programs of other projects, and the long form of tests.
+
+A program that is missing skips a test on somebody's laptop, where `make test` has said how to get it, and fails it with
+``CI=true``: there, a skipped test would look like a passed one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the long form of chaos, soak and fuzz tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    long_ones = [item for item in items if item.get_closest_marker("long") is not None]
+    if long_ones:
+        config.hook.pytest_deselected(items=long_ones)
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+
+
+def leave_out(what: str) -> NoReturn:
+    """Skip the test because ``what`` is not installed; with CI=true, fail it."""
+    message = f"{what} is not installed: `make test` installs it, or says how"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program; leave the test out where it is missing."""
+    path = shutil.which(name, path=PROGRAM_DIRECTORIES)
+    if path is None:
+        leave_out(name)
+    return path
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[str], str]:
+    """Return a function that gives a program's path, and leaves the test out (with CI=true: fails it) without it."""
+    return find_program
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

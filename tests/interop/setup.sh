@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Installs the servers and clients of other projects that the tests talk to.
+#
+#   Debian packages   as root on Debian; elsewhere they are named, with the command that installs them
+#   PyPI clients      into tests/interop/.venv, from requirements.txt
+#   npm clients       into tests/interop/node/node_modules, from the lock file
+#
+# Steps that are done already cost nothing. What cannot be had is listed at the end together with the tests that are left
+# out for it; with CI=true that is a failure (exit 1).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+PYTHON=${PYTHON:-python3}
+left_out=()
+
+# program or file to look for | Debian package | what is left out without it
+needs() {
+    cat <<'TABLE'
+gearmand|gearman-job-server|the comparison with gearmand
+gearman|gearman-tools|the gearman and gearadmin commands
+gcc|gcc|the libgearman program
+libgearman/gearman.h|libgearman-dev|the libgearman program
+stdio.h|libc6-dev|the libgearman program
+perl|perl|the Perl client and worker
+Gearman/Client.pm|libgearman-client-perl|the Perl client and worker
+php|php-cli|the PHP client and worker
+gearman.so|php-gearman|the PHP client and worker
+node|nodejs|the Node clients and workers
+npm|npm|the Node clients and workers
+strace|strace|the tests with failing disks
+openssl|openssl|the tests with TLS
+TABLE
+}
+
+# here NAME: whether the program, header, Perl module or PHP extension is installed.
+here() {
+    case $1 in
+    gearmand) command -v gearmand || test -x /usr/sbin/gearmand ;;
+    *.h) printf '#include <%s>\n' "$1" | gcc -E -x c - ;;
+    *.pm) perl -e 'require $ARGV[0]' "$1" ;;
+    *.so) php -m | grep -qx "${1%.so}" ;;
+    *) command -v "$1" ;;
+    esac >/dev/null 2>&1
+}
+
+may_install() {
+    [[ $(id -u) == 0 && -r /etc/debian_version ]] && command -v apt-get >/dev/null
+}
+
+# Installs packages with the start of their services refused; the machine's own policy is back in place afterwards.
+install_quietly() (
+    policy=/usr/sbin/policy-rc.d
+    kept=$(mktemp --dry-run "$policy.kept.XXXXXX")
+    if [[ -e $policy ]]; then mv "$policy" "$kept"; fi
+    restore() {
+        rm -f "$policy"
+        if [[ -e $kept ]]; then mv "$kept" "$policy"; fi
+    }
+    trap restore EXIT
+    trap 'exit 1' INT TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    if ! { apt-get update && apt-get install -y --no-install-recommends "$@"; } </dev/null >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        echo "apt-get could not install all of: $*" >&2
+    fi
+    rm -f "$log"
+)
+
+debian_packages() {
+    local name package tests missing=()
+    while IFS='|' read -r name package tests; do
+        here "$name" || missing+=("$package")
+    done < <(needs)
+    ((${#missing[@]})) || return 0
+    if may_install; then
+        echo "installing Debian packages: ${missing[*]}"
+        install_quietly "${missing[@]}" || true
+    fi
+    while IFS='|' read -r name package tests; do
+        here "$name" || left_out+=("$tests: apt-get install $package")
+    done < <(needs)
+}
+
+python_clients() {
+    if ! cmp -s requirements.txt .venv/installed.txt; then
+        [[ -x .venv/bin/python ]] || "$PYTHON" -m venv .venv
+        .venv/bin/python -m pip install --quiet --requirement requirements.txt \
+            && cp requirements.txt .venv/installed.txt
+    fi || left_out+=("the Python clients and workers: pip could not install tests/interop/requirements.txt")
+}
+
+node_clients() {
+    here npm || return 0 # named by debian_packages
+    if ! cmp -s node/package-lock.json node/node_modules/.installed; then
+        (cd node && npm ci --silent --no-audit --no-fund --ignore-scripts </dev/null) \
+            && cp node/package-lock.json node/node_modules/.installed
+    fi || left_out+=("the Node clients and workers: npm could not install tests/interop/node")
+}
+
+debian_packages
+python_clients
+node_clients
+
+if ((${#left_out[@]})); then
+    echo "Tests that are left out here, and what they need:" >&2
+    printf '  %s\n' "${left_out[@]}" >&2
+    [[ ${CI:-} != true ]]
+fi
