@@ -1,0 +1,151 @@
+"""The log: structured events as text for people or as JSON lines, to a stream, a file or the system's log.
+
+Modules ask for loggers with ``structlog.get_logger()``; nothing is written before `start_logging`. What libraries write
+with `logging` goes the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import syslog
+from typing import TYPE_CHECKING, Protocol, TextIO, cast
+
+import structlog
+
+from mainspring.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mainspring.server.settings import LogSettings
+
+
+class LogSink(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object:
+        """Take one or more whole lines."""
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+
+    def reopen(self) -> None:
+        """Open the file again, after somebody has moved it away; does nothing for a stream."""
+
+
+class StreamSink:
+    """Lines to a stream that is open for as long as the process lives."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> None:
+        """Take one or more whole lines; a reader that has gone away stops nothing."""
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError):
+            pass
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass
+
+    def reopen(self) -> None:
+        """Do nothing."""
+
+
+class FileSink(StreamSink):
+    """Lines appended to a file, which log rotation may move away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        super().__init__(self._open())
+
+    def reopen(self) -> None:
+        """Open the path again and go on there; the old file stays in use where that fails."""
+        try:
+            fresh = self._open()
+        except SettingsError:
+            structlog.get_logger(__name__).warning("log file cannot be opened again", path=str(self._path))
+            return
+        old, self._stream = self._stream, fresh
+        old.close()
+
+    def _open(self) -> TextIO:
+        try:
+            return self._path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise SettingsError(f"cannot open the log file {self._path}: {error.strerror}") from error
+
+
+class SyslogSink:
+    """Lines to the system's log."""
+
+    def __init__(self) -> None:
+        syslog.openlog("mainspring", syslog.LOG_PID, syslog.LOG_DAEMON)
+
+    def write(self, text: str, /) -> None:
+        """Take one or more whole lines."""
+        for line in text.splitlines():
+            syslog.syslog(line)
+
+    def flush(self) -> None:
+        """Do nothing: each line is sent at once."""
+
+    def reopen(self) -> None:
+        """Do nothing."""
+
+
+def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> LogSink:
+    """Send everything that is logged from now on where the settings say, and return the sink for `LogSink.reopen`.
+
+    Raises SettingsError where the file cannot be opened.
+    """
+    stream = sys.stderr if stream is None else stream
+    sink = _sink(settings, stream)
+    threshold = logging.getLevelName(settings.level.upper())
+    assert isinstance(threshold, int), settings.level
+    structlog.configure(
+        processors=[
+            *([] if settings.enabled else [_drop]),
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *_rendering(settings, stream),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, sink)),  # it writes and flushes, no more
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_ToStructlog()], level=max(threshold, logging.WARNING), force=True)
+    return sink
+
+
+def _sink(settings: LogSettings, stream: TextIO) -> LogSink:
+    if settings.syslog:
+        return SyslogSink()
+    return StreamSink(stream) if settings.file is None else FileSink(settings.file)
+
+
+def _rendering(settings: LogSettings, stream: TextIO) -> list[structlog.typing.Processor]:
+    on_terminal = settings.file is None and not settings.syslog and stream.isatty()
+    if settings.format == "json" or (settings.format == "auto" and not on_terminal):
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    # Plain tracebacks: the pretty ones show local variables, and those hold payloads.
+    return [structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=structlog.dev.plain_traceback)]
+
+
+def _drop(_logger: object, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    raise structlog.DropEvent
+
+
+class _ToStructlog(logging.Handler):
+    """Hands records of the standard library's logging on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger(record.name)
+        logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)

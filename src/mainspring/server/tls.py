@@ -1,0 +1,81 @@
+"""TLS on the ports: contexts made of PEM files, and made anew at SIGHUP."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from mainspring.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mainspring.server.settings import TlsSettings
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return a context for listening: TLS 1.2 or newer, and clients' certificates required where there is an authority.
+
+    Raises SettingsError where a file is missing, unreadable or no PEM file, or the key is not the certificate's.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _load(context, settings)
+    if settings.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def reload_context(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Read the files again into a context in use; connections that are made from now on see them.
+
+    Raises SettingsError as `server_context` does, and leaves the context as it was then. Authorities are only added:
+    one that was taken out of the file is trusted until the next start, since OpenSSL cannot forget it.
+    """
+    server_context(settings)
+    _load(context, settings)
+
+
+def _load(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    _check_readable(settings.certificate, "certificate")
+    _check_readable(settings.key, "key")
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password=_no_password(settings.key))
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SettingsError(
+                f"the key {settings.key} is not that of the certificate {settings.certificate}: give a pair"
+            ) from error
+        raise SettingsError(
+            f"{settings.certificate} and {settings.key} are no certificate and key in PEM form ({_why(error)})"
+        ) from error
+    if settings.client_ca is not None:
+        _check_readable(settings.client_ca, "clients' authority")
+        try:
+            context.load_verify_locations(cafile=settings.client_ca)
+        except ssl.SSLError as error:
+            raise SettingsError(f"{settings.client_ca} holds no certificate in PEM form ({_why(error)})") from error
+
+
+def _no_password(key: Path) -> Callable[[], str]:
+    """Refuse an encrypted key, for which OpenSSL would ask on the terminal and wait for ever."""
+
+    def refuse() -> str:
+        raise SettingsError(f"the key {key} is encrypted: give it without a passphrase, readable by the server alone")
+
+    return refuse
+
+
+def _why(error: ssl.SSLError) -> str:
+    return error.reason or str(error)
+
+
+def _check_readable(path: Path, what: str) -> None:
+    """Name the file in the error, which OpenSSL does not."""
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise SettingsError(f"cannot read the {what} {path}: {error.strerror}") from error
