@@ -1,0 +1,99 @@
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a node, for monitoring and load balancers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from prometheus_client import Metric
+    from starlette.requests import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a node, by labels."""
+
+    name: str
+    """Begins with ``mainspring_``; a counter's ends in ``_total``."""
+
+    kind: Literal["counter", "gauge"]
+    help: str
+    """One sentence with the unit."""
+
+    samples: Sequence[tuple[Mapping[str, str], float]]
+    """Labels and value; all samples have the same labels' names."""
+
+
+class NodeView(Protocol):
+    """What these pages show of a node; the methods return at once."""
+
+    def healthy(self) -> bool:
+        """Tell whether the node can do its work at all: False asks for a restart."""
+
+    def ready(self) -> bool:
+        """Tell whether the node takes new work: False while it starts, drains, or its store refuses writes."""
+
+    def metrics(self) -> Iterable[Measure]:
+        """Return the figures of this moment."""
+
+
+def http_app(view: NodeView, *, version: str) -> Starlette:
+    """Return the ASGI application of a node's monitoring pages; ``version`` is the server's."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(_NodeCollector(view, version))
+
+    async def metrics(_request: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def healthz(_request: Request) -> Response:
+        return _verdict(view.healthy(), "ok", "unhealthy")
+
+    async def readyz(_request: Request) -> Response:
+        return _verdict(view.ready(), "ready", "not ready")
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+        ]
+    )
+
+
+def _verdict(good: bool, yes: str, no: str) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return PlainTextResponse(f"{yes if good else no}\n", status_code=200 if good else 503, headers=headers)
+
+
+class _NodeCollector:
+    """Turns a node's figures into Prometheus' families at each scrape."""
+
+    def __init__(self, view: NodeView, version: str) -> None:
+        self._view = view
+        self._version = version
+
+    def collect(self) -> Iterator[Metric]:
+        build = InfoMetricFamily("mainspring_build", "Version of the server.")
+        build.add_metric([], {"version": self._version})
+        yield build
+        for measure in self._view.metrics():
+            names = list(measure.samples[0][0]) if measure.samples else []
+            family = (
+                CounterMetricFamily(measure.name, measure.help, labels=names)
+                if measure.kind == "counter"
+                else GaugeMetricFamily(measure.name, measure.help, labels=names)
+            )
+            for labels, value in measure.samples:
+                family.add_metric([labels[name] for name in names], value)
+            yield family

@@ -1,0 +1,213 @@
+"""gearmand's ``-r http`` protocol: a request's path is the function, its body the payload.
+
+::
+
+    POST /reverse HTTP/1.1          HTTP/1.0 200 OK
+    Content-Length: 3        ──►    X-Gearman-Job-Handle: H:node:1
+                                    X-Gearman-Command: WORK_COMPLETE
+    abc                             Content-Length: 3
+                                    Server: Gearman/1.1.20
+
+                                    cba
+
+Each connection carries one request and is closed after its answer. As in gearmand the path is taken as it stands,
+without decoding and with its query; ``X-Gearman-Unique`` names the work, ``X-Gearman-Background: true`` is answered
+``JOB_CREATED`` once the job is on disk, ``X-Gearman-Priority`` is ``high`` or ``low``. What gearmand drops without a
+word (other methods, broken requests) is answered with the status that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from mainspring.errors import MainspringError, RefusedError
+
+HEAD_LIMIT = 8 * 1024
+"""Bytes of a request's head."""
+
+Command = Literal["JOB_CREATED", "WORK_COMPLETE", "WORK_FAIL", "WORK_EXCEPTION"]
+Priority = Literal["high", "normal", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """How a submission was answered."""
+
+    command: Command
+    handle: bytes
+    data: bytes = b""
+
+
+class HttpJobs(Protocol):
+    """What this face needs of a node."""
+
+    async def submit(
+        self, function: bytes, unique: bytes, payload: bytes, priority: Priority, *, background: bool
+    ) -> HttpReply:
+        """Submit a job: answer ``JOB_CREATED`` once a background job is durable, otherwise how the job ended.
+
+        Cancelling the call means that the client of a foreground job has gone. Raises RefusedError where the job is
+        refused.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    function: bytes
+    headers: dict[str, str]
+    payload: bytes
+
+
+class _BadRequestError(MainspringError):
+    """Answered with an HTTP status; ``status`` is the code and its phrase."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class GearmandHttp:
+    """Serves connections; give `serve_connection` to ``asyncio.start_server``, and `close` them all at the end."""
+
+    def __init__(self, jobs: HttpJobs, *, banner: str, max_payload: int, read_timeout: float) -> None:
+        self._jobs = jobs
+        self._banner = banner
+        self._max_payload = max_payload
+        self._read_timeout = read_timeout
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the connection's request and close it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            answer = await self._answer(reader)
+            if answer is not None:
+                writer.write(answer)
+                await asyncio.wait_for(writer.drain(), self._read_timeout)
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            self._open.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def close(self) -> None:
+        """End all connections; foreground jobs lose their clients."""
+        waiting = list(self._open)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes | None:
+        """Return the whole answer; None where the client has gone."""
+        try:
+            async with asyncio.timeout(self._read_timeout):
+                request = await self._read(reader)
+        except _BadRequestError as error:
+            text = f"{error}\n".encode()
+            return self._head(error.status, ("Content-Type", "text/plain"), ("Content-Length", str(len(text)))) + text
+        except asyncio.IncompleteReadError:
+            return None
+        if not request.function:
+            return self._head("404 NOT_FOUND", ("Content-Length", "0"), banner_first=True)
+        try:
+            reply = await self._submit(request, reader)
+        except RefusedError as error:
+            return self._outcome("ERROR", error.code, b"")
+        if reply is None:
+            return None
+        data = b"" if request.method == "HEAD" else reply.data
+        return self._outcome(reply.command, reply.handle.decode("utf-8", "replace"), data)
+
+    async def _submit(self, request: _Request, reader: asyncio.StreamReader) -> HttpReply | None:
+        """Submit and wait, while the client is there; None once it has gone."""
+        background = request.headers.get("x-gearman-background", "").lower() == "true"
+        wanted = request.headers.get("x-gearman-priority", "").lower()
+        priority: Priority = "high" if wanted == "high" else "low" if wanted == "low" else "normal"
+        unique = request.headers.get("x-gearman-unique", "").encode("latin-1")
+        job = asyncio.ensure_future(
+            self._jobs.submit(request.function, unique, request.payload, priority, background=background)
+        )
+        gone = asyncio.ensure_future(_until_end(reader))
+        try:
+            await asyncio.wait({job} if background else {job, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return job.result() if job.done() else None
+        finally:
+            for pending in (job, gone):
+                pending.cancel()
+            await asyncio.gather(job, gone, return_exceptions=True)
+
+    async def _read(self, reader: asyncio.StreamReader) -> _Request:
+        lines: list[str] = []
+        budget = HEAD_LIMIT
+        while True:
+            try:
+                raw = await reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError:
+                raise _BadRequestError("431 TOO_LARGE", "the request's head is too long") from None
+            budget -= len(raw)
+            if budget < 0:
+                raise _BadRequestError("431 TOO_LARGE", f"the request's head is longer than {HEAD_LIMIT} bytes")
+            line = raw.decode("latin-1").rstrip("\r\n")
+            if not line:
+                break
+            lines.append(line)
+        method, function = _request_line(lines[0] if lines else "")
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
+        return _Request(method, function, headers, await self._read_payload(reader, headers))
+
+    async def _read_payload(self, reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+        if "transfer-encoding" in headers:
+            raise _BadRequestError("411 LENGTH_REQUIRED", "send the payload with a Content-Length")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise _BadRequestError("400 BAD_REQUEST", "Content-Length is no number")
+        size = int(length[:20])
+        if size > self._max_payload:
+            raise _BadRequestError("413 TOO_LARGE", f"payloads here have at most {self._max_payload} bytes")
+        return await reader.readexactly(size)
+
+    def _outcome(self, command: str, handle: str, data: bytes) -> bytes:
+        return (
+            self._head(
+                "200 OK",
+                ("X-Gearman-Job-Handle", handle),
+                ("X-Gearman-Command", command),
+                ("Content-Length", str(len(data))),
+            )
+            + data
+        )
+
+    def _head(self, status: str, *headers: tuple[str, str], banner_first: bool = False) -> bytes:
+        """Write a head; ``Server`` comes last, except in gearmand's 404."""
+        banner = ("Server", f"Gearman/{self._banner}")
+        ordered = (banner, *headers) if banner_first else (*headers, banner)
+        lines = [f"HTTP/1.0 {status}", *(f"{name}: {value}" for name, value in ordered)]
+        return "".join(f"{line}\r\n" for line in (*lines, "")).encode("latin-1", "replace")
+
+
+def _request_line(line: str) -> tuple[str, bytes]:
+    """Return the method and the function."""
+    parts = line.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise _BadRequestError("400 BAD_REQUEST", "this port speaks HTTP/1: send POST /FUNCTION HTTP/1.1")
+    method, path, _ = parts
+    if method not in {"GET", "HEAD", "POST", "PUT"}:
+        raise _BadRequestError("405 METHOD_NOT_ALLOWED", "use POST, PUT or GET to submit a job")
+    return method, path.removeprefix("/").encode("latin-1")
+
+
+async def _until_end(reader: asyncio.StreamReader) -> None:
+    """Return when the client has closed the connection; whatever it still sends is dropped."""
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(4096):
+            pass

@@ -1,0 +1,107 @@
+"""Opening the ports."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+from mainspring.errors import MainspringError
+from mainspring.server.addresses import Address, TcpAddress, UnixAddress
+
+_UNAVAILABLE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+"""Kinds of addresses that this machine does not have: IPv6, mostly."""
+
+
+class PortError(MainspringError):
+    """A port cannot be listened on."""
+
+
+def bind(address: Address, backlog: int = 1024) -> list[socket.socket]:
+    """Return listening sockets, not blocking, for an address: one, or one for each address that a host's name has.
+
+    Port 0 becomes one free port, the same for all. Raises PortError with what to do about it.
+    """
+    if isinstance(address, UnixAddress):
+        return [_bind_path(address, backlog)]
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise PortError(f"cannot listen on {address}: the host's name is not known ({error.strerror})") from error
+    sockets: list[socket.socket] = []
+    port = address.port
+    refusal: OSError | None = None
+    try:
+        for family, kind, protocol, _, target in found:
+            try:
+                opened = _bind_ip(family, kind, protocol, (target[0], port, *target[2:]), backlog)
+            except OSError as error:
+                refusal = error
+                if error.errno not in _UNAVAILABLE:
+                    raise
+                continue
+            sockets.append(opened)
+            port = opened.getsockname()[1]
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise PortError(_why(address, error)) from error
+    if not sockets:
+        assert refusal is not None
+        raise PortError(_why(address, refusal)) from refusal
+    return sockets
+
+
+def bound_address(opened: socket.socket) -> Address:
+    """Return where a socket listens, with the port that the system chose."""
+    name = opened.getsockname()
+    return UnixAddress(name) if opened.family == socket.AF_UNIX else TcpAddress(name[0], name[1])
+
+
+def _bind_ip(family: int, kind: int, protocol: int, target: tuple[object, ...], backlog: int) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(target)
+        opened.listen(backlog)
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _bind_path(address: UnixAddress, backlog: int) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(Path(address.path))
+        opened.bind(address.path)
+        opened.listen(backlog)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise PortError(_why(address, error)) from error
+    return opened
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on any more."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+
+
+def _why(address: Address, error: OSError) -> str:
+    reasons = {
+        errno.EADDRINUSE: "something listens there already; stop it, or choose another port",
+        errno.EACCES: "permission denied; ports below 1024 are root's, choose a higher one",
+        errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own (ip addr shows them)",
+        errno.ENOENT: "the directory does not exist; create it",
+    }
+    return f"cannot listen on {address}: {reasons.get(error.errno or 0, error.strerror)}"
