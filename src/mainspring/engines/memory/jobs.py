@@ -1,0 +1,253 @@
+"""The jobs slice in memory."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import NO_UNIQUE, Job, State
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.storage.operation import Operation
+
+_PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
+
+
+def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
+    """Store new jobs; see ``Submit``."""
+    joined: dict[int, ops.Found] = {}
+    jobs, counts = tables.jobs, tables.counts
+    for job in operation.jobs:
+        if job.unique != NO_UNIQUE:
+            other = _joins(tables, job)
+            if other is not None:
+                joined[job.id] = _found(other)
+                continue
+            tables.live[job.function, job.unique] = job.id
+        jobs[job.id] = job
+        state = job.state
+        if state == _PENDING:
+            _put_pending(tables, job)
+        elif state == _SCHEDULED:
+            heapq.heappush(tables.due, (job.due_us, job.id))
+        if job.expires_us:
+            heapq.heappush(tables.expiring, (job.expires_us, job.id))
+        key = (job.function, state, job.priority)
+        counts[key] = counts.get(key, 0) + 1
+    return joined
+
+
+def _joins(tables: Tables, job: Job) -> Job | None:
+    other = tables.live.get((job.function, job.unique))
+    if other is not None:
+        return tables.jobs[other]
+    keep = job.options.keep_unique if job.options else None
+    if keep is not None:
+        other = tables.kept.get((job.function, job.unique))
+        if other is not None:
+            kept = tables.jobs.get(other)
+            if kept is not None and kept.ended_us > job.created_us - keep * 1_000_000:
+                return kept
+    return None
+
+
+def _found(job: Job) -> ops.Found:
+    return ops.Found(job.id, job.state, job.attempt)
+
+
+def _put_pending(tables: Tables, job: Job) -> None:
+    heaps = tables.pending.get(job.function)
+    if heaps is None:
+        heaps = tables.pending[job.function] = ([], [], [])
+    heapq.heappush(heaps[job.priority], job.id)
+
+
+def _enter(tables: Tables, job: Job, event: Event) -> None:
+    """Take a stored job to the state that an event leads to, and keep the indexes."""
+    before = job.state
+    after = rules.step(State(before), event)
+    job.state = int(after)
+    tables.counts.move(job.function, job.priority, before, after)
+    if after is State.PENDING:
+        job.term = 0
+        _put_pending(tables, job)
+    elif after is State.SCHEDULED:
+        job.term = 0
+        heapq.heappush(tables.due, (job.due_us, job.id))
+    elif after.ended:
+        heapq.heappush(tables.dead if after is State.FAILED else tables.ended, (job.ended_us, job.id))
+        if job.unique != NO_UNIQUE:
+            del tables.live[job.function, job.unique]
+            if after is State.SUCCEEDED and job.options and job.options.keep_unique is not None:
+                tables.kept[job.function, job.unique] = job.id
+
+
+def settle(tables: Tables, operation: ops.Settle) -> set[int]:
+    """End leases; see ``Settle``."""
+    stale = set()
+    for settlement in operation.settlements:
+        job = tables.jobs.get(settlement.job.id)
+        if job is None or not State(job.state).held or job.term != settlement.job.term:
+            stale.add(settlement.job.id)
+        else:
+            _settle_one(tables, job, settlement)
+    return stale
+
+
+def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
+    job.attempt = settlement.counted
+    job.suspects = settlement.job.suspects
+    job.due_us = settlement.due_us
+    job.started_us = settlement.started_us
+    job.ended_us = settlement.ended_us
+    job.error = settlement.error
+    job.result = settlement.result
+    job.output_size = len(settlement.result)
+    if settlement.event is Event.SUCCEED:
+        job.payload = b""
+    _enter(tables, job, settlement.event)
+
+
+def recover(tables: Tables, operation: ops.Recover) -> int:
+    """Give back what other terms hold; see ``Recover``."""
+    held = [job for job in tables.jobs.values() if State(job.state).held and job.term != operation.term]
+    for settlement in rules.recovered(held):
+        _settle_one(tables, settlement.job, settlement)
+    return len(held)
+
+
+def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
+    """Lease due jobs; see ``Claim``."""
+    return [_claim_one(tables, operation.term, want) for want in operation.wants]
+
+
+def _claim_one(tables: Tables, term: int, want: ops.Want) -> list[Job]:
+    claimed: list[Job] = []
+    for heap in tables.pending.get(want.function, ()):
+        while heap and len(claimed) < want.limit:
+            job = tables.jobs.get(heapq.heappop(heap))
+            if job is not None and job.state == _PENDING:
+                job.term = term
+                _enter(tables, job, Event.CLAIM)
+                claimed.append(job)
+    return claimed
+
+
+def assign(tables: Tables, operation: ops.Assign) -> None:
+    """Record what runs; see ``Assign``."""
+    for running in operation.jobs:
+        job = tables.jobs.get(running.id)
+        if job is not None and State(job.state).held and job.term == running.term:
+            _enter(tables, job, Event.ASSIGN)
+
+
+def cancel(tables: Tables, operation: ops.Cancel) -> ops.Found | None:
+    """Cancel what waits; see ``Cancel``."""
+    job = tables.jobs.get(operation.id)
+    if job is None:
+        return None
+    found = _found(job)
+    if job.state <= _PENDING:
+        job.ended_us, job.error = operation.now_us, operation.error
+        _enter(tables, job, Event.CANCEL)
+    return found
+
+
+def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
+    """Put an ended job back; see ``Redrive``."""
+    job = tables.jobs.get(operation.id)
+    if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
+        return ops.Redriven(job, redriven=False)
+    if job.unique != NO_UNIQUE:
+        rival = tables.live.get((job.function, job.unique))
+        if rival is not None:
+            return ops.Redriven(job, redriven=False, rival=rival)
+        tables.live[job.function, job.unique] = job.id
+    job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = 0
+    _enter(tables, job, Event.REDRIVE)
+    return ops.Redriven(job, redriven=True)
+
+
+def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
+    """Make due jobs pending and expire late ones; see ``Wake``."""
+    due: dict[tuple[bytes, int], int] = {}
+    now_us, left = operation.now_us, operation.rows
+    expired: list[Job] = []
+    while left and tables.expiring and tables.expiring[0][0] <= now_us:
+        expires_us, job_id = heapq.heappop(tables.expiring)
+        job = tables.jobs.get(job_id)
+        if job is not None and job.expires_us == expires_us and job.state <= _PENDING and not job.attempt:
+            job.ended_us = now_us
+            _enter(tables, job, Event.EXPIRE)
+            expired.append(job)
+            left -= 1
+    while left and tables.due and tables.due[0][0] <= now_us:
+        due_us, job_id = heapq.heappop(tables.due)
+        job = tables.jobs.get(job_id)
+        if job is not None and job.state == _SCHEDULED and job.due_us == due_us:
+            _enter(tables, job, Event.DUE)
+            key = (job.function, job.priority)
+            due[key] = due.get(key, 0) + 1
+            left -= 1
+    nexts = [heap[0][0] for heap in (tables.due, tables.expiring) if heap]
+    return ops.Woken(due, expired, min(nexts, default=0))
+
+
+def sweep(tables: Tables, operation: ops.Sweep) -> int:
+    """Forget ended jobs; see ``Sweep``."""
+    forgotten = 0
+    for heap, before_us in ((tables.ended, operation.ended_before_us), (tables.dead, operation.dead_before_us)):
+        while heap and heap[0][0] < before_us and forgotten < operation.rows:
+            ended_us, job_id = heapq.heappop(heap)
+            job = tables.jobs.get(job_id)
+            if job is not None and State(job.state).ended and job.ended_us == ended_us:
+                del tables.jobs[job_id]
+                tables.counts.add(job.function, job.state, job.priority, -1)
+                if tables.kept.get((job.function, job.unique)) == job_id:
+                    del tables.kept[job.function, job.unique]
+                forgotten += 1
+    return forgotten
+
+
+def find(tables: Tables, operation: ops.Find) -> dict[int, Job]:
+    """Look jobs up; see ``Find``."""
+    return {job_id: tables.jobs[job_id] for job_id in operation.ids if job_id in tables.jobs}
+
+
+def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | None]:
+    """Look live jobs up; see ``FindUnique``."""
+    found: list[ops.Found | None] = []
+    for function, unique in operation.keys:
+        names = {key[0] for key in tables.counts} if function is None else (function,)
+        ids = (tables.live.get((name, unique)) for name in names)
+        job_id = next((at for at in ids if at is not None), None)
+        found.append(None if job_id is None else _found(tables.jobs[job_id]))
+    return found
+
+
+def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
+    """Read the counts; see ``Count``."""
+    del operation
+    return {key: number for key, number in tables.counts.items() if number}
+
+
+HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    ops.Recover: recover,
+    ops.Settle: settle,
+    ops.Assign: assign,
+    ops.Cancel: cancel,
+    ops.Redrive: redrive,
+    ops.Sweep: sweep,
+    ops.Wake: wake,
+    ops.Submit: submit,
+    ops.Claim: claim,
+    ops.Find: find,
+    ops.FindUnique: find_unique,
+    ops.Count: count,
+}

@@ -1,0 +1,286 @@
+"""The jobs slice on SQLite: a handler for each kind of operation, given all of a group's operations of that kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.sqlite import rows
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.storage.operation import Operation
+
+_TARGETS = {event: int(rules.target(event)) for event in Event}
+_SUCCEEDED = int(State.SUCCEEDED)
+_LEASED = int(State.LEASED)
+
+
+def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
+    """Store new jobs; see ``Submit``. Jobs without a unique cannot conflict and go in as one batch."""
+    plain: list[rows.Row] = []
+    named: list[Job] = []
+    number = tx.functions.number
+    for operation in operations:
+        for job in operation.jobs:
+            if job.unique:
+                named.append(job)
+            else:
+                function = number(job.namespace, job.function)
+                plain.append(rows.submitted(job, function))
+                tx.count(function, job.state, job.priority, 1)
+    if plain:
+        tx.cursor.executemany(SQL["submit"], plain)
+    joined = _submit_named(tx, named) if named else {}
+    if not joined:
+        return [{} for _ in operations]
+    return [{job.id: joined[job.id] for job in operation.jobs if job.id in joined} for operation in operations]
+
+
+def _submit_named(tx: Transaction, named: list[Job]) -> dict[int, ops.Found]:
+    joined = {}
+    fresh = []
+    for job in named:
+        kept = _kept(tx, job)
+        if kept is None:
+            fresh.append((job, tx.functions.number(job.namespace, job.function)))
+        else:
+            joined[job.id] = kept
+    connection = tx.cursor.connection
+    before = connection.total_changes()
+    tx.cursor.executemany(SQL["submit_unique"], [rows.submitted(job, function) for job, function in fresh])
+    all_stored = connection.total_changes() - before == len(fresh)
+    for job, function in fresh:
+        if not all_stored:
+            (live,) = tx.cursor.execute(SQL["live"], (function, job.unique))
+            if live[0] != job.id:
+                joined[job.id] = ops.Found(*live)
+                continue
+        tx.count(function, job.state, job.priority, 1)
+    return joined
+
+
+def _kept(tx: Transaction, job: Job) -> ops.Found | None:
+    keep = job.options.keep_unique if job.options is not None else None
+    if keep is None:
+        return None
+    since = job.created_us - round(keep * 1_000_000)
+    function = tx.functions.number(job.namespace, job.function)
+    return _first(tx, SQL["kept"], (function, job.unique, since))
+
+
+def _first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Found | None:
+    for row in tx.cursor.execute(statement, values):
+        return ops.Found(*row)
+    return None
+
+
+def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
+    """End leases; see ``Settle``."""
+    return [_settle(tx, operation.settlements) for operation in operations]
+
+
+def _settle(tx: Transaction, settlements: Sequence[rules.Settlement]) -> set[int]:
+    values = []
+    for settlement in settlements:
+        job, state = settlement.job, _TARGETS[settlement.event]
+        values.append(
+            (
+                state,
+                settlement.counted,
+                job.suspects,
+                settlement.due_us,
+                settlement.started_us,
+                settlement.ended_us,
+                len(settlement.result),
+                settlement.result or None,
+                settlement.error or None,
+                job.term if state > _LEASED else 0,
+                state == _SUCCEEDED,
+                job.id,
+                job.term,
+            )
+        )
+    accepted = {row[0] for row in tx.cursor.executemany(SQL["settle"], values)}
+    stale = set()
+    for settlement in settlements:
+        job = settlement.job
+        if job.id in accepted:
+            function = tx.functions.number(job.namespace, job.function)
+            tx.count(function, _LEASED, job.priority, -1)
+            tx.count(function, _TARGETS[settlement.event], job.priority, 1)
+        else:
+            stale.add(job.id)
+    return stale
+
+
+def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[int]:
+    """Give back what other terms hold; see ``Recover``."""
+    (operation,) = operations
+    held = []
+    for job_id, state, function, priority, attempt, suspects, term in tx.cursor.execute(
+        SQL["held_elsewhere"], (operation.term,)
+    ):
+        namespace, name = tx.functions.names[function]
+        job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
+        job.attempt, job.suspects, job.term = attempt, suspects, term
+        held.append(job)
+    _settle(tx, rules.recovered(held))
+    return [len(held)]
+
+
+def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
+    """Lease due jobs; see ``Claim``."""
+    return [[_claim(tx, operation.term, want) for want in operation.wants] for operation in operations]
+
+
+def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
+    function = tx.functions.number("default", want.function)
+    claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions.names)
+    claimed.sort(key=lambda job: (job.priority, job.id))
+    for job in claimed:
+        tx.count(function, State.PENDING, job.priority, -1)
+        tx.count(function, _LEASED, job.priority, 1)
+    return claimed
+
+
+def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
+    """Record what runs; see ``Assign``."""
+    tx.cursor.executemany(SQL["assign"], [(job.id, job.term) for operation in operations for job in operation.jobs])
+    return [None] * len(operations)
+
+
+def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Found | None]:
+    """Cancel what waits; see ``Cancel``."""
+    return [_cancel(tx, operation) for operation in operations]
+
+
+def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Found | None:
+    job = _find(tx, operation.id)
+    if job is None:
+        return None
+    if job.state <= State.PENDING:
+        tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
+        _count_move(tx, job, State.CANCELLED)
+    return ops.Found(job.id, job.state, job.attempt)
+
+
+def _count_move(tx: Transaction, job: Job, after: State) -> None:
+    function = tx.functions.number(job.namespace, job.function)
+    tx.count(function, job.state, job.priority, -1)
+    tx.count(function, after, job.priority, 1)
+
+
+def _find(tx: Transaction, job_id: int) -> Job | None:
+    jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions.names)
+    return jobs[0] if jobs else None
+
+
+def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
+    """Put ended jobs back; see ``Redrive``."""
+    return [_redrive(tx, operation.id) for operation in operations]
+
+
+def _redrive(tx: Transaction, job_id: int) -> ops.Redriven:
+    job = _find(tx, job_id)
+    if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
+        return ops.Redriven(job, redriven=False)
+    if not list(tx.cursor.execute(SQL["redrive"], (job_id,))):
+        function = tx.functions.number(job.namespace, job.function)
+        (rival,) = tx.cursor.execute(SQL["live"], (function, job.unique))
+        return ops.Redriven(job, redriven=False, rival=rival[0])
+    _count_move(tx, job, State.PENDING)
+    return ops.Redriven(_find(tx, job_id), redriven=True)
+
+
+def wake(tx: Transaction, operations: Sequence[ops.Wake]) -> list[ops.Woken]:
+    """Make due jobs pending and expire late ones; see ``Wake``."""
+    return [_wake(tx, operation) for operation in operations]
+
+
+def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
+    now_us, limit = operation.now_us, operation.rows
+    late = dict(tx.cursor.execute(SQL["expire_states"], (now_us, limit)))
+    expired = []
+    if late:
+        tx.cursor.execute(SQL["expire"], (now_us, now_us, limit))
+        for job_id, before in late.items():
+            job = _find(tx, job_id)
+            assert job is not None
+            job.state = before
+            _count_move(tx, job, State.EXPIRED)
+            job.state = State.EXPIRED
+            expired.append(job)
+    due: dict[tuple[bytes, int], int] = {}
+    for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
+        key = (tx.functions.names[function][1], priority)
+        due[key] = due.get(key, 0) + 1
+        tx.count(function, State.SCHEDULED, priority, -1)
+        tx.count(function, State.PENDING, priority, 1)
+    nexts = [row[0] for name in ("next_due", "next_expiry") for row in tx.cursor.execute(SQL[name]) if row[0]]
+    return ops.Woken(due, expired, min(nexts, default=0))
+
+
+def sweep(tx: Transaction, operations: Sequence[ops.Sweep]) -> list[int]:
+    """Forget ended jobs; see ``Sweep``."""
+    outcomes = []
+    for operation in operations:
+        forgotten = list(
+            tx.cursor.execute(SQL["sweep"], (operation.ended_before_us, operation.dead_before_us, operation.rows))
+        )
+        for function, state, priority in forgotten:
+            tx.count(function, state, priority, -1)
+        outcomes.append(len(forgotten))
+    return outcomes
+
+
+def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
+    """Look jobs up; see ``Find``."""
+    outcomes = []
+    for operation in operations:
+        found = (_find(tx, job_id) for job_id in operation.ids)
+        outcomes.append({job.id: job for job in found if job is not None})
+    return outcomes
+
+
+def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
+    """Look live jobs up; see ``FindUnique``."""
+    return [[_find_unique(tx, *key) for key in operation.keys] for operation in operations]
+
+
+def _find_unique(tx: Transaction, function: bytes | None, unique: bytes) -> ops.Found | None:
+    numbers = [number for number, (_, name) in tx.functions.names.items() if function in {None, name}]
+    found = (_first(tx, SQL["live"], (number, unique)) for number in numbers)
+    return next((one for one in found if one is not None), None)
+
+
+def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
+    """Read the counts; see ``Count``."""
+    tx.write_counts()
+    counts = {
+        (tx.functions.names[function][1], state, priority): number
+        for function, state, priority, number in tx.cursor.execute(SQL["counts"])
+    }
+    return [counts for _ in operations]
+
+
+HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]] = {
+    ops.Recover: recover,
+    ops.Settle: settle,
+    ops.Assign: assign,
+    ops.Cancel: cancel,
+    ops.Redrive: redrive,
+    ops.Sweep: sweep,
+    ops.Wake: wake,
+    ops.Submit: submit,
+    ops.Claim: claim,
+    ops.Find: find,
+    ops.FindUnique: find_unique,
+    ops.Count: count,
+}

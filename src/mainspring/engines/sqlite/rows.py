@@ -1,0 +1,91 @@
+"""Jobs to rows and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.jobs.model import NO_UNIQUE, Job, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import apsw
+
+Row = tuple[Any, ...]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Options).decode
+
+
+class Functions:
+    """Function names to the numbers that rows carry, and back.
+
+    A number is given in the transaction that first needs it; ``forget`` after a transaction that was rolled back.
+    """
+
+    def __init__(self, cursor: apsw.Cursor, insert: str, select: str) -> None:
+        self._cursor = cursor
+        self._insert = insert
+        self._select = select
+        self.numbers: dict[tuple[str, bytes], int] = {}
+        self.names: dict[int, tuple[str, bytes]] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Read the numbers anew."""
+        self.numbers.clear()
+        self.names.clear()
+        for number, namespace, name in self._cursor.execute(self._select):
+            self._know(number, namespace, name)
+
+    def _know(self, number: int, namespace: str, name: bytes) -> None:
+        self.numbers[namespace, name] = number
+        self.names[number] = (namespace, name)
+
+    def number(self, namespace: str, name: bytes) -> int:
+        """Return the number of a name, a new one where it has none yet."""
+        known = self.numbers.get((namespace, name))
+        if known is None:
+            ((known,),) = self._cursor.execute(self._insert, (namespace, name))
+            self._know(known, namespace, name)
+        return known
+
+
+def submitted(job: Job, function: int) -> Row:
+    """Return the row of a new job, in the order of the statements ``submit`` and ``submit_unique``."""
+    options = job.options
+    return (
+        job.id,
+        function,
+        job.state,
+        job.priority,
+        job.unique or None,
+        1 if options is not None and options.keep_unique is not None else None,
+        job.created_us,
+        job.due_us,
+        job.expires_us,
+        job.term,
+        job.input_size,
+        None if options is None else _encode(options),
+        job.payload,
+    )
+
+
+def stored(rows: Iterable[Sequence[Any]], names: Mapping[int, tuple[str, bytes]]) -> list[Job]:
+    """Return the jobs of rows selected in the order of the statements ``claim``, ``find`` and ``list``."""
+    jobs = []
+    for (
+        job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
+        input_size, output_size, options, error, result, payload,
+    ) in rows:  # fmt: skip
+        namespace, name = names[function]
+        jobs.append(
+            Job(
+                job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
+                None if options is None else _decode(options),
+                term, attempt, suspects, started, ended, result or b"", error or b"", input_size, output_size, namespace,
+            )
+        )  # fmt: skip
+    return jobs

@@ -1,0 +1,111 @@
+-- name: function_id
+INSERT INTO functions (namespace, name) VALUES (?, ?) RETURNING id;
+
+-- name: functions
+SELECT id, namespace, name FROM functions;
+
+-- name: next_term
+INSERT INTO terms (node) VALUES (?) RETURNING term;
+
+-- name: terms
+SELECT term, node FROM terms;
+
+-- name: submit
+INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: submit_unique
+INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL AND state < 4 DO NOTHING;
+
+-- name: live
+SELECT id, state, attempt FROM jobs WHERE function = ? AND uniq = ? AND state < 4;
+
+-- name: kept
+SELECT id, state, attempt FROM jobs
+WHERE function = ? AND uniq = ? AND keep = 1 AND state = 4 AND ended_us > ?
+ORDER BY ended_us DESC LIMIT 1;
+
+-- name: settle
+UPDATE jobs
+SET state = ?, attempt = ?, suspects = ?, due_us = ?, started_us = ?, ended_us = ?, output_size = ?, result = ?, error = ?,
+    term = ?, payload = iif(?, NULL, payload)
+WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3
+RETURNING id;
+
+-- name: held_elsewhere
+SELECT id, state, function, priority, attempt, suspects, term FROM jobs
+WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3;
+
+-- name: claim
+UPDATE jobs SET state = 2, term = ?
+WHERE id IN (
+    SELECT id FROM jobs INDEXED BY queue
+    WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3
+    ORDER BY priority, id LIMIT ?)
+RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, result, payload;
+
+-- name: assign
+UPDATE jobs SET state = 3 WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
+
+-- name: cancel
+UPDATE jobs SET state = 6, ended_us = ?, error = ? WHERE id = ? AND state < 2;
+
+-- name: redrive
+UPDATE OR IGNORE jobs
+SET state = 1, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0
+WHERE id = ? AND state > 4
+RETURNING id;
+
+-- name: expire
+UPDATE jobs SET state = 7, ended_us = ?
+WHERE id IN (
+    SELECT id FROM jobs INDEXED BY expiring
+    WHERE expires_us > 0 AND state < 2 AND expires_us <= ? AND attempt = 0
+    ORDER BY expires_us LIMIT ?)
+RETURNING id;
+
+-- name: expire_states
+SELECT id, state FROM jobs INDEXED BY expiring
+WHERE expires_us > 0 AND state < 2 AND expires_us <= ? AND attempt = 0
+ORDER BY expires_us LIMIT ?;
+
+-- name: due
+UPDATE jobs SET state = 1
+WHERE id IN (SELECT id FROM jobs INDEXED BY due WHERE state = 0 AND due_us <= ? ORDER BY due_us LIMIT ?)
+RETURNING function, priority;
+
+-- name: next_due
+SELECT min(due_us) FROM jobs INDEXED BY due WHERE state = 0;
+
+-- name: next_expiry
+SELECT min(expires_us) FROM jobs INDEXED BY expiring WHERE expires_us > 0 AND state < 2;
+
+-- name: sweep
+DELETE FROM jobs
+WHERE id IN (
+    SELECT id FROM jobs INDEXED BY ended
+    WHERE state > 3 AND ended_us < ? AND (state <> 5 OR ended_us < ?)
+    ORDER BY ended_us LIMIT ?)
+RETURNING function, state, priority;
+
+-- name: find
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, result, NULL
+FROM jobs WHERE id = ?;
+
+-- name: list
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL
+FROM jobs
+WHERE (?1 IS NULL OR id < ?1) AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+ORDER BY id DESC LIMIT ?5;
+
+-- name: counts
+SELECT function, state, priority, number FROM counts WHERE number <> 0;
+
+-- name: count
+INSERT INTO counts (function, state, priority, number) VALUES (?, ?, ?, ?)
+ON CONFLICT (function, state, priority) DO UPDATE SET number = number + excluded.number;

@@ -1,0 +1,21 @@
+"""How many jobs there are, by function, state and priority, kept by deltas: nothing ever counts rows."""
+
+from __future__ import annotations
+
+from mainspring.jobs.model import State
+
+
+class Counts(dict[tuple[bytes, int, int], int]):
+    """``(function, state, priority)`` to a number. Both held states are counted as LEASED."""
+
+    def add(self, function: bytes, state: int, priority: int, number: int = 1) -> None:
+        """Add to a count; a negative number takes away."""
+        if state == State.RUNNING:
+            state = State.LEASED
+        key = (function, state, priority)
+        self[key] = self.get(key, 0) + number
+
+    def move(self, function: bytes, priority: int, before: int, after: int) -> None:
+        """Count one job that has changed its state."""
+        self.add(function, before, priority, -1)
+        self.add(function, after, priority)

@@ -1,0 +1,98 @@
+"""The values of the jobs slice: what a job is, and what a caller may say about it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+NO_UNIQUE = b""
+
+
+class State(IntEnum):
+    """Where a job stands. The numbers are stored; the order (waiting, held, ended) is relied on."""
+
+    SCHEDULED = 0
+    """Not due yet."""
+    PENDING = 1
+    """Due, and nobody has it."""
+    LEASED = 2
+    """A node has it and has not recorded that it runs."""
+    RUNNING = 3
+    """A node has recorded that a worker runs it."""
+    SUCCEEDED = 4
+    FAILED = 5
+    """All attempts failed: a dead letter."""
+    CANCELLED = 6
+    EXPIRED = 7
+    """It was not started in time."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has an outcome."""
+        return self >= State.SUCCEEDED
+
+    @property
+    def held(self) -> bool:
+        """Whether a node holds the job under a lease."""
+        return State.LEASED <= self <= State.RUNNING
+
+
+class Priority(IntEnum):
+    """The order within a function: lower numbers first."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a failed job is tried again.
+
+    Attempt *n* is followed by a wait of ``initial * factor ** (n - 1)`` seconds, at most ``maximum``, changed at random by up
+    to the share ``jitter`` of it.
+    """
+
+    max_attempts: int = 5
+    initial: float = 1.0
+    factor: float = 2.0
+    maximum: float = 3600.0
+    jitter: float = 0.1
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is rarely said about a job; durations in seconds. Stored with it as MessagePack."""
+
+    retry: Retry | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+    keep_unique: float | None = None
+
+
+class Job(msgspec.Struct):
+    """One request to run a function on a payload, as it is stored. Times are microseconds of wall time, 0 where there is none."""
+
+    id: int
+    function: bytes
+    payload: bytes
+    unique: bytes = NO_UNIQUE
+    priority: int = Priority.NORMAL
+    state: int = State.PENDING
+    created_us: int = 0
+    due_us: int = 0
+    expires_us: int = 0
+    options: Options | None = None
+    term: int = 0
+    """The lease under which a node holds the job."""
+    attempt: int = 0
+    """Deliveries that count so far."""
+    suspects: int = 0
+    """Times that a node was lost while it held the job and had not recorded whether it ran."""
+    started_us: int = 0
+    ended_us: int = 0
+    result: bytes = b""
+    error: bytes = b""
+    """JSON ``{"type", "message", "traceback"}`` of the last failure, or empty."""
+    input_size: int = 0
+    output_size: int = 0
+    namespace: str = "default"

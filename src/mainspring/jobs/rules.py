@@ -1,0 +1,169 @@
+"""The life of a job: one table of states, and the decisions on what becomes of a job when an attempt ends.
+
+Everything here is pure. The engines derive the guards of their statements from the table, the documentation's diagram is drawn
+from it, and the tests walk it.
+
+An attempt is *counted* when a worker really had the job: it failed, it was lost with its connection, its time ran out, or its
+node was lost after it had recorded the job as running. A polite release and a snooze are not counted.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from mainspring.errors import IllegalTransitionError
+from mainspring.jobs.model import State
+from mainspring.jobs.retry import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.jobs.model import Job, Retry
+
+
+class Event(Enum):
+    """What can happen to a stored job."""
+
+    DUE = "due"
+    CLAIM = "claim"
+    ASSIGN = "assign"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    LOSE = "lose"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    REDRIVE = "redrive"
+
+
+_S, _E = State, Event
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (_S.SCHEDULED, _E.DUE): _S.PENDING,
+    (_S.SCHEDULED, _E.CANCEL): _S.CANCELLED,
+    (_S.SCHEDULED, _E.EXPIRE): _S.EXPIRED,
+    (_S.PENDING, _E.CLAIM): _S.LEASED,
+    (_S.PENDING, _E.CANCEL): _S.CANCELLED,
+    (_S.PENDING, _E.EXPIRE): _S.EXPIRED,
+    (_S.LEASED, _E.ASSIGN): _S.RUNNING,
+    # A second record of the same run is late but harmless: the worker was lost and the job handed to the next one.
+    (_S.RUNNING, _E.ASSIGN): _S.RUNNING,
+    (_S.FAILED, _E.REDRIVE): _S.PENDING,
+    (_S.CANCELLED, _E.REDRIVE): _S.PENDING,
+    (_S.EXPIRED, _E.REDRIVE): _S.PENDING,
+} | {
+    # Running is recorded only after a while, so whatever ends a run must be legal from both held states.
+    (held, event): target
+    for held in (_S.LEASED, _S.RUNNING)
+    for event, target in {
+        _E.SUCCEED: _S.SUCCEEDED,
+        _E.FAIL: _S.FAILED,
+        _E.RETRY: _S.SCHEDULED,
+        _E.SNOOZE: _S.SCHEDULED,
+        _E.RELEASE: _S.PENDING,
+        _E.LOSE: _S.PENDING,
+        _E.CANCEL: _S.CANCELLED,
+        _E.EXPIRE: _S.EXPIRED,
+    }.items()
+}
+
+
+def step(state: State, event: Event) -> State:
+    """Return the state that follows; raises IllegalTransitionError where the table has no row."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransitionError(f"a job that is {state.name.lower()} cannot {event.value}") from None
+
+
+def sources(event: Event) -> frozenset[State]:
+    """Return the states in which an event is legal."""
+    return frozenset(state for state, known in TRANSITIONS if known is event)
+
+
+def target(event: Event) -> State:
+    """Return the state that an event leads to: it is one and the same from wherever the event is legal."""
+    (state,) = {after for (_, known), after in TRANSITIONS.items() if known is event}
+    return state
+
+
+class Settlement:
+    """The end of a lease: what becomes of a held job, as the store has to record it.
+
+    The store takes it only while the job is held under ``job.term``. ``counted`` is the job's number of counted attempts
+    afterwards, ``due_us`` says when it is due again after RETRY and SNOOZE.
+    """
+
+    __slots__ = ("counted", "due_us", "ended_us", "error", "event", "job", "result", "started_us")
+
+    def __init__(
+        self,
+        job: Job,
+        event: Event,
+        counted: int,
+        *,
+        due_us: int = 0,
+        started_us: int = 0,
+        ended_us: int = 0,
+        result: bytes = b"",
+        error: bytes = b"",
+    ) -> None:
+        self.job = job
+        self.event = event
+        self.counted = counted
+        self.due_us = due_us
+        self.started_us = started_us
+        self.ended_us = ended_us
+        self.result = result
+        self.error = error
+
+
+def succeeded(job: Job, result: bytes, started_us: int, now_us: int) -> Settlement:
+    """Settle a job that its worker has completed."""
+    return Settlement(job, Event.SUCCEED, job.attempt + 1, started_us=started_us, ended_us=now_us, result=result)
+
+
+def failed(
+    job: Job, policy: Retry | None, error: bytes, started_us: int, now_us: int, *, final: bool, chance: float
+) -> Settlement:
+    """Settle a failed attempt: again after a backoff where the policy has an attempt left, otherwise a dead letter.
+
+    ``chance`` is a random number from 0 to 1 for the jitter.
+    """
+    counted = job.attempt + 1
+    if final or policy is None or counted >= policy.max_attempts:
+        return Settlement(job, Event.FAIL, counted, started_us=started_us, ended_us=now_us, error=error)
+    due_us = now_us + round(backoff(policy, counted, chance) * 1_000_000)
+    return Settlement(job, Event.RETRY, counted, due_us=due_us, started_us=started_us, error=error)
+
+
+def out_of_attempts(job: Job, policy: Retry | None, lost_limit: int | None) -> bool:
+    """Say whether a job whose worker was lost may not be given to another one.
+
+    A policy's ``max_attempts`` counts lost deliveries too. ``lost_limit`` is the server's own limit of retries for jobs without a
+    policy; None is no limit.
+    """
+    if policy is not None:
+        return job.attempt >= policy.max_attempts
+    return lost_limit is not None and job.attempt > lost_limit
+
+
+def recovered(jobs: Iterable[Job]) -> list[Settlement]:
+    """Give back the jobs of a node that is gone, each to its place.
+
+    What it had recorded as running counts an attempt; the rest may or may not have reached a worker and counts a *suspect*.
+    """
+    settlements = []
+    for job in jobs:
+        ran = job.state == State.RUNNING
+        if not ran:
+            job.suspects += 1
+        settlements.append(Settlement(job, Event.LOSE, job.attempt + 1 if ran else job.attempt))
+    return settlements
+
+
+SUSPECTS_ALONE = 2
+"""A job that was under way in so many lost nodes is run alone and recorded first: it may be what kills them."""

@@ -1,0 +1,252 @@
+"""The port that the jobs slice needs: its operations, and what each answers.
+
+An engine runs them in the order of ``PHASES``. Every operation names what guards it; a row whose guard does not hold is left
+alone and said so in the outcome, and costs only itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring.storage.operation import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.rules import Settlement
+
+
+class Settle(Operation):
+    """End leases. Guard: the job is held under the settlement's ``job.term``.
+
+    Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale).
+    """
+
+    __slots__ = ("settlements",)
+
+    def __init__(
+        self, settlements: list[Settlement], done: Callable[[Any], None], failed: Callable[[Any], None]
+    ) -> None:
+        super().__init__(done, failed)
+        self.settlements = settlements
+        self.rows = len(settlements)
+
+
+class Submit(Operation):
+    """Store new jobs, each in the state that it carries (SCHEDULED, PENDING, or LEASED under the node's term).
+
+    Guard: no live job of the same function has the same unique. With ``options.keep_unique`` also: no such job that was submitted
+    with ``keep_unique`` has succeeded so recently.
+    Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
+    """
+
+    __slots__ = ("jobs",)
+
+    def __init__(
+        self, jobs: list[Job], done: Callable[[dict[int, Found]], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        super().__init__(done, failed)
+        self.jobs = jobs
+        self.rows = len(jobs)
+
+
+class Want(NamedTuple):
+    """How many jobs of a function a node would take."""
+
+    function: bytes
+    limit: int
+
+
+class Claim(Operation):
+    """Lease due jobs to a term, in the order of priority and then of age.
+
+    Outcome: ``list[list[Job]]``: for each want, the whole jobs, in order.
+    """
+
+    __slots__ = ("term", "wants")
+
+    def __init__(
+        self,
+        term: int,
+        wants: list[Want],
+        done: Callable[[list[list[Job]]], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(done, failed)
+        self.term = term
+        self.wants = wants
+        self.rows = sum(want.limit for want in wants)
+
+
+class Assign(Operation):
+    """Record that jobs run, and how many attempts were counted before. Guard: held under ``job.term``. Outcome: None."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, jobs: list[Job], done: Callable[[None], None], failed: Callable[[StoreError], None]) -> None:
+        super().__init__(done, failed)
+        self.jobs = jobs
+        self.rows = len(jobs)
+
+
+class Found(NamedTuple):
+    """What is known of a stored job without its payload."""
+
+    id: int
+    state: int
+    attempt: int
+
+
+class Cancel(Operation):
+    """Cancel a job that waits. Guard: SCHEDULED or PENDING. Outcome: ``Found | None`` as it was before."""
+
+    __slots__ = ("error", "id", "now_us")
+
+    def __init__(
+        self,
+        job_id: int,
+        error: bytes,
+        now_us: int,
+        done: Callable[[Found | None], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(done, failed)
+        self.id = job_id
+        self.error = error
+        self.now_us = now_us
+
+
+class Redrive(Operation):
+    """Put an ended, unsuccessful job back to pending, its attempts counted anew.
+
+    Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``.
+    """
+
+    __slots__ = ("id",)
+
+    def __init__(self, job_id: int, done: Callable[[Redriven], None], failed: Callable[[StoreError], None]) -> None:
+        super().__init__(done, failed)
+        self.id = job_id
+
+
+class Redriven(NamedTuple):
+    """The outcome of Redrive: the job as it is now, and the live job that has its unique where that is why it was refused."""
+
+    job: Job | None
+    redriven: bool
+    rival: int | None = None
+
+
+class Wake(Operation):
+    """Make jobs pending whose time has come, and expire those that were not started in time.
+
+    Outcome: ``Woken``.
+    """
+
+    __slots__ = ("now_us",)
+
+    def __init__(
+        self, now_us: int, done: Callable[[Woken], None], failed: Callable[[StoreError], None], limit: int = 1000
+    ) -> None:
+        super().__init__(done, failed)
+        self.now_us = now_us
+        self.rows = limit
+
+
+class Woken(NamedTuple):
+    """The outcome of Wake."""
+
+    due: dict[tuple[bytes, int], int]
+    """How many jobs of each function and priority became pending."""
+    expired: list[Job]
+    """The jobs that expired, without payload."""
+    next_us: int
+    """When to wake next, at the earliest: 0 where nothing waits for a time."""
+
+
+class Find(Operation):
+    """Look jobs up by id. Outcome: ``dict[int, Job]``, with results and without payloads."""
+
+    __slots__ = ("ids",)
+
+    def __init__(
+        self, ids: list[int], done: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        super().__init__(done, failed)
+        self.ids = ids
+        self.rows = len(ids)
+
+
+class FindUnique(Operation):
+    """Look live jobs up by function and unique. A function of None means any.
+
+    Outcome: ``list[Found | None]``, one for each key.
+    """
+
+    __slots__ = ("keys",)
+
+    def __init__(
+        self,
+        keys: list[tuple[bytes | None, bytes]],
+        done: Callable[[list[Found | None]], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(done, failed)
+        self.keys = keys
+        self.rows = len(keys)
+
+
+class Sweep(Operation):
+    """Forget ended jobs whose results are no longer kept. Outcome: ``int``, how many were forgotten."""
+
+    __slots__ = ("dead_before_us", "ended_before_us")
+
+    def __init__(
+        self,
+        ended_before_us: int,
+        dead_before_us: int,
+        done: Callable[[int], None],
+        failed: Callable[[StoreError], None],
+        limit: int = 1000,
+    ) -> None:
+        super().__init__(done, failed)
+        self.ended_before_us = ended_before_us
+        self.dead_before_us = dead_before_us
+        self.rows = limit
+
+
+class Recover(Operation):
+    """Give back every job that is held under a term other than the node's own. Outcome: ``int``, how many."""
+
+    __slots__ = ("term",)
+
+    def __init__(self, term: int, done: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
+        super().__init__(done, failed)
+        self.term = term
+
+
+class Count(Operation):
+    """Read the counts. Outcome: ``dict[tuple[bytes, int, int], int]``: by function, state and priority.
+
+    Held jobs are counted as LEASED, whether or not they are recorded as running.
+    """
+
+    __slots__ = ()
+
+
+PHASES: Sequence[type[Operation]] = (
+    Recover,
+    Settle,
+    Assign,
+    Cancel,
+    Redrive,
+    Sweep,
+    Wake,
+    Submit,
+    Claim,
+    Find,
+    FindUnique,
+    Count,
+)

@@ -1,0 +1,123 @@
+"""Group commit: whatever gathers while one transaction runs is committed as the next one.
+
+When a node is idle, an operation is committed at the end of the turn of the loop that brought it; when it is busy, one
+transaction carries thousands. Either way each operation waits for one commit, and nobody waits on a timer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.storage.engine import Engine
+    from mainspring.storage.operation import Operation
+
+GROUP_ROWS = 4096
+"""A group is closed when it has so many rows: more would only make everybody in it wait longer."""
+
+
+class CommitQueue:
+    """Gathers operations into groups and hands them to the engine, one group at a time.
+
+    ``call_soon`` runs a function at the end of the current turn of the node's loop. ``limit`` is the number of bytes that
+    may wait; above it ``pressure(True)`` is called, and ``pressure(False)`` once half of it is free again: the owner stops
+    reading from its connections in between.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        call_soon: Callable[[Callable[[], None]], object],
+        *,
+        limit: int = 64 * 2**20,
+        pressure: Callable[[bool], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._call_soon = call_soon
+        self._limit = limit
+        self._pressure = pressure
+        self._waiting: list[Operation] = []
+        self._group: Sequence[Operation] = ()
+        self._bytes = 0
+        self._full = False
+        self._scheduled = False
+        self._idle: list[Callable[[], None]] = []
+        self.groups = 0
+        self.rows = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._waiting and not self._group
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held by the operations that wait or are under way."""
+        return self._bytes
+
+    def put(self, operation: Operation) -> None:
+        """Add an operation to the next group."""
+        self._waiting.append(operation)
+        self._bytes += operation.size
+        if self._bytes > self._limit and not self._full:
+            self._full = True
+            if self._pressure is not None:
+                self._pressure(True)
+        if not self._scheduled and not self._group:
+            self._scheduled = True
+            self._call_soon(self.flush)
+
+    def grown(self, size: int) -> None:
+        """Count bytes that were added to an operation after it was put."""
+        self._bytes += size
+
+    def flush(self) -> None:
+        """Hand the next group to the engine, unless one is under way."""
+        self._scheduled = False
+        if self._group or not self._waiting:
+            return
+        waiting = self._waiting
+        rows = 0
+        for end, operation in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
+            rows += operation.rows
+            if rows >= GROUP_ROWS:
+                break
+        self._group = waiting[:end]
+        self._waiting = waiting[end:]
+        self.groups += 1
+        self.rows += rows
+        self._engine.commit(self._group, self._committed)
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once nothing waits and nothing is under way; at once if that is so."""
+        if self.idle:
+            then()
+        else:
+            self._idle.append(then)
+
+    def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
+        group, self._group = self._group, ()
+        for operation in group:
+            self._bytes -= operation.size
+        if isinstance(outcomes, StoreError):
+            for operation in group:
+                operation.failed(outcomes)
+        else:
+            for operation, outcome in zip(group, outcomes, strict=True):
+                operation.done(outcome)
+        if self._full and self._bytes * 2 < self._limit:
+            self._full = False
+            if self._pressure is not None:
+                self._pressure(False)
+        if self._waiting:
+            if not self._scheduled:
+                self._scheduled = True
+                self._call_soon(self.flush)
+        elif self.idle and self._idle:
+            then, self._idle = self._idle, []
+            for function in then:
+                function()

@@ -1,0 +1,55 @@
+"""The contract between a node and an engine, whatever the engine is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mainspring.errors import StoreError
+    from mainspring.ids import NodeId, Term
+    from mainspring.storage.operation import Operation
+
+    Committed = Callable[[Sequence[Any] | StoreError], None]
+    """Takes the outcomes of a group in the order of its operations, or the reason why nothing of it has happened."""
+
+
+class Opened(NamedTuple):
+    """What a node learns when it opens its store."""
+
+    term: Term
+    """The number under which this run of the node holds jobs; never used before."""
+    nodes: Mapping[int, str]
+    """The node that had each term, for the handles of jobs of earlier terms."""
+
+
+class Engine(Protocol):
+    """One implementation of the store.
+
+    A group is one transaction: all of its operations happen, or none. The operations of one group were under way at the
+    same time, so any serial order of them is right; engines run them in an order of kinds that suits them (settlements
+    first, so that a name that becomes free can be taken in the same group; claims after submissions).
+    """
+
+    durable: bool
+    """Whether what was committed survives the end of the process."""
+
+    max_value: int
+    """The largest payload or result that can be stored, in bytes."""
+
+    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        """Open the store for a node and begin its next term.
+
+        ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
+        Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError or StoreError.
+        """
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
+
+        At most one group is under way at a time.
+        """
+
+    def close(self) -> None:
+        """Release the store. No group may be under way."""

@@ -1,0 +1,39 @@
+"""What a node asks of its store: operations, each made of many rows of one kind.
+
+An operation is the unit that travels: a service makes it from whatever one read of a connection brought, the commit queue
+puts it in a group, the engine runs the group in one transaction and gives each operation an outcome of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import StoreError
+
+
+def _nothing(_: Any) -> None:
+    pass
+
+
+class Operation:
+    """One request to the store.
+
+    ``done`` is called with the outcome after the commit, ``failed`` with the error where the group could not be committed
+    (nothing of it has happened then). ``size`` is about how many bytes the operation holds in memory, ``rows`` how many rows it
+    touches at most.
+    """
+
+    __slots__ = ("done", "failed", "rows", "size")
+
+    def __init__(
+        self,
+        done: Callable[[Any], None] = _nothing,
+        failed: Callable[[StoreError], None] = _nothing,
+    ) -> None:
+        self.done = done
+        self.failed = failed
+        self.rows = 1
+        self.size = 64
