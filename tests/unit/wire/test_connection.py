@@ -1,0 +1,288 @@
+"""Bytes to messages: one table of cases, read whole, cut at every byte, and cut at random."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.wire.gearman.connection import BAD, FATAL, MAX_PREFIX, TEXT, Connection, Message
+from mainspring.wire.gearman.packets import ARGUMENTS, EXTENDED, REQ, REQUESTS, RES, RESPONSES, Type, request, response
+
+MAX_BODY = 20_000
+MAX_LINE = 100
+ALIVE = request(Type.ECHO_REQ, b"alive")
+ECHO: Message = (Type.ECHO_REQ, [b"alive"])
+
+
+def server(*, extended: bool = False, max_body: int = MAX_BODY) -> Connection:
+    connection = Connection("server", max_body=max_body, max_line=MAX_LINE)
+    connection.extended = extended
+    return connection
+
+
+def client() -> Connection:
+    connection = Connection("client", max_body=MAX_BODY)
+    connection.extended = True
+    return connection
+
+
+def feed(connection: Connection, *pieces: bytes) -> list[Message]:
+    messages = []
+    for piece in pieces:
+        messages += connection.receive(piece)
+        assert connection.buffered <= MAX_BODY + MAX_LINE + 12
+    return messages
+
+
+def packet(magic: bytes, kind: int, body: bytes = b"", *, length: int | None = None) -> bytes:
+    return magic + struct.pack(">II", kind, len(body) if length is None else length) + body
+
+
+def bad(code: str, message: str) -> Message:
+    return BAD, [code.encode(), message.encode()]
+
+
+def fatal(code: str, message: str) -> Message:
+    return FATAL, [code.encode(), message.encode()]
+
+
+NOT_EXPECTED = bad("INVALID_COMMAND", "Command not expected")
+GARBAGE = fatal("INVALID_MAGIC", "Neither a packet nor a text command")
+
+# What a server receives, and the messages that come of it, up to the echo that follows everything.
+CASES: dict[str, tuple[bytes, list[Message]]] = {
+    "nothing": (b"", []),
+    "no arguments": (request(Type.GRAB_JOB), [(9, [])]),
+    "no arguments, but a body": (packet(REQ, Type.GRAB_JOB, b"hello"), [(9, [])]),
+    "no arguments, but a long body": (packet(REQ, Type.GRAB_JOB, b"x" * 9000), [(9, [])]),
+    "one empty argument": (request(Type.CAN_DO, b""), [(1, [b""])]),
+    "one argument with a NUL": (request(Type.ECHO_REQ, b"a\0b"), [(16, [b"a\0b"])]),
+    "one long argument": (request(Type.ECHO_REQ, b"\0" * 9000), [(16, [b"\0" * 9000])]),
+    "payload with NULs": (request(Type.SUBMIT_JOB, b"f", b"u", b"\0a\0"), [(7, [b"f", b"u", b"\0a\0"])]),
+    "all empty": (request(Type.SUBMIT_JOB, b"", b"", b""), [(7, [b"", b"", b""])]),
+    "long payload": (request(Type.SUBMIT_JOB, b"f", b"u", b"\0" * 9000), [(7, [b"f", b"u", b"\0" * 9000])]),
+    "as long as may be": (request(Type.ECHO_REQ, b"x" * MAX_BODY), [(16, [b"x" * MAX_BODY])]),
+    "reduce": (
+        request(Type.SUBMIT_REDUCE_JOB_BACKGROUND, b"f", b"u", b"r", b"", b"p"),
+        [(38, [b"f", b"u", b"r", b"", b"p"])],
+    ),
+    "epoch": (request(Type.SUBMIT_JOB_EPOCH, b"f", b"u", b"1", b"p"), [(36, [b"f", b"u", b"1", b"p"])]),
+    "schedule": (
+        request(Type.SUBMIT_JOB_SCHED, b"f", b"u", b"0", b"12", b"", b"", b"1", b"p"),
+        [(35, [b"f", b"u", b"0", b"12", b"", b"", b"1", b"p"])],
+    ),
+    "text": (b"status\n", [(TEXT, [b"status"])]),
+    "text with CR": (b"show unique jobs\r\n", [(TEXT, [b"show unique jobs"])]),
+    "several lines, the shortest": (b"\n\r\nx\n", [(TEXT, [b""]), (TEXT, [b""]), (TEXT, [b"x"])]),
+    "the longest line": (b"x" * MAX_LINE + b"\n", [(TEXT, [b"x" * MAX_LINE])]),
+    "garbage with a line end": (b"\xff\xfe\x01 \0\n", [(TEXT, [b"\xff\xfe\x01 \0"])]),
+    "packet, text, packet": (
+        request(Type.PRE_SLEEP) + b"version\n" + request(Type.RESET_ABILITIES),
+        [(4, []), (TEXT, [b"version"]), (3, [])],
+    ),
+    "response magic": (response(Type.ECHO_REQ, b"x"), [bad("INVALID_MAGIC", "Request magic expected")]),
+    "sent by servers only": (request(Type.JOB_ASSIGN, b"h", b"f", b"p"), [NOT_EXPECTED]),
+    "sent by servers only, without arguments": (request(Type.NOOP), [NOT_EXPECTED]),
+    "unused": (request(Type.UNUSED), [NOT_EXPECTED]),
+    "all yours": (request(Type.ALL_YOURS), [NOT_EXPECTED]),
+    "too few arguments": (
+        request(Type.SUBMIT_JOB_BG, b"f", b"u"),
+        [bad("INVALID_ARGUMENTS", "SUBMIT_JOB_BG takes 3 arguments, not 2")],
+    ),
+    "too few arguments, none": (
+        packet(REQ, Type.CAN_DO_TIMEOUT),
+        [bad("INVALID_ARGUMENTS", "CAN_DO_TIMEOUT takes 2 arguments, not 1")],
+    ),
+    "too few arguments, long": (
+        request(Type.SUBMIT_JOB_BG, b"f", b"u" * 9000),
+        [bad("INVALID_ARGUMENTS", "SUBMIT_JOB_BG takes 3 arguments, not 2")],
+    ),
+    "reduce as the protocol's page has it": (
+        request(Type.SUBMIT_REDUCE_JOB, b"f", b"u", b"r", b"p"),
+        [bad("INVALID_ARGUMENTS", "SUBMIT_REDUCE_JOB takes 5 arguments, not 4")],
+    ),
+    "arguments before the payload too long": (
+        request(Type.SUBMIT_JOB_BG, b"f" * MAX_PREFIX, b"", b"p"),
+        [bad("ARGUMENT_TOO_LARGE", "The arguments before the last one are too long")],
+    ),
+    "body too long": (
+        request(Type.ECHO_REQ, b"x" * (MAX_BODY + 1)),
+        [bad("ARGUMENT_TOO_LARGE", "A body of 20001 bytes exceeds the limit of 20000 bytes")],
+    ),
+    "body absurdly long": (
+        packet(REQ, Type.ECHO_REQ, length=2**32 - 1),
+        [fatal("ARGUMENT_TOO_LARGE", "A body of 4294967295 bytes exceeds the limit of 20000 bytes")],
+    ),
+    "line too long": (b"x" * (MAX_LINE + 1), [fatal("LINE_TOO_LARGE", "A text line exceeds 100 bytes")]),
+    "type 0": (packet(REQ, 0), [fatal("INVALID_COMMAND", "Packet type 0 is unknown")]),
+    "type 43": (packet(REQ, 43, b"x"), [fatal("INVALID_COMMAND", "Packet type 43 is unknown")]),
+    "the last type": (
+        packet(REQ, 2**32 - 1),
+        [fatal("INVALID_COMMAND", "Packet type 4294967295 is unknown")],
+    ),
+    "unknown in a response": (packet(RES, 43), [fatal("INVALID_COMMAND", "Packet type 43 is unknown")]),
+    "extension, not agreed": (
+        request(Type.READY, b"1"),
+        [fatal("INVALID_COMMAND", "Packet type 1011 is unknown without the option mainspring/1")],
+    ),
+    "wrong magic": (packet(b"\0ABC", 1, b"f"), [GARBAGE]),
+    "NULs": (b"\0" * 40, [GARBAGE]),
+    "four NULs": (b"\0" * 4, [GARBAGE]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whole(case: str) -> None:
+    data, expected = CASES[case]
+    connection = server()
+    lives = not any(kind == FATAL for kind, _ in expected)
+    assert feed(connection, data + ALIVE) == expected + [ECHO] * lives
+    assert connection.closed is not lives
+    assert connection.buffered == 0
+    assert connection.receive(ALIVE) == [ECHO] * lives
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_byte_by_byte(case: str) -> None:
+    data, expected = CASES[case]
+    connection = server()
+    lives = not any(kind == FATAL for kind, _ in expected)
+    assert feed(connection, *(bytes([byte]) for byte in data + ALIVE)) == expected + [ECHO] * lives
+
+
+@pytest.mark.parametrize("case", [case for case, (data, _) in CASES.items() if len(data) < 200])
+def test_cut_in_two_at_every_byte(case: str) -> None:
+    data, expected = CASES[case]
+    lives = not any(kind == FATAL for kind, _ in expected)
+    data = request(Type.PRE_SLEEP) + data + ALIVE
+    for cut in range(len(data)):
+        assert feed(server(), data[:cut], data[cut:]) == [(4, []), *expected, *[ECHO] * lives]
+
+
+@pytest.mark.parametrize("case", [case for case, (data, _) in CASES.items() if 1 < len(data) < 200])
+def test_truncated(case: str) -> None:
+    """An unfinished message gives nothing and is no error: the rest may still come."""
+    data, expected = CASES[case]
+    messages = feed(server(), data[:-1])
+    assert messages == expected[: len(messages)]
+
+
+def test_a_refused_body_is_not_kept() -> None:
+    connection = server()
+    header = packet(REQ, Type.ECHO_REQ, length=MAX_BODY * 3)
+    assert [kind for kind, _ in connection.receive(header)] == [BAD]
+    for _ in range(6):
+        assert connection.receive(b"\0" * (MAX_BODY // 2)) == []
+        assert connection.buffered == 0
+    assert connection.receive(ALIVE) == [ECHO]
+
+
+def test_a_large_body_in_small_pieces_takes_linear_time() -> None:
+    """8 MiB in 16-byte pieces: were each piece to copy what came before, this would move 2 TiB."""
+    body = b"x" * 2**23
+    data = request(Type.ECHO_REQ, body)
+    connection = server(max_body=2**24)
+    messages = [message for at in range(0, len(data), 16) for message in connection.receive(data[at : at + 16])]
+    assert messages == [(16, [body])]
+
+
+def test_the_extension_has_room_for_tracebacks_before_the_data() -> None:
+    detail = b"x" * 2 * MAX_PREFIX
+    data = request(Type.SETTLE, b"h", b"l", b"failed", detail, b"")
+    assert feed(server(extended=True), data) == [(1013, [b"h", b"l", b"failed", detail, b""])]
+
+
+def test_extension_types_are_taken_once_agreed() -> None:
+    connection = server()
+    assert not connection.extended
+    assert feed(connection, request(Type.OPTION_REQ, b"mainspring/1")) == [(26, [b"mainspring/1"])]
+    connection.extended = True
+    assert connection.extended
+    assert feed(connection, request(Type.READY, b"4"), request(Type.PAUSED)) == [(1011, [b"4"]), NOT_EXPECTED]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"OK\r\n", b"INVALID_MAGIC"),
+        (request(Type.NOOP), b"INVALID_MAGIC"),
+        (response(Type.GRAB_JOB), b"INVALID_COMMAND"),
+        (packet(RES, 99), b"INVALID_COMMAND"),
+        (packet(RES, Type.ERROR, b"code"), b"INVALID_ARGUMENTS"),
+        (packet(RES, Type.ERROR, b"c" * 9000), b"INVALID_ARGUMENTS"),
+        (response(Type.ECHO_RES, b"x" * (MAX_BODY + 1)), b"ARGUMENT_TOO_LARGE"),
+    ],
+)
+def test_a_client_gives_up_at_anything_wrong(data: bytes, code: bytes) -> None:
+    connection = client()
+    messages = feed(connection, response(Type.NOOP) + data + response(Type.NOOP))
+    assert [(kind, args[:1]) for kind, args in messages] == [(Type.NOOP, []), (FATAL, [code])]
+    assert connection.closed
+
+
+def test_a_client_takes_long_names_from_its_server() -> None:
+    name = b"f" * 9000
+    assert feed(client(), response(Type.JOB_ASSIGN, b"h", name, b"p")) == [(11, [b"h", name, b"p"])]
+
+
+@st.composite
+def arguments(draw: st.DrawFn, count: int) -> list[bytes]:
+    plain = st.binary(max_size=12).map(lambda text: text.replace(b"\0", b""))
+    payload = st.binary(max_size=40) | st.just(b"\0x" * 5000)
+    return [draw(plain) for _ in range(count - 1)] + [draw(payload)] * (count > 0)
+
+
+@st.composite
+def conversation(draw: st.DrawFn, kinds: frozenset[int]) -> list[Message]:
+    chosen = draw(st.lists(st.sampled_from(sorted(kinds)), max_size=8))
+    return [(kind, draw(arguments(ARGUMENTS[kind]))) for kind in chosen]
+
+
+def pieces(draws: st.DataObject, data: bytes) -> list[bytes]:
+    cuts = sorted(draws.draw(st.lists(st.integers(0, len(data)), max_size=12)))
+    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@given(st.data(), conversation(frozenset(REQUESTS)))
+def test_requests_come_out_as_they_went_in(draws: st.DataObject, messages: list[Message]) -> None:
+    wire = b"".join(request(kind, *args) for kind, args in messages)
+    assert feed(server(extended=True), *pieces(draws, wire)) == messages
+
+
+@given(st.data(), conversation(frozenset(RESPONSES)))
+def test_responses_come_out_as_they_went_in(draws: st.DataObject, messages: list[Message]) -> None:
+    wire = b"".join(response(kind, *args) for kind, args in messages)
+    assert feed(client(), *pieces(draws, wire)) == messages
+
+
+HEADERS = st.builds(
+    packet,
+    st.sampled_from([REQ, RES, b"\0RE\0"]),
+    st.sampled_from([0, 43, 2**32 - 1, *Type]),
+    st.binary(max_size=30),
+    length=st.none() | st.integers(0, MAX_BODY * 20),
+)
+NOISE = st.lists(
+    HEADERS | st.binary(max_size=40) | st.sampled_from([b"status\n", ALIVE, b"x" * 99, b"\0"]), max_size=10
+)
+
+
+@settings(max_examples=300)
+@given(st.data(), NOISE, st.booleans(), st.sampled_from(["server", "client"]))
+def test_no_bytes_raise_and_no_cut_matters(draws: st.DataObject, noise: list[bytes], extended: bool, role: str) -> None:
+    def fresh() -> Connection:
+        connection = Connection("server" if role == "server" else "client", max_body=MAX_BODY, max_line=MAX_LINE)
+        connection.extended = extended
+        return connection
+
+    wire = b"".join(noise)
+    whole, cut = fresh(), fresh()
+    messages = feed(whole, wire)
+    assert feed(cut, *pieces(draws, wire)) == messages
+    assert (cut.closed, cut.buffered) == (whole.closed, whole.buffered)
+    assert [kind for kind, _ in messages[:-1]].count(FATAL) == 0
+    allowed = {TEXT, BAD, FATAL, *(REQUESTS if role == "server" else RESPONSES)} - (set() if extended else EXTENDED)
+    assert {kind for kind, _ in messages} <= allowed
