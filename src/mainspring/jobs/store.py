@@ -100,7 +100,7 @@ class Found(NamedTuple):
 
 
 class Cancel(Operation):
-    """Cancel a job that waits. Guard: SCHEDULED or PENDING. Outcome: ``Found | None`` as it was before."""
+    """Cancel a job that waits. Guard: SCHEDULED or PENDING. Outcome: ``Cancelled``."""
 
     __slots__ = ("error", "id", "now_us")
 
@@ -109,13 +109,20 @@ class Cancel(Operation):
         job_id: int,
         error: bytes,
         now_us: int,
-        done: Callable[[Found | None], None],
+        done: Callable[[Cancelled], None],
         failed: Callable[[StoreError], None],
     ) -> None:
         super().__init__(done, failed)
         self.id = job_id
         self.error = error
         self.now_us = now_us
+
+
+class Cancelled(NamedTuple):
+    """The outcome of Cancel: the job as it is now, without payload, and the state that it was in before."""
+
+    job: Job | None
+    before: int
 
 
 class Redrive(Operation):
@@ -160,8 +167,8 @@ class Woken(NamedTuple):
 
     due: dict[tuple[bytes, int], int]
     """How many jobs of each function and priority became pending."""
-    expired: list[Job]
-    """The jobs that expired, without payload."""
+    expired: list[tuple[Job, int]]
+    """The jobs that expired, without payload, and the state that each was in before."""
     next_us: int
     """When to wake next, at the earliest: 0 where nothing waits for a time."""
 

@@ -83,6 +83,7 @@ class CommitQueue:
         waiting = self._waiting
         rows = 0
         for end, operation in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
+            operation.open = False
             rows += operation.rows
             if rows >= GROUP_ROWS:
                 break

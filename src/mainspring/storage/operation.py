@@ -26,7 +26,7 @@ class Operation:
     touches at most.
     """
 
-    __slots__ = ("done", "failed", "rows", "size")
+    __slots__ = ("done", "failed", "open", "rows", "size")
 
     def __init__(
         self,
@@ -37,3 +37,5 @@ class Operation:
         self.failed = failed
         self.rows = 1
         self.size = 64
+        self.open = True
+        """Whether rows may still be added: not once the operation is part of a group."""

@@ -147,16 +147,16 @@ def assign(tables: Tables, operation: ops.Assign) -> None:
             _enter(tables, job, Event.ASSIGN)
 
 
-def cancel(tables: Tables, operation: ops.Cancel) -> ops.Found | None:
+def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
     """Cancel what waits; see ``Cancel``."""
     job = tables.jobs.get(operation.id)
     if job is None:
-        return None
-    found = _found(job)
-    if job.state <= _PENDING:
+        return ops.Cancelled(None, 0)
+    before = job.state
+    if before <= _PENDING:
         job.ended_us, job.error = operation.now_us, operation.error
         _enter(tables, job, Event.CANCEL)
-    return found
+    return ops.Cancelled(job, before)
 
 
 def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
@@ -178,14 +178,14 @@ def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
     """Make due jobs pending and expire late ones; see ``Wake``."""
     due: dict[tuple[bytes, int], int] = {}
     now_us, left = operation.now_us, operation.rows
-    expired: list[Job] = []
+    expired: list[tuple[Job, int]] = []
     while left and tables.expiring and tables.expiring[0][0] <= now_us:
         expires_us, job_id = heapq.heappop(tables.expiring)
         job = tables.jobs.get(job_id)
         if job is not None and job.expires_us == expires_us and job.state <= _PENDING and not job.attempt:
+            expired.append((job, job.state))
             job.ended_us = now_us
             _enter(tables, job, Event.EXPIRE)
-            expired.append(job)
             left -= 1
     while left and tables.due and tables.due[0][0] <= now_us:
         due_us, job_id = heapq.heappop(tables.due)

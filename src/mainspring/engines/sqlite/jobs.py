@@ -156,19 +156,21 @@ def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
     return [None] * len(operations)
 
 
-def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Found | None]:
+def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
     """Cancel what waits; see ``Cancel``."""
     return [_cancel(tx, operation) for operation in operations]
 
 
-def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Found | None:
+def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
     job = _find(tx, operation.id)
     if job is None:
-        return None
-    if job.state <= State.PENDING:
+        return ops.Cancelled(None, 0)
+    before = job.state
+    if before <= State.PENDING:
         tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
         _count_move(tx, job, State.CANCELLED)
-    return ops.Found(job.id, job.state, job.attempt)
+        job.state, job.ended_us, job.error = int(State.CANCELLED), operation.now_us, operation.error
+    return ops.Cancelled(job, before)
 
 
 def _count_move(tx: Transaction, job: Job, after: State) -> None:
@@ -215,8 +217,8 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
             assert job is not None
             job.state = before
             _count_move(tx, job, State.EXPIRED)
-            job.state = State.EXPIRED
-            expired.append(job)
+            job.state = int(State.EXPIRED)
+            expired.append((job, before))
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
         key = (tx.functions.names[function][1], priority)

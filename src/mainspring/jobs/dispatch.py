@@ -1,0 +1,194 @@
+"""Matching jobs in memory to workers that wait: a state machine without I/O.
+
+Within a function, higher priorities go first, and within a priority older jobs. A plain worker sleeps until it is woken, and then asks;
+at any time as many sleepers are woken as there are jobs for them, not more. A woken worker may stay silent, ask for a job of another
+function, or leave: each of these wakes the next one. A streaming worker is handed jobs while it has credit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Effect = tuple[Worker, "Held | None"]
+"""Hand the job to the worker; without a job, wake it."""
+
+_NO_ABILITY = Ability()
+
+
+class Dispatch:
+    """The functions and their queues.
+
+    ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as
+    gearmand does.
+    """
+
+    def __init__(self, *, round_robin: bool = False) -> None:
+        self.queues: dict[bytes, FunctionQueue] = {}
+        self.workers: dict[Worker, None] = {}
+        self._round_robin = round_robin
+
+    def queue(self, name: bytes) -> FunctionQueue:
+        """Return a function's queue, a new one for a new name."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = FunctionQueue(name)
+        return queue
+
+    # ---- workers ----
+
+    def register(self, worker: Worker, name: bytes, ability: Ability = _NO_ABILITY) -> FunctionQueue:
+        """A worker can run a function."""
+        queue = self.queue(name)
+        self.workers[worker] = None
+        worker.abilities[queue] = ability
+        queue.workers[worker] = queue.workers.get(worker, 0) + 1
+        if worker.streams:
+            queue.takers[worker] = None
+        if worker.asleep:
+            queue.sleepers[worker] = None
+        return queue
+
+    def unregister(self, worker: Worker, queue: FunctionQueue) -> None:
+        """A worker can no longer run a function."""
+        worker.abilities.pop(queue, None)
+        queue.workers.pop(worker, None)
+        queue.sleepers.pop(worker, None)
+        queue.takers.pop(worker, None)
+        if worker.woken_for is queue:
+            self.answered(worker)
+
+    def remove(self, worker: Worker) -> None:
+        """A worker is gone; what it ran is in ``worker.running``."""
+        self.answered(worker)
+        for queue in list(worker.abilities):
+            self.unregister(worker, queue)
+        self.workers.pop(worker, None)
+
+    def stream(self, worker: Worker, credit: int) -> None:
+        """A worker takes so many more jobs as they come."""
+        worker.credit += credit
+        if not worker.streams:
+            worker.streams = True
+            for queue in worker.abilities:
+                queue.takers[worker] = None
+
+    def sleep(self, worker: Worker) -> bool:
+        """A worker goes to sleep; True where there is work for it, so that it must be woken at once."""
+        self.workers[worker] = None
+        self.answered(worker)
+        worker.asleep = True
+        work = False
+        for queue in worker.abilities:
+            queue.sleepers[worker] = None
+            work = work or queue.size > queue.woken
+        return work
+
+    def rouse(self, worker: Worker) -> None:
+        """A worker is no longer asleep: it was woken, or does something of its own accord."""
+        if worker.asleep:
+            worker.asleep = False
+            for queue in worker.abilities:
+                queue.sleepers.pop(worker, None)
+
+    def answered(self, worker: Worker) -> FunctionQueue | None:
+        """A worker that was woken has done something, or never will; returns the function that it was woken for."""
+        queue = worker.woken_for
+        if queue is not None:
+            worker.woken_for = None
+            queue.woken -= 1
+        return queue
+
+    # ---- jobs ----
+
+    @staticmethod
+    def push(held: Held, *, first: bool = False) -> None:
+        """A job waits for a worker; ``first``: before the others of its priority, for one that had its turn already."""
+        queue = held.queue
+        queue.size += 1
+        if first:
+            queue.ready[held.job.priority].appendleft(held)
+        else:
+            queue.ready[held.job.priority].append(held)
+
+    @staticmethod
+    def drop(held: Held) -> None:
+        """Take a waiting job out."""
+        held.dropped = True
+        held.queue.size -= 1
+
+    @staticmethod
+    def pop(queue: FunctionQueue) -> Held | None:
+        """Take the next job of a function."""
+        if queue.size:
+            for ready in queue.ready:
+                while ready:
+                    held = ready.popleft()
+                    if not held.dropped:
+                        queue.size -= 1
+                        return held
+        return None
+
+    @staticmethod
+    def pop_last(queue: FunctionQueue, above: int) -> Held | None:
+        """Take the last waiting job of the lowest priority below ``above``: the one to give back when the window is full."""
+        for priority in range(2, above, -1):
+            ready = queue.ready[priority]
+            while ready:
+                held = ready.pop()
+                if not held.dropped:
+                    queue.size -= 1
+                    return held
+        return None
+
+    def grab(self, worker: Worker) -> Held | None:
+        """Give a worker the next job of its functions."""
+        queues = list(worker.abilities)
+        if len(queues) == 1:
+            return self.pop(queues[0])
+        if self._round_robin and queues:
+            worker.turn %= len(queues)
+            for turn in range(len(queues)):
+                at = (worker.turn + turn) % len(queues)
+                held = self.pop(queues[at])
+                if held is not None:
+                    worker.turn = at + 1
+                    return held
+            return None
+        for queue in reversed(queues):
+            held = self.pop(queue)
+            if held is not None:
+                return held
+        return None
+
+    def match(self, queue: FunctionQueue) -> Iterator[Effect]:
+        """Hand a function's jobs to workers that take them as they come, and wake sleepers for the rest."""
+        while queue.size and queue.takers:
+            worker = self._taker(queue)
+            if worker is None:
+                break
+            held = self.pop(queue)
+            if held is None:
+                break
+            worker.credit -= 1
+            yield worker, held
+        while queue.size > queue.woken and queue.sleepers:
+            worker = next(iter(queue.sleepers))
+            self.rouse(worker)
+            worker.woken_for = queue
+            queue.woken += 1
+            yield worker, None
+
+    @staticmethod
+    def _taker(queue: FunctionQueue) -> Worker | None:
+        """Return a worker with credit; they take turns."""
+        for worker in queue.takers:
+            if worker.credit > 0:
+                del queue.takers[worker]
+                queue.takers[worker] = None
+                return worker
+        return None

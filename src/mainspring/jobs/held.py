@@ -1,0 +1,158 @@
+"""A job in a node's hands, and the workers that may run it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.jobs.model import Job, Retry
+
+
+class Held:
+    """A job in memory: a stored one under this node's lease, or a foreground one that is nowhere else."""
+
+    __slots__ = (
+        "adopting",
+        "cancelled",
+        "denominator",
+        "dropped",
+        "handle",
+        "job",
+        "lease",
+        "numerator",
+        "queue",
+        "recorded",
+        "started_us",
+        "stored",
+        "then",
+        "worker",
+    )
+
+    def __init__(self, job: Job, handle: bytes, queue: FunctionQueue, *, stored: bool) -> None:
+        self.job = job
+        self.handle = handle
+        self.queue = queue
+        self.stored = stored
+        self.adopting = False
+        """A background submit has joined this foreground job, and its row is on the way to the store."""
+        self.then: list[Callable[[], None]] | None = None
+        """What waits until the row is stored."""
+        self.worker: Worker | None = None
+        self.lease = b""
+        self.started_us = 0
+        self.recorded = False
+        self.cancelled = False
+        """The worker was asked to stop."""
+        self.dropped = False
+        """It was taken out while it waited: whoever meets it in a queue passes over it."""
+        self.numerator = b"0"
+        self.denominator = b"0"
+
+
+class Ability(NamedTuple):
+    """What a worker said when it registered for a function; durations in seconds."""
+
+    timeout: float | None = None
+    """Of a plain worker: the job is requeued."""
+    requeue: bool = True
+    """Whether a run that takes longer goes back to the queue, as in Gearman, or counts as failed."""
+    heartbeat: float | None = None
+    retry: Retry | None = None
+
+
+class WorkerFace(Protocol):
+    """How a worker is reached."""
+
+    def wake(self) -> None:
+        """Tell a sleeping worker that there may be work."""
+
+    def assign(self, held: Held) -> None:
+        """Hand a job over."""
+
+    def no_job(self) -> None:
+        """Answer a request for a job that had to wait for the store and found nothing."""
+
+    def stop(self, held: Held, reason: bytes) -> None:
+        """Ask the worker to stop a job: ``cancelled``, ``timeout`` or ``lost``."""
+
+
+class Worker:
+    """A worker, as dispatch sees it."""
+
+    __slots__ = ("abilities", "asleep", "credit", "excepted", "face", "grabbing", "running", "streams", "turn", "woken_for")
+
+    def __init__(self, face: WorkerFace) -> None:
+        self.face = face
+        self.abilities: dict[FunctionQueue, Ability] = {}
+        """In the order of registration."""
+        self.asleep = False
+        self.woken_for: FunctionQueue | None = None
+        self.grabbing = False
+        """It has asked for a job and waits until the store has been looked at."""
+        self.streams = False
+        """It takes jobs as they come, up to ``credit`` (the protocol extension)."""
+        self.credit = 0
+        self.turn = 0
+        self.running: dict[bytes, Held] = {}
+        """By handle."""
+        self.excepted: bytes | None = None
+        """The job that it ended last with an exception: many libraries send a failure after it."""
+
+
+class FunctionQueue:
+    """What a node knows of one function: its waiting jobs in memory, its workers, and what stands in the store."""
+
+    __slots__ = (
+        "backlog",
+        "claiming",
+        "inflight",
+        "live",
+        "maximum",
+        "mean_size",
+        "name",
+        "ready",
+        "running",
+        "settled",
+        "size",
+        "sleepers",
+        "takers",
+        "window",
+        "woken",
+        "workers",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.ready: tuple[deque[Held], deque[Held], deque[Held]] = (deque(), deque(), deque())
+        """Jobs to hand out, by priority."""
+        self.size = 0
+        """How many of them, without the dropped ones."""
+        self.running = 0
+        self.workers: dict[Worker, int] = {}
+        """Who has registered, and how often."""
+        self.sleepers: dict[Worker, None] = {}
+        self.takers: dict[Worker, None] = {}
+        """Workers that take jobs as they come, or wait for an answer."""
+        self.woken = 0
+        """Workers that were woken for this function and have not asked yet."""
+        self.backlog = [0, 0, 0]
+        """Pending jobs in the store, by priority."""
+        self.live = 0
+        """Stored jobs that have not ended."""
+        self.inflight = 0
+        """Jobs on the way to the store that are leased to this node already."""
+        self.claiming = False
+        self.window = 0
+        self.settled = 0
+        """Settlements since the window was adapted last."""
+        self.mean_size = 0.0
+        """Mean size of payloads, in bytes."""
+        self.maximum: list[int] | None = None
+        """``maxqueue`` of each priority; 0 is no limit."""
+
+    def waiting(self) -> int:
+        """Return how many jobs wait, in memory and in the store."""
+        return self.size + self.inflight + sum(self.backlog)

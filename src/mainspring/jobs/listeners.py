@@ -1,0 +1,79 @@
+"""Who waits for which job, and how they are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+
+
+class Listener(Protocol):
+    """A client that waits for a job: how it hears of its progress and its end."""
+
+    def data(self, handle: bytes, data: bytes) -> None:
+        """Part of the result."""
+
+    def warning(self, handle: bytes, data: bytes) -> None:
+        """A warning."""
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
+        """How far the worker is."""
+
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
+        """The job has its outcome: ``job.state``, ``job.result``, ``job.error``; ``exception`` as a plain worker sent it."""
+
+
+class Listeners:
+    """Job ids to listeners; also the way back, for a listener that leaves."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[int, list[Listener]] = {}
+        self._by_listener: dict[Listener, set[int]] = {}
+
+    def add(self, job_id: int, listener: Listener) -> None:
+        """A listener waits for a job; once is enough."""
+        listeners = self._by_job.get(job_id)
+        if listeners is None:
+            self._by_job[job_id] = [listener]
+        elif listener not in listeners:
+            listeners.append(listener)
+        jobs = self._by_listener.get(listener)
+        if jobs is None:
+            self._by_listener[listener] = {job_id}
+        else:
+            jobs.add(job_id)
+
+    def of(self, job_id: int) -> list[Listener]:
+        """Return who waits for a job."""
+        return self._by_job.get(job_id, [])
+
+    def listens(self, job_id: int, listener: Listener) -> bool:
+        """Say whether a listener still waits for a job."""
+        return job_id in self._by_listener.get(listener, ())
+
+    def take(self, job_id: int) -> list[Listener]:
+        """Return who waits for a job, for the last time."""
+        listeners = self._by_job.pop(job_id, None)
+        if listeners is None:
+            return []
+        for listener in listeners:
+            jobs = self._by_listener[listener]
+            jobs.discard(job_id)
+            if not jobs:
+                del self._by_listener[listener]
+        return listeners
+
+    def leave(self, listener: Listener) -> list[int]:
+        """A listener is gone; returns the jobs that nobody waits for any more."""
+        alone = []
+        for job_id in self._by_listener.pop(listener, ()):
+            listeners = self._by_job[job_id]
+            listeners.remove(listener)
+            if not listeners:
+                del self._by_job[job_id]
+                alone.append(job_id)
+        return alone
+
+    def __len__(self) -> int:
+        return len(self._by_job)
