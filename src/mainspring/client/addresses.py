@@ -1,0 +1,56 @@
+"""Where servers are: ``HOST:PORT``, several separated by commas, tried in that order."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from mainspring.errors import SettingsError
+
+DEFAULT_PORT = 4730
+DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
+SERVER_VARIABLE = "MAINSPRING_SERVER"
+
+
+class Address(NamedTuple):
+    """One server's host name or IP address, and its port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Read ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPv6]:PORT``; the port is 4730 where none is said.
+
+    Raises SettingsError for anything else.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        port_text = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"
+    elif text.count(":") > 1:
+        host, port_text = text, ""
+    else:
+        host, _, port_text = text.partition(":")
+    if port_text == "":
+        port_text = str(DEFAULT_PORT)
+    if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536 or (not host and not text):
+        raise SettingsError(f"{text!r} is no address of a server: write HOST:PORT, such as {DEFAULT_SERVER}")
+    return Address(host or "127.0.0.1", int(port_text))
+
+
+def parse_servers(text: str) -> tuple[Address, ...]:
+    """Read addresses separated by commas; at least one.  Raises SettingsError."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        raise SettingsError(f"no server is named in {text!r}: write HOST:PORT, such as {DEFAULT_SERVER}")
+    return tuple(dict.fromkeys(parse_address(part) for part in parts))
+
+
+def servers_or_default(text: str | None) -> tuple[Address, ...]:
+    """Read the servers that ``text``, else MAINSPRING_SERVER, else the default names.  Raises SettingsError."""
+    return parse_servers(text or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)

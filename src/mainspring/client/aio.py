@@ -1,0 +1,285 @@
+"""The client for asyncio: the same session as the blocking client's, on a transport of the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, delays, unreachable
+from mainspring.client.session import Request, Session, Slot, Tray, Wait, windows
+from mainspring.client.sockets import tune
+from mainspring.errors import ConnectionLostError, ServerError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from mainspring.client.addresses import Address
+    from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
+
+T = TypeVar("T")
+
+WINDOWS_UNDER_WAY = 3
+OUTCOMES = 1_000
+"""Jobs whose outcomes are asked for at once; their results are held until their turn comes."""
+
+
+class AsyncClient:
+    """Talks to the first of ``servers`` that can be reached.  Belongs to one event loop; connects when first needed.
+
+    Methods raise as those of ``mainspring.client.blocking.Client`` do.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        *,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        patience: float = RECONNECT_PATIENCE,
+    ) -> None:
+        self.servers = tuple(servers)
+        self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._patience = patience
+        self._session = Session()
+        self._trying: _Wire | None = None  # the connection that the session is on, agreed or not
+        self._wire: _Wire | None = None  # the same, once agreed
+        self._flushing = False
+        self._keeper: asyncio.Task[None] | None = None
+        self._lost_at = float("-inf")
+
+    # What users ask.
+
+    async def submit(self, request: Request) -> Submitted:
+        """Submit one job and return when it is on disk.  Raises RefusedError where the server refuses it."""
+        answer = (await self._await(self._session.submit([request.frame()], safe=bool(request.unique))))[0]
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+    async def submit_many(self, requests: Iterable[Request]) -> AsyncIterator[list[Answer]]:
+        """Submit jobs in windows that overlap, and give the answers of each window in order."""
+        trays: deque[Tray] = deque()
+        for frames, safe in windows(requests):
+            trays.append(self._session.submit(frames, safe=safe))
+            self._wake()
+            if len(trays) >= WINDOWS_UNDER_WAY:
+                yield await self._await(trays.popleft())
+        while trays:
+            yield await self._await(trays.popleft())
+
+    async def outcome(
+        self,
+        handle: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - the error names the job
+        *,
+        hear: Callable[[Notice], None] | None = None,
+    ) -> Outcome:
+        """Wait until a job has ended, through lost connections.  Raises TimeoutError."""
+        wait = self._session.wait(handle, hear)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._await(wait)
+        except TimeoutError:
+            raise TimeoutError(f"job {handle} has not ended within {timeout:g} seconds") from None
+        finally:
+            self._session.forget(wait)
+
+    async def outcomes(self, handles: Iterable[str]) -> AsyncIterator[Outcome]:
+        """Give the outcomes of many jobs in order, asking for many at once."""
+        waits: deque[Wait] = deque()
+        remaining = iter(handles)
+        try:
+            while True:
+                waits.extend(self._session.wait(h) for h in itertools.islice(remaining, OUTCOMES - len(waits)))
+                if not waits:
+                    return
+                await self._await(waits[0])
+                while waits and waits[0].done:
+                    yield waits.popleft().take()
+        finally:
+            for wait in waits:
+                self._session.forget(wait)
+
+    async def call(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        """Call a method of the protocol and return its value; raises as the blocking client's ``call``."""
+        return await self._await(self._session.call(method, params))
+
+    async def events(self, method: str, params: dict[str, Any] | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Call a method and give its events, without end; ConnectionLostError ends it."""
+        events: deque[dict[str, Any]] = deque()
+        heard = asyncio.Event()
+
+        def hear(event: dict[str, Any]) -> None:
+            events.append(event)
+            heard.set()
+
+        call = self._session.call(method, params, hear)
+        await self._await(call)
+        call.listener = heard.set
+        while True:
+            while events:
+                yield events.popleft()
+            if call.error is not None:
+                raise call.error
+            heard.clear()
+            await heard.wait()
+
+    async def close(self) -> None:
+        """End the connection; whoever waits gets a ConnectionLostError.  The client can be used again."""
+        self._session.abandon(ConnectionLostError("the client was closed"))
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+        wire, self._wire, self._trying = self._trying, None, None
+        if wire is not None:
+            wire.close()
+            await wire.ended
+
+    # Inside.
+
+    async def _await(self, slot: Slot[T]) -> T:
+        if not slot.done:
+            arrived = asyncio.get_running_loop().create_future()
+            slot.listener = lambda: None if arrived.done() else arrived.set_result(None)
+            self._wake()
+            await arrived
+        return slot.take()
+
+    def _wake(self) -> None:
+        """See to it that what was asked goes out, on a connection that may have to be made first."""
+        if self._wire is not None:
+            if not self._flushing and self._session.has_output:
+                self._flushing = True
+                asyncio.get_running_loop().call_soon(self._flush)
+        elif self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_trying(), name="mainspring client connects")
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._wire is not None and self._session.has_output:
+            self._wire.write(self._session.take_output())
+
+    async def _keep_trying(self) -> None:
+        """Connect, once, or while somebody waits for a job and the patience lasts."""
+        loop = asyncio.get_running_loop()
+        try:
+            for delay in delays():
+                error = await self._connect()
+                if error is None or not self._session.unfinished:
+                    return
+                patient = loop.time() - self._lost_at < self._patience
+                self._session.abandon(error, waits=not patient)
+                if not self._session.waiting_for_jobs:
+                    return
+                await asyncio.sleep(delay)
+        finally:
+            self._keeper = None
+
+    async def _connect(self) -> ServerError | None:
+        """Try each server once; return why it was in vain."""
+        loop = asyncio.get_running_loop()
+        failures: list[tuple[Address, OSError]] = []
+        for address in self.servers:
+            wire = _Wire(self)
+            try:
+                async with asyncio.timeout(self._connect_timeout):
+                    await loop.create_connection(
+                        lambda wire=wire: wire,
+                        address.host,
+                        address.port,
+                        ssl=self._tls,
+                    )
+                    await wire.agreed
+            except TimeoutError:
+                wire.close()
+                failures.append((address, TimeoutError("timed out")))
+            except OSError as error:
+                failures.append((address, error))
+            except ServerError as error:
+                wire.close()
+                return error
+            else:
+                return None
+        return ConnectionLostError(unreachable(failures))
+
+    def begun(self, wire: _Wire) -> None:
+        """A connection stands."""
+        self._trying = wire
+        self._session.connected()
+        wire.write(self._session.take_output())
+
+    def received(self, wire: _Wire, data: bytes) -> None:
+        """Bytes have come.  Raises ServerError where the peer does not speak the extension."""
+        if wire is not self._trying:
+            return
+        self._session.receive(data)
+        if self._session.ready:
+            self._wire = wire
+        self._flush()
+
+    def ended(self, wire: _Wire, error: Exception | None) -> None:
+        """A connection has ended."""
+        if wire is not self._trying:
+            return
+        if self._wire is not None:
+            self._lost_at = asyncio.get_running_loop().time()
+        self._wire = self._trying = None
+        self._session.disconnected(
+            ConnectionLostError(f"the connection to the server ended{f': {error}' if error else ''}")
+        )
+        if self._session.unfinished and self._keeper is None:
+            self._wake()
+
+
+class _Wire(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        loop = asyncio.get_running_loop()
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+        self.agreed: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        tune(transport.get_extra_info("socket"))
+        self._client.begun(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._client.received(self, data)
+        except ServerError as error:
+            if self.agreed.done():
+                self.close()
+            else:
+                self.agreed.set_exception(error)
+            return
+        if not self.agreed.done():
+            self.agreed.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.agreed.done():
+            self.agreed.set_exception(ConnectionResetError("it accepted the connection and ended it"))
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self._client.ended(self, exc)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; the transport keeps what the kernel does not take."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+        elif not self.ended.done():
+            self.ended.set_result(None)

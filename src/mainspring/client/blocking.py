@@ -1,0 +1,340 @@
+"""The client for threads: one socket, shared by all threads of a process without a thread of its own.
+
+Whoever waits for an answer reads the socket, for everybody: the first one polls while the others sleep on the
+condition, and passes the place on when its own answer has come. Where one thread waits, an answer costs no hand-over.
+After a fork, the child forgets the socket, which belongs to its parent, and connects anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, delays, unreachable
+from mainspring.client.session import Request, Session, Slot, Tray, Wait, windows
+from mainspring.client.sockets import tune
+from mainspring.errors import ConnectionLostError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from mainspring.client.addresses import Address
+    from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
+
+T = TypeVar("T")
+
+READ_SIZE = 1 << 18
+WINDOWS_UNDER_WAY = 3
+OUTCOMES = 1_000
+"""Jobs whose outcomes are asked for at once; their results are held until their turn comes."""
+
+
+class Client:
+    """Talks to the first of ``servers`` that can be reached.  Thread-safe and fork-safe; connects when first needed.
+
+    All methods raise ConnectionLostError where no server can be reached or the connection ended at a bad moment, and
+    ServerError where the peer does not speak the extension.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        *,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        patience: float = RECONNECT_PATIENCE,
+    ) -> None:
+        self.servers = tuple(servers)
+        self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._patience = patience
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._session = Session()
+        self._socket: socket.socket | None = None
+        self._unsent: memoryview | None = None
+        self._blocked = False  # the kernel takes no more bytes for now
+        self._reading = False  # a thread has the reader's place
+        self._connecting = False
+        self._agree_by = 0.0
+        self._lost_at = float("-inf")  # when the last working connection ended
+        self._delays = delays()
+
+    # What users ask.
+
+    def submit(self, request: Request) -> Submitted:
+        """Submit one job and return when it is on disk.  Raises RefusedError where the server refuses it."""
+        frame = request.frame()
+        with self._ours() as session:
+            tray = session.submit([frame], safe=bool(request.unique))
+        answer = self._await(tray, None)[0]
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+    def submit_many(self, requests: Iterable[Request]) -> Iterator[list[Answer]]:
+        """Submit jobs in windows that overlap, and give the answers of each window in order."""
+        trays: deque[Tray] = deque()
+        for frames, safe in windows(requests):
+            with self._ours() as session:
+                trays.append(session.submit(frames, safe=safe))
+            self._push()
+            if len(trays) >= WINDOWS_UNDER_WAY:
+                yield self._await(trays.popleft(), None)
+        while trays:
+            yield self._await(trays.popleft(), None)
+
+    def outcome(
+        self, handle: str, timeout: float | None = None, *, hear: Callable[[Notice], None] | None = None
+    ) -> Outcome:
+        """Wait until a job has ended, through lost connections.  Raises TimeoutError.
+
+        ``hear`` is called with what the job tells meanwhile, in whatever thread reads; it must not use this client.
+        """
+        with self._ours() as session:
+            wait = session.wait(handle, hear)
+        try:
+            return self._await(wait, timeout)
+        except TimeoutError:
+            raise TimeoutError(f"job {handle} has not ended within {timeout:g} seconds") from None
+        finally:
+            with self._changed:
+                self._session.forget(wait)
+
+    def outcomes(self, handles: Iterable[str], timeout: float | None = None) -> Iterator[Outcome]:
+        """Give the outcomes of many jobs in order, asking for many at once.  Raises TimeoutError; ``timeout`` is for all."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waits: deque[Wait] = deque()
+        remaining = iter(handles)
+        try:
+            while True:
+                with self._ours() as session:
+                    waits.extend(session.wait(handle) for handle in itertools.islice(remaining, OUTCOMES - len(waits)))
+                if not waits:
+                    return
+                self._until(lambda: waits[0].done, None if deadline is None else deadline - time.monotonic())
+                while waits and waits[0].done:
+                    yield waits.popleft().take()
+        except TimeoutError:
+            raise TimeoutError(f"job {waits[0].handle.decode()} has not ended in time") from None
+        finally:
+            with self._changed:
+                for wait in waits:
+                    self._session.forget(wait)
+
+    def call(self, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
+        """Call a method of the protocol and return its value.
+
+        Raises UsageError, NotFoundError, ConflictError or ServerError as the server answers, and TimeoutError.
+        """
+        with self._ours() as session:
+            call = session.call(method, params)
+        return self._await(call, timeout)
+
+    def events(self, method: str, params: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Call a method and give its events, without end; ConnectionLostError ends it."""
+        events: deque[dict[str, Any]] = deque()
+        with self._ours() as session:
+            call = session.call(method, params, events.append)
+        self._await(call, None)
+        while True:
+            self._until(lambda: bool(events) or call.error is not None, None)
+            while events:
+                yield events.popleft()
+            if call.error is not None:
+                raise call.error
+
+    def close(self) -> None:
+        """End the connection; whoever waits gets a ConnectionLostError.  The client can be used again."""
+        if self._pid == os.getpid():
+            with self._changed:
+                self._hang_up()
+                self._session.abandon(ConnectionLostError("the client was closed"))
+                self._changed.notify_all()
+
+    # Inside.
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[Session]:
+        """Hold the session of this process, on a connection that has not visibly ended."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            if self._socket is not None and not self._reading:
+                # An idle connection may have ended long ago: to see it before writing spares an unknown outcome.
+                self._read()
+            yield self._session
+
+    def _await(self, slot: Slot[T], timeout: float | None) -> T:
+        self._until(lambda: slot.done, timeout)
+        return slot.take()
+
+    def _push(self) -> None:
+        """Write what can be written without waiting."""
+        with self._changed:
+            if self._socket is not None:
+                self._write()
+
+    def _until(self, done: Callable[[], bool], timeout: float | None) -> None:
+        """Keep the connection going until something is done.  Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not done():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                if self._socket is None:
+                    self._connect(left)
+                    continue
+                self._write()
+                wanted = (0 if self._reading else select.POLLIN) | (select.POLLOUT if self._blocked else 0)
+                if wanted and self._socket is not None:
+                    self._poll(self._socket, wanted, left)
+                elif self._socket is not None:
+                    self._changed.wait(left)
+
+    def _poll(self, sock: socket.socket, wanted: int, left: float | None) -> None:
+        """Wait for the socket without holding the lock; read where this thread has the reader's place."""
+        reader = bool(wanted & select.POLLIN)
+        if not self._session.ready:
+            agreeing = self._agree_by - time.monotonic()
+            if agreeing <= 0:
+                self._lost(ConnectionLostError("the server accepted the connection and said nothing"))
+                return
+            left = agreeing if left is None else min(left, agreeing)
+        poll = select.poll()
+        poll.register(sock, wanted)
+        self._reading = self._reading or reader
+        self._changed.release()
+        try:
+            poll.poll(None if left is None else left * 1000)
+        finally:
+            self._changed.acquire()
+            if reader:
+                self._reading = False
+                self._changed.notify_all()
+        if reader and sock is self._socket:
+            self._read()
+
+    def _connect(self, left: float | None) -> None:
+        """Try each server once, in one thread at a time; where none can be reached, wait or tell everybody."""
+        if self._connecting:
+            self._changed.wait(left)
+            return
+        self._connecting = True
+        self._changed.release()
+        try:
+            found, failures = self._dial(left)
+        finally:
+            self._changed.acquire()
+            self._connecting = False
+            self._changed.notify_all()
+        now = time.monotonic()
+        if found is not None:
+            self._socket = found
+            self._unsent = None
+            self._agree_by = now + self._connect_timeout
+            self._session.connected()
+            return
+        self._fruitless(ConnectionLostError(unreachable(failures)), left)
+
+    def _fruitless(self, error: ServerError, left: float | None) -> None:
+        """Deal with a failed attempt to connect: only those who wait for jobs keep trying, and for a limited time."""
+        patient = time.monotonic() - self._lost_at < self._patience
+        self._session.abandon(error, waits=not patient)
+        self._changed.notify_all()
+        if patient and self._session.waiting_for_jobs:
+            delay = next(self._delays)
+            self._changed.wait(delay if left is None else min(delay, left))
+
+    def _dial(self, left: float | None) -> tuple[socket.socket | None, list[tuple[Address, OSError]]]:
+        failures: list[tuple[Address, OSError]] = []
+        timeout = self._connect_timeout if left is None else max(0.001, min(left, self._connect_timeout))
+        for address in self.servers:
+            try:
+                sock = socket.create_connection(address, timeout)
+                tune(sock)
+                if self._tls is not None:
+                    sock = self._tls.wrap_socket(sock, server_hostname=address.host)
+            except OSError as error:
+                failures.append((address, error))
+            else:
+                sock.setblocking(False)
+                return sock, failures
+        return None, failures
+
+    def _write(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            if self._unsent is None:
+                output = self._session.take_output()
+                if not output:
+                    break
+                self._unsent = memoryview(output)
+            try:
+                sent = sock.send(self._unsent)
+            except _LATER:
+                self._blocked = True
+                return
+            except OSError as error:
+                self._lost(ConnectionLostError(f"the connection to the server broke: {error}"))
+                return
+            self._unsent = self._unsent[sent:] if sent < len(self._unsent) else None
+        self._blocked = False
+
+    def _read(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            try:
+                data = sock.recv(READ_SIZE)
+            except _LATER:
+                return
+            except OSError as error:
+                self._lost(ConnectionLostError(f"the connection to the server broke: {error}"))
+                return
+            if not data:
+                self._lost(ConnectionLostError("the server ended the connection; what was under way is unknown"))
+                return
+            try:
+                self._session.receive(data)
+            except ServerError as error:
+                self._hang_up()
+                self._session.abandon(error)
+                self._changed.notify_all()
+                return
+            if self._tls is None and len(data) < READ_SIZE:
+                return
+
+    def _lost(self, error: ConnectionLostError) -> None:
+        agreed = self._session.ready
+        self._hang_up()
+        self._session.disconnected(error)
+        if agreed:
+            self._lost_at = time.monotonic()
+            self._delays = delays()
+            self._changed.notify_all()
+        else:
+            self._fruitless(error, None)
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that polls it
+            self._socket.close()
+        self._socket = None
+        self._unsent = None
+        self._blocked = False
+
+
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

@@ -1,0 +1,105 @@
+"""A submitted job, as its submitter holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from mainspring.client.options import Duration, seconds
+from mainspring.client.outcomes import failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.client.connections import Connections
+    from mainspring.client.outcomes import Outcome
+
+R = TypeVar("R")
+
+FINAL: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+class Job(Generic[R]):
+    """A job on a server.  ``handle`` names it there; ``joined``: it was live already when it was asked for.
+
+    A Job holds no connection. Methods without ``a`` block; their twins for asyncio begin with it.
+    """
+
+    __slots__ = ("_connections", "_decode", "_outcome", "handle", "joined")
+
+    def __init__(
+        self, connections: Connections, handle: str, decode: Callable[[bytes], R], *, joined: bool = False
+    ) -> None:
+        self._connections = connections
+        self._decode = decode
+        self._outcome: Outcome | None = None
+        self.handle = handle
+        self.joined = joined
+
+    def __repr__(self) -> str:
+        return f"Job({self.handle!r})"
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the job has ended and return its result.
+
+        Raises JobFailed, JobCancelled, JobExpired or JobLost as it ended, TimeoutError when it has not, ServerError
+        where no server can be asked, and PayloadError where the result is not what the task declares.
+        """
+        if self._outcome is None:
+            limit = None if timeout is None else seconds(timeout, "timeout")
+            self._outcome = self._connections.blocking().outcome(self.handle, limit)
+        return self._unpack(self._outcome)
+
+    async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the twin of result
+        """Wait until the job has ended and return its result; raises as ``result``."""
+        if self._outcome is None:
+            limit = None if timeout is None else seconds(timeout, "timeout")
+            self._outcome = await self._connections.aio().outcome(self.handle, limit)
+        return self._unpack(self._outcome)
+
+    def cancel(self, reason: str = "") -> str:
+        """Cancel the job; return ``cancelled``, ``running`` where its worker was asked to stop, or how it had ended.
+
+        Raises NotFoundError where the server does not know the job.
+        """
+        answer = self._connections.blocking().call("jobs.cancel", _cancel(self.handle, reason))
+        return str(answer["state"])
+
+    async def acancel(self, reason: str = "") -> str:
+        """Cancel the job, as ``cancel`` does."""
+        answer = await self._connections.aio().call("jobs.cancel", _cancel(self.handle, reason))
+        return str(answer["state"])
+
+    @property
+    def state(self) -> str:
+        """Ask the server for the job's state: scheduled, pending, leased, running or how it ended.
+
+        Raises NotFoundError where the server does not know the job (any more).
+        """
+        return self._ended() or str(self.info()["state"])
+
+    async def astate(self) -> str:
+        """Ask the server for the job's state, as ``state`` does."""
+        return self._ended() or str((await self.ainfo())["state"])
+
+    def info(self) -> dict[str, Any]:
+        """Ask the server for all it says about the job: its state, attempt, times, error, progress and more."""
+        answer: dict[str, Any] = self._connections.blocking().call("jobs.show", {"handle": self.handle})
+        return answer
+
+    async def ainfo(self) -> dict[str, Any]:
+        """Ask the server for all it says about the job."""
+        answer: dict[str, Any] = await self._connections.aio().call("jobs.show", {"handle": self.handle})
+        return answer
+
+    def _ended(self) -> str | None:
+        return self._outcome.state if self._outcome is not None and self._outcome.state in FINAL else None
+
+    def _unpack(self, outcome: Outcome) -> R:
+        error = failure(outcome)
+        if error is not None:
+            raise error
+        return self._decode(outcome.data)
+
+
+def _cancel(handle: str, reason: str) -> dict[str, str]:
+    return {"handle": handle, "reason": reason} if reason else {"handle": handle}

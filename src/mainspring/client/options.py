@@ -1,0 +1,144 @@
+"""How a job is to be run: what a submit may ask for, checked and written as the wire wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from math import isfinite
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from mainspring.errors import UsageError
+
+Priority = Literal["high", "normal", "low"]
+Duration = timedelta | float
+"""A span of time: a timedelta, or seconds."""
+
+
+def seconds(value: Duration, what: str) -> float:
+    """Turn a duration into seconds.  Raises UsageError where it is negative or no duration; ``what`` names it."""
+    given: object = value  # callers without a type checker give anything
+    number = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
+        raise UsageError(f"{what} must be a timedelta or a number of seconds, not negative; it is {value!r}")
+    return number
+
+
+def instant(value: datetime, what: str) -> float:
+    """Turn an aware datetime into seconds since 1970.  Raises UsageError for a naive one."""
+    if not isinstance(value, datetime):
+        raise UsageError(f"{what} must be a datetime; it is {value!r}")
+    if value.utcoffset() is None:
+        raise UsageError(
+            f"{what} has no time zone: write datetime(…, tzinfo=…), so that it means one moment everywhere"
+        )
+    return value.timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What happens after an attempt has failed.
+
+    ``max_attempts`` counts all attempts, the first included. Attempt *n* is followed by a wait of
+    ``initial * factor ** (n - 1)``, at most ``maximum``, changed at random by up to the share ``jitter`` of it.
+    Errors that are not instances of ``on``, or are of ``never``, end the job at once; that is decided where the task
+    runs, so it belongs to the task and not to a submit.
+    """
+
+    max_attempts: int = 5
+    initial: Duration = 1.0
+    factor: float = 2.0
+    maximum: Duration = 3600.0
+    jitter: float = 0.1
+    on: tuple[type[BaseException], ...] = (Exception,)
+    never: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        attempts: object = self.max_attempts
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise UsageError(f"Retry.max_attempts must be a whole number from 1 on; it is {attempts!r}")
+        seconds(self.initial, "Retry.initial")
+        seconds(self.maximum, "Retry.maximum")
+        if not isfinite(self.factor) or self.factor < 1:
+            raise UsageError(f"Retry.factor must be at least 1; it is {self.factor!r}")
+        if not 0 <= self.jitter <= 1:
+            raise UsageError(f"Retry.jitter must lie between 0 and 1; it is {self.jitter!r}")
+
+    def allows(self, error: BaseException) -> bool:
+        """Say whether this kind of error may be retried at all."""
+        return isinstance(error, self.on) and not isinstance(error, self.never)
+
+    def wire(self) -> dict[str, Any]:
+        """Return the policy as the protocol's ``retry`` object."""
+        return {
+            "max_attempts": self.max_attempts,
+            "initial": seconds(self.initial, "Retry.initial"),
+            "factor": float(self.factor),
+            "maximum": seconds(self.maximum, "Retry.maximum"),
+            "jitter": float(self.jitter),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a submit asks for beyond function, unique and payload; None is the server's default.
+
+    Durations are seconds, times are seconds since 1970 UTC.
+    """
+
+    priority: Priority | None = None
+    delay: float | None = None
+    run_at: float | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+    expires: float | None = None
+    retry: Retry | None = None
+    keep_unique: float | None = None
+    wait: bool = False
+
+    def __post_init__(self) -> None:
+        if self.priority is not None and self.priority not in get_args(Priority):
+            raise UsageError(f"priority must be 'high', 'normal' or 'low'; it is {self.priority!r}")
+        if self.delay is not None and self.run_at is not None:
+            raise UsageError("delay and run_at exclude each other: say one of them")
+
+    def merged(self, newer: Options) -> Options:
+        """Return these options with those that ``newer`` sets in their place."""
+        changes = {f.name: value for f in fields(newer) if (value := getattr(newer, f.name)) not in (None, False)}
+        if "delay" in changes or "run_at" in changes:
+            changes = {"delay": None, "run_at": None} | changes
+        return replace(self, **changes)
+
+    def wire(self) -> bytes:
+        """Return the options as the protocol's JSON; empty where nothing is asked for."""
+        asked = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in (None, False)}
+        if self.retry is not None:
+            asked["retry"] = self.retry.wire()
+        return msgspec.json.encode(asked) if asked else b""
+
+
+def build_options(
+    *,
+    priority: Priority | None = None,
+    delay: Duration | None = None,
+    run_at: datetime | None = None,
+    timeout: Duration | None = None,
+    heartbeat: Duration | None = None,
+    expires: Duration | None = None,
+    retry: Retry | None = None,
+    keep_unique: Duration | None = None,
+) -> Options:
+    """Check what a user asks for.  Raises UsageError, with the name of the option that is wrong."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise UsageError(f"retry must be a Retry(…); it is {retry!r}")
+    return Options(
+        priority=priority,
+        delay=None if delay is None else seconds(delay, "delay"),
+        run_at=None if run_at is None else instant(run_at, "run_at"),
+        timeout=None if timeout is None else seconds(timeout, "timeout"),
+        heartbeat=None if heartbeat is None else seconds(heartbeat, "heartbeat"),
+        expires=None if expires is None else seconds(expires, "expires"),
+        retry=retry,
+        keep_unique=None if keep_unique is None else seconds(keep_unique, "keep_unique"),
+    )

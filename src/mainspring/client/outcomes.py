@@ -1,0 +1,95 @@
+"""What a client learns from a server: values without behaviour, and how they become errors."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from mainspring.errors import (
+    ConflictError,
+    ConnectionLostError,
+    JobCancelled,
+    JobError,
+    JobExpired,
+    JobFailed,
+    JobLost,
+    NotFoundError,
+    RefusedError,
+    ServerError,
+    UsageError,
+)
+
+
+class Submitted(NamedTuple):
+    """The answer to a submit: the job is on disk. ``joined``: a live job of that unique was there already."""
+
+    handle: str
+    joined: bool
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """The last error of a job, as its worker described it."""
+
+    type: str = ""
+    message: str = ""
+    traceback: str | None = None
+
+
+class Outcome(NamedTuple):
+    """How a job ended: ``state`` is succeeded, failed, cancelled, expired or unknown; ``data`` its result."""
+
+    handle: str
+    state: str
+    attempt: int
+    error: Reason | None
+    data: bytes
+
+
+class Notice(NamedTuple):
+    """What a waiting client hears while a job runs. ``progress`` carries numerator and denominator, the others data."""
+
+    kind: Literal["progress", "data", "warning"]
+    numerator: int
+    denominator: int
+    data: bytes
+
+
+Answer: TypeAlias = Submitted | ServerError
+"""What became of one of many submits."""
+
+
+def failure(outcome: Outcome) -> JobError | None:
+    """Return the error that an outcome is for whoever waits; None for a success."""
+    handle = outcome.handle
+    reason = outcome.error or Reason()
+    match outcome.state:
+        case "succeeded":
+            return None
+        case "failed":
+            return JobFailed(handle, reason.type, reason.message, reason.traceback, outcome.attempt)
+        case "cancelled":
+            return JobCancelled(
+                handle, f"job {handle} was cancelled" + (f": {reason.message}" if reason.message else "")
+            )
+        case "expired":
+            return JobExpired(handle, f"job {handle} was not started in time")
+        case "unknown":
+            return JobLost(handle, f"the server does not know job {handle}, or no longer keeps its result")
+        case other:
+            return JobError(handle, f"job {handle} ended in a state that this client does not know: {other}")
+
+
+def call_error(code: str, message: str) -> UsageError | ServerError:
+    """Return the error that a FAULT stands for."""
+    match code:
+        case "usage":
+            return UsageError(message)
+        case "not_found":
+            return NotFoundError(message)
+        case "conflict":
+            return ConflictError(message)
+        case "unavailable":
+            return ConnectionLostError(message)
+        case _:
+            return RefusedError(code, message)

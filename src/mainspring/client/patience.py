@@ -1,0 +1,36 @@
+"""How long clients and workers wait between attempts to reach a server, and in all."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mainspring.client.addresses import Address
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds for one attempt to connect."""
+
+RECONNECT_PATIENCE = 60.0
+"""Seconds for which somebody who waits for a job puts up with unreachable servers."""
+
+FIRST_DELAY = 0.05
+LAST_DELAY = 2.0
+
+
+def delays() -> Iterator[float]:
+    """Give the seconds to wait before each further attempt: doubling, and spread so that peers do not come at once."""
+    delay = FIRST_DELAY
+    while True:
+        yield delay * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load, guards nothing
+        delay = min(delay * 2, LAST_DELAY)
+
+
+def unreachable(failures: Iterable[tuple[Address, OSError]]) -> str:
+    """Say which servers could not be reached, and why."""
+    reasons = "; ".join(
+        f"{address}: {error.strerror or str(error) or type(error).__name__}" for address, error in failures
+    )
+    return f"no server could be reached ({reasons})"

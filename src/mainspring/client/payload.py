@@ -1,0 +1,303 @@
+"""Arguments and results as bytes: how a call of a Python function is written as a payload, and read again.
+
+======================  ==============================================================
+payload                 arguments
+======================  ==============================================================
+empty                   none
+a JSON array            positional ones
+a JSON object           keyword ones
+any bytes               the one of a function whose only parameter is ``bytes``
+======================  ==============================================================
+
+A result is JSON; ``bytes`` are themselves, and ``None`` is empty. Annotations say how values are read: what msgspec
+can decode, they may be (dataclasses, Structs, datetimes, UUIDs, Decimals, Enums, collections of them, …), strictly: a
+string is no number.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.errors import PayloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Kind = inspect.Parameter
+_encode = msgspec.json.Encoder().encode
+_SPACE = b" \t\r\n"
+_PLACE = re.compile(r" - at `\$(?:\[(\d+)\]|\.([^`.\[]+))?(.*)`$")
+
+
+def encode_json(value: Any, what: str) -> bytes:
+    """Write a value as JSON.  Raises PayloadError where it has no such form; ``what`` names the value."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise PayloadError(f"{what} cannot be written as JSON: {error}") from error
+
+
+def encode_result(value: Any) -> bytes:
+    """Write what a function returned.  Raises PayloadError."""
+    if value is None:
+        return b""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    return encode_json(value, "the result")
+
+
+class Signature:
+    """A function's parameters and result, as its payloads need them.
+
+    Annotations are resolved when first needed, so that a function may name types that are defined after it.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self._function = function
+        self._bindable = inspect.signature(function)
+        self._parameters = list(self._bindable.parameters.values())
+        self._positional = [
+            p for p in self._parameters if p.kind in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
+        ]
+        self._variadic = any(p.kind in (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD) for p in self._parameters)
+        required = [p for p in self._parameters if p.default is p.empty]
+        self._needed = sum(p.kind is not _Kind.KEYWORD_ONLY for p in required)
+        self._positional_suffices = not self._variadic and all(p.kind is not _Kind.KEYWORD_ONLY for p in required)
+        self._only_by_position = any(p.kind is _Kind.POSITIONAL_ONLY for p in required)
+        self._hints: dict[str, Any] | None = None
+        self._array: msgspec.json.Decoder[Any] | None = None
+        self._object: msgspec.json.Decoder[Any] | None = None
+        self._result: Callable[[bytes], Any] | None = None
+        self._raw: bool | None = None
+
+    # Writing a call, reading its result: the submitter's side.
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Write the arguments of a call.
+
+        Raises TypeError as the call itself would where they do not fit the parameters, and PayloadError.
+        """
+        if kwargs or not self._positional_suffices or not self._needed <= len(args) <= len(self._positional):
+            self._bindable.bind(*args, **kwargs)
+        if self.raw:
+            return self._encode_raw(next(iter((*args, *kwargs.values())), b""))
+        if not kwargs:
+            return encode_json(args, f"an argument of {self.name}") if args else b""
+        if not args:
+            return encode_json(kwargs, f"an argument of {self.name}")
+        return self._encode_mixed(args, kwargs)
+
+    def _encode_raw(self, value: Any) -> bytes:
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise PayloadError(f"{self.name} takes bytes, not {type(value).__name__}")
+        return bytes(value)
+
+    def _encode_mixed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Name the positional arguments; where one has no name, give all of them by position."""
+        bound = self._bindable.bind(*args, **kwargs)
+        if len(args) <= len(self._positional) and all(
+            p.kind is _Kind.POSITIONAL_OR_KEYWORD for p in self._positional[: len(args)]
+        ):
+            named = {p.name: value for p, value in zip(self._positional, args, strict=False)}
+            return encode_json(named | kwargs, f"an argument of {self.name}")
+        if bound.kwargs:
+            raise PayloadError(
+                f"{self.name}: a payload holds positional or keyword arguments, not both, and of these some go only "
+                f"by position and {', '.join(bound.kwargs)} only by keyword"
+            )
+        return encode_json(bound.args, f"an argument of {self.name}")
+
+    def decode_result(self, data: bytes) -> Any:
+        """Read a result as the return annotation says.  Raises PayloadError."""
+        if self._result is None:
+            hints = self._resolved()
+            self._result = result_decoder(hints.get("return", Any), self.name)
+        return self._result(data)
+
+    # Reading a call, writing its result: the worker's side.
+
+    @property
+    def raw(self) -> bool:
+        """Whether the payload is the one argument as it is."""
+        if self._raw is None:
+            parameter = self._parameters[0] if len(self._parameters) == 1 else None
+            # An unresolved annotation need not be resolved to see this, and must not while its module still loads.
+            self._raw = parameter is not None and not self._variadic and parameter.annotation in {bytes, "bytes"}
+        return self._raw
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read a payload as positional and keyword arguments.
+
+        Raises PayloadError, which names the parameter, where it does not fit the function.
+        """
+        if self.raw:
+            parameter = self._parameters[0]
+            return ((), {parameter.name: payload}) if parameter.kind is _Kind.KEYWORD_ONLY else ((payload,), {})
+        if not payload and not self._needed and self._positional_suffices:
+            return (), {}
+        start = payload[:1] if payload[:1] not in _SPACE else payload.lstrip(_SPACE)[:1]
+        if not start:
+            start, payload = b"[", b"[]"
+        if start == b"[":
+            return self._decode_array(payload), {}
+        if start == b"{":
+            return (), self._decode_object(payload)
+        raise PayloadError(
+            f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments) or "
+            f"empty (none); this one begins with {payload[:20]!r}"
+        )
+
+    def _decode_array(self, payload: bytes) -> tuple[Any, ...]:
+        if self._variadic:
+            return self._convert(self._read(payload, list), {})[0]
+        if self._array is None:
+            self._array = self._decoder(self._positional, array=True)
+        try:
+            values: tuple[Any, ...] = msgspec.structs.astuple(self._array.decode(payload))
+        except msgspec.MsgspecError as error:
+            self._fits(len(self._read(payload, list)))
+            raise self._misfit(error) from None
+        if values and values[-1] is UNSET:
+            values = values[: values.index(UNSET)]
+        if not self._positional_suffices:
+            self._bind(values, {})
+        return values
+
+    def _decode_object(self, payload: bytes) -> dict[str, Any]:
+        if self._variadic:
+            return self._convert([], self._read(payload, dict))[1]
+        if self._object is None:
+            named = [p for p in self._parameters if p.kind is not _Kind.POSITIONAL_ONLY]
+            self._object = self._decoder(named, array=False)
+        try:
+            decoded = self._object.decode(payload)
+        except msgspec.MsgspecError as error:
+            self._bind((), self._read(payload, dict))
+            raise self._misfit(error) from None
+        values = {
+            p.name: value
+            for p, value in zip(
+                (p for p in self._parameters if p.kind is not _Kind.POSITIONAL_ONLY),
+                msgspec.structs.astuple(decoded),
+                strict=True,
+            )
+            if value is not UNSET
+        }
+        if self._only_by_position:
+            self._bind((), values)
+        return values
+
+    def _decoder(self, parameters: list[inspect.Parameter], *, array: bool) -> msgspec.json.Decoder[Any]:
+        """Build a decoder of a struct with a field for each parameter; one that is left out keeps its default."""
+        hints = self._resolved()
+        fields: list[Any] = []
+        for number, parameter in enumerate(parameters):
+            kind = hints.get(parameter.name, Any)
+            field = f"p{number}"  # a name that msgspec takes, whatever the parameter's
+            optional = parameter.default is not parameter.empty
+            fields.append(
+                (field, kind | msgspec.UnsetType if _can_be_unset(kind) else kind, UNSET) if optional else (field, kind)
+            )
+        try:
+            struct = msgspec.defstruct(
+                "Arguments",
+                fields,
+                array_like=array,
+                forbid_unknown_fields=True,
+                kw_only=not array,
+                rename={f"p{number}": p.name for number, p in enumerate(parameters)},
+            )
+            return msgspec.json.Decoder(struct)
+        except TypeError as error:
+            raise PayloadError(f"{self.name}: a parameter's type cannot be read from JSON: {error}") from error
+
+    def _convert(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read arguments one by one, for functions with ``*args`` or ``**kwargs``."""
+        bound = self._bind(tuple(args), kwargs)
+        hints = self._resolved()
+        for parameter in self._parameters:
+            if parameter.name not in bound.arguments:
+                continue
+            value, kind = bound.arguments[parameter.name], hints.get(parameter.name, Any)
+            if parameter.kind is _Kind.VAR_POSITIONAL:
+                kind = tuple[kind, ...]  # type: ignore[valid-type] # a type at run time
+            elif parameter.kind is _Kind.VAR_KEYWORD:
+                kind = dict[str, kind]  # type: ignore[valid-type]
+            try:
+                bound.arguments[parameter.name] = msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                raise PayloadError(f"{self.name}: parameter {parameter.name!r}: {error}") from None
+        return bound.args, bound.kwargs
+
+    def _read(self, payload: bytes, kind: type[Any]) -> Any:
+        try:
+            return msgspec.json.decode(payload, type=kind)
+        except msgspec.MsgspecError as error:
+            raise PayloadError(f"{self.name}: the payload is no JSON: {error}") from None
+
+    def _fits(self, count: int) -> None:
+        """Raise PayloadError where an array has the wrong length."""
+        self._bind((None,) * count, {})
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self._bindable.bind(*args, **kwargs)
+        except TypeError as error:
+            raise PayloadError(f"{self.name}: {error}") from None
+
+    def _misfit(self, error: msgspec.MsgspecError) -> PayloadError:
+        """Say which parameter an error of msgspec is about."""
+        text = str(error)
+        if (found := _PLACE.search(text)) is None or found.group(1) is found.group(2) is None:
+            return PayloadError(f"{self.name}: {text}")
+        index, key, inner = found.groups()
+        parameter = self._positional[int(index)].name if index is not None else key
+        where = f" at {inner}" if inner else ""
+        return PayloadError(f"{self.name}: parameter {parameter!r}{where}: {text[: found.start()]}")
+
+    def _resolved(self) -> dict[str, Any]:
+        if self._hints is None:
+            try:
+                self._hints = get_type_hints(self._function, include_extras=True)
+            except Exception as error:
+                raise PayloadError(
+                    f"{self.name}: an annotation cannot be resolved ({error}); name types that the function's module "
+                    "defines when it is imported"
+                ) from error
+        return self._hints
+
+
+def _can_be_unset(kind: Any) -> bool:
+    """Say whether msgspec takes a union of this type and UNSET: with Any there is nothing to add."""
+    return kind is not Any
+
+
+def result_decoder(kind: Any, name: str) -> Callable[[bytes], Any]:
+    """Return what reads results of a type: raw for bytes, None for empty, JSON otherwise.  It raises PayloadError."""
+    alternatives = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
+    if bytes in alternatives and alternatives <= {bytes, type(None)}:
+        return (lambda data: data or None) if len(alternatives) == 2 else (lambda data: data)
+    try:
+        decode = msgspec.json.Decoder(Any if kind is type(None) else kind).decode
+    except TypeError as error:
+        raise PayloadError(f"{name}: its result's type cannot be read from JSON: {error}") from error
+
+    def read(data: bytes) -> Any:
+        if not data:
+            return None
+        try:
+            return decode(data)
+        except msgspec.MsgspecError as error:
+            raise PayloadError(
+                f"{name}: its result cannot be read as {getattr(kind, '__name__', kind)}: {error}; it begins with "
+                f"{data[:20]!r}"
+            ) from None
+
+    return read

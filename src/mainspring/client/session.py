@@ -1,0 +1,370 @@
+"""The client's side of the protocol extension without input and output: what is asked, pending, and to be sent again.
+
+A shell owns the connection. It calls ``connected`` for each new one, feeds ``receive``, writes what ``take_output``
+gives, and calls ``disconnected`` when it ends. Requests may be made at any time: what is asked while there is no
+connection goes out with the next one. What was sent and not answered when a connection ended is
+
+- sent again, where that is harmless: waits, and submits under a unique;
+- answered with ConnectionLostError otherwise: its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
+from mainspring.errors import ConnectionLostError, MainspringError, RefusedError, ServerError, UsageError
+from mainspring.wire.gearman import packets
+from mainspring.wire.gearman.connection import FATAL, Connection
+from mainspring.wire.gearman.packets import EXTENSION, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+T = TypeVar("T")
+
+WINDOW_FRAMES = 2_000
+WINDOW_BYTES = 1 << 20
+MAX_BODY = (1 << 32) - 1
+"""A client takes what it asked for, however large; servers have a limit of their own."""
+
+_decode_reason = msgspec.json.Decoder(Reason).decode
+
+
+class Request(NamedTuple):
+    """One submit, ready for the wire: ``options`` is JSON or empty."""
+
+    function: bytes
+    unique: bytes
+    options: bytes
+    payload: bytes
+
+    def frame(self) -> bytes:
+        """Encode the packet.  Raises UsageError for a function or unique with a NUL in it."""
+        if b"\0" in self.function or b"\0" in self.unique:
+            raise UsageError("a function's name and a unique must not contain a NUL character")
+        return packets.request(Type.SUBMIT, *self)
+
+
+class Slot(Generic[T]):
+    """The place for one answer, filled once; the listener is called then."""
+
+    __slots__ = ("done", "error", "listener", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: T | None = None
+        self.error: MainspringError | None = None
+        self.listener: Callable[[], None] | None = None
+
+    def resolve(self, value: T) -> None:
+        """Fill the slot."""
+        self.value = value
+        self._finish()
+
+    def reject(self, error: MainspringError) -> None:
+        """Fill the slot with an error that ``take`` raises."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self.listener is not None:
+            self.listener()
+
+    def take(self) -> T:
+        """Return the answer, or raise the error, that the slot was filled with."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value] # done and without an error: there is a value
+
+
+class Tray(Slot[list[Answer]]):
+    """The place for the answers to a run of submits, in order. ``safe``: all carry a unique, so may be sent again."""
+
+    __slots__ = ("answers", "frames", "safe")
+
+    def __init__(self, frames: list[bytes], *, safe: bool) -> None:
+        super().__init__()
+        self.frames = frames
+        self.safe = safe
+        self.answers: list[Answer] = []
+
+    def add(self, answer: Answer) -> None:
+        """Take the answer to the next frame."""
+        self.answers.append(answer)
+        if len(self.answers) == len(self.frames):
+            self.resolve(self.answers)
+
+    def unanswered(self) -> list[bytes]:
+        """Return the frames whose answers are missing."""
+        return self.frames[len(self.answers) :]
+
+
+class Wait(Slot[Outcome]):
+    """Somebody waits for a job to end; ``hear`` is called with what the job says until then."""
+
+    __slots__ = ("handle", "hear")
+
+    def __init__(self, handle: bytes, hear: Callable[[Notice], None] | None) -> None:
+        super().__init__()
+        self.handle = handle
+        self.hear = hear
+
+
+class Call(Slot[Any]):
+    """A method was called; ``hear`` is called with each EVENT of it, if there are to be any."""
+
+    __slots__ = ("frame", "hear", "sent")
+
+    def __init__(self, frame: bytes, hear: Callable[[dict[str, Any]], None] | None) -> None:
+        super().__init__()
+        self.frame = frame
+        self.hear = hear
+        self.sent = False
+
+
+class Session:
+    """What one client has asked of its server.  Not thread-safe: the shell sees to that."""
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self.ready = False
+        self._output: list[bytes] = []
+        self._trays: deque[Tray] = deque()
+        self._sent_trays: set[Tray] = set()
+        self._waits: dict[bytes, list[Wait]] = {}
+        self._calls: dict[bytes, Call] = {}
+        self._watches: dict[bytes, Call] = {}
+        self._numbers = itertools.count(1)
+
+    # What users ask.
+
+    def submit(self, frames: list[bytes], *, safe: bool) -> Tray:
+        """Ask for jobs; the tray is full when all are on disk or refused."""
+        tray = Tray(frames, safe=safe)
+        if not frames:
+            tray.resolve([])
+            return tray
+        self._trays.append(tray)
+        if self.ready:
+            self._send_tray(tray)
+        return tray
+
+    def wait(self, handle: str, hear: Callable[[Notice], None] | None = None) -> Wait:
+        """Ask for a job's outcome."""
+        wait = Wait(handle.encode(), hear)
+        waits = self._waits.setdefault(wait.handle, [])
+        waits.append(wait)
+        if self.ready and len(waits) == 1:
+            self._output.append(packets.request(Type.WAIT, wait.handle))
+        return wait
+
+    def forget(self, wait: Wait) -> None:
+        """Stop waiting; an outcome that comes nevertheless is dropped."""
+        waits = self._waits.get(wait.handle)
+        if waits is not None and wait in waits:
+            waits.remove(wait)
+            if not waits:
+                del self._waits[wait.handle]
+
+    def call(
+        self, method: str, params: dict[str, Any] | None, hear: Callable[[dict[str, Any]], None] | None = None
+    ) -> Call:
+        """Call a method; with ``hear``, its events are listened to until the connection ends."""
+        number = b"%d" % next(self._numbers)
+        encoded = msgspec.json.encode(params) if params else b""
+        call = Call(packets.request(Type.CALL, number, method.encode(), encoded), hear)
+        self._calls[number] = call
+        if self.ready:
+            self._send_call(call)
+        return call
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anybody waits for anything."""
+        return bool(self._trays or self._waits or self._calls or self._watches)
+
+    @property
+    def waiting_for_jobs(self) -> bool:
+        """Whether anybody waits for a job to end, which outlives connections."""
+        return bool(self._waits)
+
+    # What the shell tells.
+
+    def connected(self) -> None:
+        """Begin on a new connection: ask for the extension."""
+        self._connection = Connection("client", max_body=MAX_BODY)
+        self.ready = False
+        self._output = [packets.request(Type.OPTION_REQ, EXTENSION)]
+
+    def disconnected(self, error: ServerError | None = None) -> None:
+        """Give up the connection; what must not be sent twice is answered with ``error``."""
+        lost = error or ConnectionLostError("the connection to the server ended; what was under way is unknown")
+        self._connection = None
+        self.ready = False
+        self._output = []
+        for tray in [tray for tray in self._trays if tray in self._sent_trays and not tray.safe]:
+            self._trays.remove(tray)
+            for _ in tray.unanswered():
+                tray.add(lost)
+        self._sent_trays.clear()
+        for number in [number for number, call in self._calls.items() if call.sent]:
+            self._calls.pop(number).reject(lost)
+        watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.reject(lost)
+
+    def abandon(self, error: ServerError, *, waits: bool = True) -> None:
+        """Answer everything with an error, or everything but those who wait for jobs: there is no other connection."""
+        self.disconnected(error)
+        trays, self._trays = self._trays, deque()
+        for tray in trays:
+            for _ in tray.unanswered():
+                tray.add(error)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.reject(error)
+        if waits:
+            abandoned, self._waits = self._waits, {}
+            for wait in itertools.chain.from_iterable(abandoned.values()):
+                wait.reject(error)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether ``take_output`` would give bytes."""
+        return bool(self._output)
+
+    def take_output(self) -> bytes:
+        """Return the bytes to be written now."""
+        output = self._output
+        if not output:
+            return b""
+        self._output = []
+        return b"".join(output)
+
+    def receive(self, data: bytes) -> None:
+        """Take what was read.  Raises ServerError where the peer does not speak the extension."""
+        connection = self._connection
+        if connection is None:
+            return
+        for kind, args in connection.receive(data):
+            if kind == _SUBMITTED:
+                self._answer(Submitted(args[0].decode(), args[1] == b"1"))
+            elif kind == _RESULT:
+                self._result(args)
+            elif kind == Type.ERROR:
+                self._refusal(args)
+            elif kind in _ANSWERS:
+                self._called(kind, args)
+            elif kind == Type.EVENT:
+                watch = self._watches.get(args[0]) or self._calls.get(args[0])
+                if watch is not None and watch.hear is not None:
+                    watch.hear(msgspec.json.decode(args[1]))
+            elif kind in _NOTICES:
+                self._notice(kind, args)
+            elif kind == Type.OPTION_RES:
+                self._agreed(connection)
+            elif kind == FATAL:
+                raise ServerError(f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}")
+
+    # Inside.
+
+    def _agreed(self, connection: Connection) -> None:
+        connection.extended = True
+        self.ready = True
+        for tray in self._trays:
+            self._send_tray(tray)
+        self._output += [packets.request(Type.WAIT, handle) for handle in self._waits]
+        for call in self._calls.values():
+            self._send_call(call)
+
+    def _send_tray(self, tray: Tray) -> None:
+        self._sent_trays.add(tray)
+        self._output += tray.unanswered() if tray.answers else tray.frames
+
+    def _send_call(self, call: Call) -> None:
+        call.sent = True
+        self._output.append(call.frame)
+
+    def _answer(self, answer: Answer) -> None:
+        if not self._trays:
+            return
+        tray = self._trays[0]
+        if len(tray.answers) + 1 == len(tray.frames):
+            self._trays.popleft()
+            self._sent_trays.discard(tray)
+        tray.add(answer)
+
+    def _refusal(self, args: list[bytes]) -> None:
+        code, message = (part.decode("utf-8", "replace") for part in args)
+        if not self.ready:
+            raise ServerError(f"the server does not speak mainspring/1, Mainspring's extension of Gearman: {message}")
+        self._answer(RefusedError(code, message))
+
+    def _result(self, args: list[bytes]) -> None:
+        waits = self._waits.pop(args[0], None)
+        if waits is None:
+            return
+        handle, state, attempt, error, data = args
+        reason = _decode_reason(error) if error else None
+        outcome = Outcome(handle.decode(), state.decode(), int(attempt or 0), reason, data)
+        for wait in waits:
+            wait.resolve(outcome)
+
+    def _called(self, kind: int, args: list[bytes]) -> None:
+        call = self._calls.pop(args[0], None)
+        if kind == Type.FAULT:
+            call = call or self._watches.pop(args[0], None)
+            if call is not None:
+                call.reject(call_error(args[1].decode(), args[2].decode("utf-8", "replace")))
+        elif call is not None:
+            if call.hear is not None:
+                self._watches[args[0]] = call
+            call.resolve(msgspec.json.decode(args[1]))
+
+    def _notice(self, kind: int, args: list[bytes]) -> None:
+        waits = [wait.hear for wait in self._waits.get(args[0], ()) if wait.hear is not None]
+        if not waits:
+            return
+        if kind == Type.WORK_STATUS:
+            notice = Notice("progress", _number(args[1]), _number(args[2]), b"")
+        else:
+            notice = Notice("data" if kind == Type.WORK_DATA else "warning", 0, 0, args[1])
+        for hear in waits:
+            hear(notice)
+
+
+_SUBMITTED = int(Type.SUBMITTED)  # plain integers compare faster, and these two come by the thousand
+_RESULT = int(Type.RESULT)
+_ANSWERS = frozenset({Type.ANSWER, Type.FAULT})
+_NOTICES = frozenset({Type.WORK_STATUS, Type.WORK_DATA, Type.WORK_WARNING})
+
+
+def _number(text: bytes) -> int:
+    """Read what a worker of any language sent as a number; 0 where it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:
+    """Encode requests in windows of bounded size, each with whether all of it may be sent again."""
+    frames: list[bytes] = []
+    size = 0
+    safe = True
+    for request in requests:
+        frame = request.frame()
+        frames.append(frame)
+        size += len(frame)
+        safe = safe and bool(request.unique)
+        if len(frames) >= WINDOW_FRAMES or size >= WINDOW_BYTES:
+            yield frames, safe
+            frames, size, safe = [], 0, True
+    if frames:
+        yield frames, safe

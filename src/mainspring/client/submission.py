@@ -1,0 +1,176 @@
+"""Submitting: what a task and a function of another language have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from mainspring.client.job import Job
+from mainspring.client.options import Duration, Options, Priority, Retry, build_options
+from mainspring.client.outcomes import Submitted
+from mainspring.client.payload import encode_json
+from mainspring.client.session import Request
+from mainspring.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from mainspring.client.connections import Connections
+    from mainspring.client.outcomes import Answer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+Unique: TypeAlias = "str | Callable[..., str]"
+"""The name of a computation, or what makes it of the arguments; empty for none."""
+
+
+class Codec(Protocol):
+    """How a function's arguments and results are written."""
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bytes:
+        """Write a call's payload.  Raises TypeError or PayloadError."""
+
+    def decode_result(self, data: bytes, /) -> Any:
+        """Read a result.  Raises PayloadError."""
+
+
+class Verbatim:
+    """The codec of a function in whatever language: bytes as they are, anything else as JSON; results are bytes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Write the one argument, or the keyword arguments as a JSON object; no argument is empty."""
+        if kwargs and not args:
+            return encode_json(kwargs, f"a payload of {self._name}")
+        if kwargs or len(args) > 1:
+            raise TypeError(f"{self._name} takes one payload, or keyword arguments; got {len(args)} and {len(kwargs)}")
+        payload = args[0] if args else b""
+        if isinstance(payload, (bytes, bytearray, memoryview)):
+            return bytes(payload)
+        return encode_json(payload, f"a payload of {self._name}")
+
+    def decode_result(self, data: bytes) -> bytes:
+        """Return the result as it is."""
+        return data
+
+
+class Submission(Generic[P, R]):
+    """A function of the fleet with the options that its jobs are submitted with.  Immutable."""
+
+    def __init__(
+        self, name: str, codec: Codec, connections: Connections, options: Options, unique: Unique = ""
+    ) -> None:
+        self.name = name
+        self._codec = codec
+        self._connections = connections
+        self._options = options
+        self._unique = unique
+        self._function = name.encode()
+        self._wire_options = options.wire()
+
+    def options(
+        self,
+        *,
+        unique: str | Callable[P, str] | None = None,
+        priority: Priority | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        heartbeat: Duration | None = None,
+        retry: Retry | None = None,
+        keep_unique: Duration | None = None,
+    ) -> Submission[P, R]:
+        """Return the same function with other options for its jobs; what is left out stays as it is.
+
+        ``unique`` is the name of the computation, or a function that makes it of the arguments: while a job of that
+        name is live, a submit joins it; with ``keep_unique``, also one that succeeded no longer ago than that.
+        ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) says when it may start.
+        ``timeout`` bounds an attempt. ``expires``: it is not started later than that. ``heartbeat``: an attempt whose
+        worker is silent for so long is lost. ``retry``: what follows a failed attempt.
+
+        Raises UsageError.
+        """
+        if retry is not None and (retry.on != (Exception,) or retry.never):
+            raise UsageError("which errors are retried is said where the task is defined: @app.task(retry=Retry(on=…))")
+        newer = build_options(
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            timeout=timeout,
+            expires=expires,
+            heartbeat=heartbeat,
+            retry=retry,
+            keep_unique=keep_unique,
+        )
+        chosen: Unique = self._unique if unique is None else unique
+        if newer.keep_unique is not None and not chosen:
+            raise UsageError("keep_unique needs a unique to be kept")
+        return Submission(self.name, self._codec, self._connections, self._options.merged(newer), chosen)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job and return when it is on disk.
+
+        Raises TypeError and PayloadError where the arguments do not fit, RefusedError where the server refuses the
+        job, and ConnectionLostError where none can be reached, or whether it took the job is unknown.
+        """
+        return self._job(self._connections.blocking().submit(self._request(args, kwargs)))
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job, as ``submit`` does."""
+        return self._job(await self._connections.aio().submit(self._request(args, kwargs)))
+
+    def submit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
+        """Submit a job for each item, many at once, and return them in order.
+
+        An item is a tuple of positional arguments, a dict of keyword arguments, or the one argument. The items are
+        taken from the iterable as they can be sent. Raises as ``submit``, the first error after all have been tried;
+        a note on it says how many were taken.
+        """
+        answers: list[Answer] = []
+        for window in self._connections.blocking().submit_many(self._requests(calls)):
+            answers += window
+        return self._jobs(answers)
+
+    async def asubmit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
+        """Submit a job for each item, as ``submit_many`` does."""
+        answers: list[Answer] = []
+        async for window in self._connections.aio().submit_many(self._requests(calls)):
+            answers += window
+        return self._jobs(answers)
+
+    # Inside.
+
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        unique = self._unique
+        if callable(unique):
+            unique = unique(*args, **kwargs)
+        return Request(self._function, unique.encode(), self._wire_options, self._codec.encode(args, kwargs))
+
+    def _requests(self, calls: Iterable[Any]) -> Iterator[Request]:
+        for call in calls:
+            if isinstance(call, tuple):
+                yield self._request(call, {})
+            elif isinstance(call, dict):
+                yield self._request((), call)
+            else:
+                yield self._request((call,), {})
+
+    def _job(self, submitted: Submitted) -> Job[R]:
+        return Job(self._connections, submitted.handle, self._decode, joined=submitted.joined)
+
+    def _jobs(self, answers: list[Answer]) -> list[Job[R]]:
+        jobs = [self._job(answer) for answer in answers if isinstance(answer, Submitted)]
+        for answer in answers:
+            if not isinstance(answer, Submitted):
+                answer.add_note(f"{len(jobs)} of {len(answers)} jobs were accepted")
+                raise answer
+        return jobs
+
+    def _decode(self, data: bytes) -> R:
+        result: R = self._codec.decode_result(data)
+        return result
