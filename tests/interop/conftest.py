@@ -1,0 +1,109 @@
+"""Servers for the tests: most run against gearmand and Mainspring alike, so that gearmand proves the test."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import find_program
+
+from .servers import Server, start_gearmand, start_mainspring
+
+HERE = Path(__file__).parent
+KINDS = ["gearmand", "mainspring"]
+
+Start = Callable[..., Server]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.interop)
+
+
+class Servers:
+    """Keeps one server of each kind and brings it up again where a test has killed it."""
+
+    def __init__(self, directory: pytest.TempPathFactory, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._servers: dict[str, Server] = {}
+
+    def start(self, kind: str, *options: str) -> Server:
+        """Start a server of its own, which ends with the session at the latest."""
+        directory = self._directory.mktemp(kind)
+        if kind == "gearmand":
+            server = start_gearmand(find_program("gearmand"), directory, *options)
+        else:
+            server = start_mainspring(directory, *options)
+        self._stack.callback(server.stop)
+        return server
+
+    def shared(self, kind: str) -> Server:
+        """Return the server of a kind that all tests share."""
+        server = self._servers.get(kind)
+        if server is None or server.process.poll() is not None:
+            server = self._servers[kind] = self.start(kind)
+        return server
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(tmp_path_factory, stack)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Name the server to test."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def server(kind: str, servers: Servers) -> Iterator[Server]:
+    """Give each kind of server in turn; connections end with the test, and with them whatever was in the foreground."""
+    shared = servers.shared(kind)
+    yield shared
+    shared.part()
+    assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
+
+
+@pytest.fixture
+def mainspring(servers: Servers) -> Iterator[Server]:
+    """Give Mainspring alone: for what it does better than gearmand."""
+    shared = servers.shared("mainspring")
+    yield shared
+    shared.part()
+    assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
+
+
+@pytest.fixture
+def start(kind: str, servers: Servers) -> Iterator[Start]:
+    """Return a function that starts a server of each kind in turn with options of its own."""
+    with ExitStack() as stack:
+
+        def started(*options: str) -> Server:
+            server = servers.start(kind, *options)
+            stack.callback(server.stop)
+            return server
+
+        yield started
+
+
+@pytest.fixture
+def function(request: pytest.FixtureRequest) -> bytes:
+    """Return a function's name that no other test uses: the tests share servers."""
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")
+    return name.encode()
+
+
+@pytest.fixture
+def unique() -> bytes:
+    """Return a unique that no other test uses: looking one up ignores the function."""
+    return uuid.uuid4().hex.encode()

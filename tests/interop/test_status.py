@@ -1,0 +1,85 @@
+"""Asking for a job's status, by handle and by unique, and jobs that are not due yet."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .packets import Kind, got
+
+if TYPE_CHECKING:
+    from .servers import Server
+
+
+def test_the_status_follows_the_job(server: Server, function: bytes, unique: bytes) -> None:
+    client, worker, watcher = server.peer(), server.worker(function), server.peer()
+    handle = client.submit(function, unique, b"")
+    assert watcher.status(handle) == (b"1", b"0", b"0", b"0")
+    assert watcher.status_unique(unique) == (b"1", b"0", b"0", b"0", b"1")
+    worker.assigned()
+    assert watcher.status(handle) == (b"1", b"1", b"0", b"0")
+    assert watcher.status_unique(unique) == (b"1", b"1", b"0", b"0", b"1")
+    worker.send(Kind.WORK_STATUS, handle, b"30", b"100")
+    worker.settled()
+    assert watcher.status(handle) == (b"1", b"1", b"30", b"100")
+    assert watcher.status_unique(unique) == (b"1", b"1", b"30", b"100", b"1")
+    worker.complete(handle)
+    assert watcher.status(handle) == (b"0", b"0", b"0", b"0")
+    assert watcher.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
+
+
+def test_a_background_job_has_a_status_too_and_no_clients(server: Server, function: bytes, unique: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, unique, b"", Kind.SUBMIT_JOB_BG)
+    assert client.status_unique(unique) == (b"1", b"0", b"0", b"0", b"0")
+    worker.assigned()
+    worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
+    worker.settled()
+    assert client.status(handle) == (b"1", b"1", b"1", b"2")
+    worker.complete(handle)
+    assert client.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
+
+
+@pytest.mark.parametrize("handle", [b"H:nowhere:1", b"nonsense", b"", b"H:nowhere:99999999999999999999"])
+def test_an_unknown_handle_gives_zeros(server: Server, handle: bytes) -> None:
+    assert server.peer().status(handle) == (b"0", b"0", b"0", b"0")
+
+
+@pytest.mark.parametrize("unique", [b"no such unique", b""])
+def test_an_unknown_unique_gives_zeros(server: Server, unique: bytes) -> None:
+    assert server.peer().status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
+
+
+@pytest.mark.parametrize("seconds", [-10, 0])
+def test_a_job_for_a_time_that_has_come_is_due(server: Server, function: bytes, seconds: int) -> None:
+    client, worker = server.peer(), server.worker(function)
+    worker.sleep()
+    client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + seconds), b"now")
+    (handle,) = client.expect(Kind.JOB_CREATED)
+    assert worker.receive() == got(Kind.NOOP)
+    assert worker.assigned() == (handle, function, b"now")
+    worker.complete(handle, b"quiet")
+    client.settled()
+
+
+def test_a_job_for_a_later_time_waits(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    due = int(time.time()) + 2
+    client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % due, b"later")
+    (handle,) = client.expect(Kind.JOB_CREATED)
+    assert client.status(handle) == (b"1", b"0", b"0", b"0")
+    assert worker.grab() == got(Kind.NO_JOB)
+    other = client.submit(function, b"", b"other", Kind.SUBMIT_JOB_BG)
+    assert worker.assigned()[0] == other
+    worker.complete(other)
+    client.close()
+    # gearmand has no event for a job that falls due: ask until it is there
+    deadline = time.monotonic() + 5
+    while (answer := worker.grab()) == got(Kind.NO_JOB):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert time.time() >= due
+    assert answer == got(Kind.JOB_ASSIGN, handle, function, b"later")
+    worker.complete(handle)

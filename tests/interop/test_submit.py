@@ -1,0 +1,199 @@
+"""Submitting: every packet that submits, priorities, and what a waiting client hears of its job."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .packets import Kind, got
+
+if TYPE_CHECKING:
+    from .servers import Server
+
+FOREGROUND = [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_HIGH, Kind.SUBMIT_JOB_LOW]
+BACKGROUND = [Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_HIGH_BG, Kind.SUBMIT_JOB_LOW_BG]
+BINARY = bytes(range(256)) + b"\0\0\xff"
+
+
+@pytest.mark.parametrize("submit", FOREGROUND)
+def test_a_foreground_client_gets_the_result(server: Server, function: bytes, submit: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", BINARY, submit)
+    assert re.fullmatch(rb"H:[^:\0]+:\d+", handle)
+    assert worker.assigned() == (handle, function, BINARY)
+    worker.complete(handle, BINARY[::-1])
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, BINARY[::-1])
+
+
+@pytest.mark.parametrize("submit", BACKGROUND)
+def test_a_background_client_gets_the_handle_alone(server: Server, function: bytes, submit: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", BINARY, submit)
+    assert worker.assigned() == (handle, function, BINARY)
+    worker.send(Kind.WORK_DATA, handle, b"some")
+    worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
+    worker.complete(handle, b"done")
+    assert client.pending() == []
+
+
+@pytest.mark.parametrize("submit", BACKGROUND)
+def test_a_background_job_outlives_its_client(server: Server, function: bytes, submit: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"kept", submit)
+    client.close()
+    assert worker.assigned() == (handle, function, b"kept")
+    worker.complete(handle)
+
+
+@pytest.mark.parametrize("kinds", [FOREGROUND, BACKGROUND], ids=["foreground", "background"])
+def test_priorities_come_first_and_within_one_the_oldest(server: Server, function: bytes, kinds: list[Kind]) -> None:
+    normal, high, low = kinds
+    client, worker = server.peer(), server.worker(function)
+    for number, kind in enumerate([low, normal, high, low, high, normal]):
+        client.submit(function, b"", b"%d" % number, kind)
+    order = []
+    for _ in range(6):
+        handle, _, payload = worker.assigned()
+        order.append(payload)
+        worker.complete(handle)
+    assert order == [b"2", b"4", b"1", b"5", b"0", b"3"]
+    assert worker.grab() == got(Kind.NO_JOB)
+
+
+def test_requests_sent_in_one_go_are_answered_in_order(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    for number in range(50):
+        client.send(Kind.SUBMIT_JOB if number % 2 else Kind.SUBMIT_JOB_BG, function, b"", b"%d" % number)
+    handles = [client.expect(Kind.JOB_CREATED)[0] for _ in range(50)]
+    assert len(set(handles)) == 50
+    numbers = [int(handle.rpartition(b":")[2]) for handle in handles]
+    assert numbers == sorted(numbers)
+    for number, handle in enumerate(handles):
+        assert worker.assigned() == (handle, function, b"%d" % number)
+        worker.complete(handle)
+
+
+def test_an_empty_payload_and_an_empty_result(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    assert worker.assigned() == (handle, function, b"")
+    worker.complete(handle, b"")
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"")
+
+
+def test_megabytes_pass_both_ways(server: Server, function: bytes) -> None:
+    payload = bytes(range(256)) * 16384
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", payload)
+    assert worker.assigned() == (handle, function, payload)
+    worker.complete(handle, payload[::-1])
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, payload[::-1])
+
+
+def test_news_of_the_work_reach_the_client_in_order(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_DATA, handle, b"one\0two")
+    worker.send(Kind.WORK_WARNING, handle, b"hot\0")
+    worker.send(Kind.WORK_STATUS, handle, b"1", b"3")
+    worker.send(Kind.WORK_DATA, handle, b"")
+    worker.complete(handle, b"end")
+    assert client.pending() == [
+        got(Kind.WORK_DATA, handle, b"one\0two"),
+        got(Kind.WORK_WARNING, handle, b"hot\0"),
+        got(Kind.WORK_STATUS, handle, b"1", b"3"),
+        got(Kind.WORK_DATA, handle, b""),
+        got(Kind.WORK_COMPLETE, handle, b"end"),
+    ]
+
+
+def test_a_failure_is_final(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_FAIL, handle)
+    worker.settled()
+    assert client.receive() == got(Kind.WORK_FAIL, handle)
+    assert worker.grab() == got(Kind.NO_JOB)
+    assert client.status(handle) == (b"0", b"0", b"0", b"0")
+
+
+def test_an_exception_reaches_a_client_that_asked_for_it(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    client.option(b"exceptions")
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad\0news")
+    worker.settled()
+    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad\0news")]
+    assert worker.grab() == got(Kind.NO_JOB)
+
+
+def test_an_exception_is_a_failure_to_everyone_else(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
+    worker.settled()
+    ((kind, (told,)),) = client.pending()
+    assert kind is Kind.WORK_FAIL
+    assert told.rstrip(b"\0") == handle  # gearmand leaves a NUL there
+
+
+def test_listeners_of_one_job_hear_of_an_exception_each_in_its_way(server: Server, function: bytes) -> None:
+    curious, plain, worker = server.peer(), server.peer(), server.worker(function)
+    curious.option(b"exceptions")
+    handle = curious.submit(function, b"u", b"")
+    assert plain.submit(function, b"u", b"") == handle
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
+    worker.settled()
+    assert curious.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+    ((kind, _),) = plain.pending()
+    assert kind is Kind.WORK_FAIL
+
+
+def test_a_failure_after_an_exception_is_not_told_twice(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    client.option(b"exceptions")
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
+    worker.send(Kind.WORK_FAIL, handle)
+    worker.pending()  # gearmand answers with an error: see test_differences
+    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+
+
+def test_an_option_that_nobody_knows(server: Server) -> None:
+    client = server.peer()
+    client.send(Kind.OPTION_REQ, b"no-such-option")
+    code, _ = client.expect(Kind.ERROR)
+    assert code == b"UNKNOWN_OPTION"
+    client.settled()
+
+
+def test_an_echo_repeats_any_bytes(server: Server) -> None:
+    client = server.peer()
+    for data in (b"", b"hello", BINARY):
+        client.send(Kind.ECHO_REQ, data)
+        assert client.receive() == got(Kind.ECHO_RES, data)
+
+
+def test_a_connection_may_be_client_and_worker_at_once(server: Server, function: bytes) -> None:
+    peer = server.worker(function)
+    handle = peer.submit(function, b"", b"self")
+    assert peer.assigned() == (handle, function, b"self")
+    peer.send(Kind.WORK_COMPLETE, handle, b"done")
+    assert peer.receive() == got(Kind.WORK_COMPLETE, handle, b"done")
+
+
+def test_a_job_waits_for_a_worker_that_comes_later(server: Server, function: bytes) -> None:
+    client = server.peer()
+    handle = client.submit(function, b"", b"early")
+    worker = server.worker(function)
+    assert worker.assigned() == (handle, function, b"early")
+    worker.complete(handle, b"late")
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"late")

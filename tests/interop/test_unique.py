@@ -1,0 +1,160 @@
+"""Uniques: live jobs of one function and one unique are one job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .packets import Kind, got
+
+if TYPE_CHECKING:
+    from .servers import Server
+
+
+def test_one_job_serves_all_who_ask_for_it(server: Server, function: bytes) -> None:
+    clients = [server.peer() for _ in range(5)]
+    worker = server.worker(function)
+    handles = {client.submit(function, b"u", b"x") for client in clients}
+    (handle,) = handles
+    assert worker.assigned()[0] == handle
+    worker.send(Kind.WORK_DATA, handle, b"part")
+    worker.complete(handle, b"all")
+    for client in clients:
+        assert client.receive() == got(Kind.WORK_DATA, handle, b"part")
+        assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"all")
+    assert worker.grab() == got(Kind.NO_JOB)
+
+
+def test_the_first_payload_and_priority_win(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"u", b"first", Kind.SUBMIT_JOB_LOW_BG)
+    other = client.submit(function, b"", b"other", Kind.SUBMIT_JOB_BG)
+    assert client.submit(function, b"u", b"second", Kind.SUBMIT_JOB_HIGH_BG) == handle
+    assert worker.assigned() == (other, function, b"other")
+    assert worker.assigned() == (handle, function, b"first")
+    worker.complete(other)
+    worker.complete(handle)
+
+
+def test_a_running_job_is_joined(server: Server, function: bytes) -> None:
+    first, second, worker = server.peer(), server.peer(), server.worker(function)
+    handle = first.submit(function, b"u", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_DATA, handle, b"before")
+    worker.settled()
+    assert second.submit(function, b"u", b"") == handle
+    worker.send(Kind.WORK_DATA, handle, b"after")
+    worker.complete(handle, b"end")
+    end = [got(Kind.WORK_DATA, handle, b"after"), got(Kind.WORK_COMPLETE, handle, b"end")]
+    assert first.pending() == [got(Kind.WORK_DATA, handle, b"before"), *end]
+    assert second.pending() == end
+
+
+def test_a_waiting_client_joins_a_background_job(server: Server, function: bytes) -> None:
+    first, second, worker = server.peer(), server.peer(), server.worker(function)
+    handle = first.submit(function, b"u", b"", Kind.SUBMIT_JOB_BG)
+    assert second.submit(function, b"u", b"") == handle
+    worker.assigned()
+    worker.complete(handle, b"end")
+    assert first.pending() == []
+    assert second.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")]
+
+
+def test_a_client_may_wait_twice_for_one_job(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"u", b"")
+    assert client.submit(function, b"u", b"") == handle
+    worker.assigned()
+    worker.complete(handle, b"end")
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")] * 2
+
+
+def test_functions_do_not_share_uniques(server: Server, function: bytes) -> None:
+    other = function + b"-other"
+    client, worker = server.peer(), server.worker(function, other)
+    handles = {client.submit(name, b"u", b"", Kind.SUBMIT_JOB_BG) for name in (function, other)}
+    assert len(handles) == 2
+    assert {worker.assigned()[0], worker.assigned()[0]} == handles
+    for handle in handles:
+        worker.complete(handle)
+
+
+def test_an_empty_unique_is_none(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    first = client.submit(function, b"", b"same", Kind.SUBMIT_JOB_BG)
+    second = client.submit(function, b"", b"same", Kind.SUBMIT_JOB_BG)
+    assert first != second
+    assert [worker.assigned()[0], worker.assigned()[0]] == [first, second]
+    worker.complete(first)
+    worker.complete(second)
+
+
+def test_a_dash_makes_the_payload_the_unique(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    first = client.submit(function, b"-", b"payload one", Kind.SUBMIT_JOB_BG)
+    second = client.submit(function, b"-", b"payload two", Kind.SUBMIT_JOB_BG)
+    assert first != second
+    assert client.submit(function, b"-", b"payload one", Kind.SUBMIT_JOB_BG) == first
+    assert [worker.assigned()[0], worker.assigned()[0]] == [first, second]
+    assert worker.grab() == got(Kind.NO_JOB)
+    worker.complete(first)
+    worker.complete(second)
+
+
+@pytest.mark.parametrize("end", [Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION])
+def test_a_unique_is_free_again_when_its_job_has_ended(server: Server, function: bytes, end: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+    first = client.submit(function, b"u", b"1", Kind.SUBMIT_JOB_BG)
+    worker.assigned()
+    worker.send(end, *[first, b"."][: 1 if end is Kind.WORK_FAIL else 2])
+    worker.settled()
+    second = client.submit(function, b"u", b"2", Kind.SUBMIT_JOB_BG)
+    assert second != first
+    assert worker.assigned() == (second, function, b"2")
+    worker.complete(second)
+
+
+def test_a_queued_job_stays_while_one_of_its_clients_does(server: Server, function: bytes, unique: bytes) -> None:
+    first, second, watcher = server.peer(), server.peer(), server.peer()
+    handle = first.submit(function, unique, b"")
+    second.submit(function, unique, b"")
+    assert watcher.status_unique(unique) == (b"1", b"0", b"0", b"0", b"2")
+    first.close()
+    watcher.await_waiters(unique, 1)
+    worker = server.worker(function)
+    assert worker.assigned()[0] == handle
+    worker.complete(handle, b"end")
+    assert second.receive() == got(Kind.WORK_COMPLETE, handle, b"end")
+
+
+def test_a_queued_job_goes_with_the_last_of_its_clients(server: Server, function: bytes, unique: bytes) -> None:
+    first, second, watcher = server.peer(), server.peer(), server.peer()
+    first.submit(function, unique, b"")
+    second.submit(function, unique, b"")
+    first.close()
+    second.close()
+    watcher.await_waiters(unique, 0)
+    assert server.worker(function).grab() == got(Kind.NO_JOB)
+    assert watcher.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
+
+
+def test_a_unique_of_64_bytes_is_taken_and_a_longer_one_is_not(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"u" * 64, b"", Kind.SUBMIT_JOB_BG)
+    client.send(Kind.SUBMIT_JOB_BG, function, b"u" * 65, b"")
+    code, _ = client.expect(Kind.ERROR)
+    assert code == b"ARGUMENT_TOO_LARGE"
+    client.settled()
+    assert worker.assigned()[0] == handle
+    worker.complete(handle)
+
+
+def test_63_bytes_match(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    unique = b"v" * 63
+    handle = client.submit(function, unique, b"", Kind.SUBMIT_JOB_BG)
+    assert client.submit(function, unique, b"", Kind.SUBMIT_JOB_BG) == handle
+    assert client.submit(function, unique[:-1] + b"w", b"", Kind.SUBMIT_JOB_BG) != handle
+    for _ in range(2):
+        worker.complete(worker.assigned()[0])

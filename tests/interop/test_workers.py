@@ -1,0 +1,384 @@
+"""Workers: abilities, grabbing, sleeping and waking, and what becomes of a job whose worker or client goes away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .packets import Kind, Packet, got
+
+if TYPE_CHECKING:
+    from .conftest import Start
+    from .servers import Server
+
+GRABS = [Kind.GRAB_JOB, Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL]
+NOT_FOUND = got(Kind.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
+GONE = (b"0", b"0", b"0", b"0")
+QUEUED = (b"1", b"0", b"0", b"0")
+RUNNING = (b"1", b"1", b"0", b"0")
+
+
+# -- grabbing
+
+
+@pytest.mark.parametrize("grab", GRABS)
+def test_no_job(server: Server, function: bytes, grab: Kind) -> None:
+    assert server.peer().grab(grab) == got(Kind.NO_JOB)
+    assert server.worker(function).grab(grab) == got(Kind.NO_JOB)
+
+
+@pytest.mark.parametrize("unique", [b"", b"some unique", b"-"])
+def test_a_grab_may_ask_for_the_unique(server: Server, function: bytes, unique: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    for grab in (Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL):
+        handle = client.submit(function, unique, b"pay\0load", Kind.SUBMIT_JOB_BG)
+        assert worker.grab(grab) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, unique, b"pay\0load")
+        worker.complete(handle)
+
+
+@pytest.mark.parametrize("submit", [Kind.SUBMIT_REDUCE_JOB, Kind.SUBMIT_REDUCE_JOB_BG])
+def test_a_reducer_is_told_to_whoever_grabs_all(server: Server, function: bytes, submit: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+
+    def submitted(reducer: bytes) -> bytes:
+        client.send(submit, function, b"u", reducer, b"", b"pay\0load")
+        (handle,) = client.expect(Kind.JOB_CREATED)
+        return handle
+
+    handle = submitted(b"sum")
+    assert worker.grab(Kind.GRAB_JOB_ALL) == got(Kind.JOB_ASSIGN_ALL, handle, function, b"u", b"sum", b"pay\0load")
+    worker.complete(handle, b"6")
+    foreground = submit is Kind.SUBMIT_REDUCE_JOB
+    assert client.pending() == ([got(Kind.WORK_COMPLETE, handle, b"6")] if foreground else [])
+
+    answers: dict[Kind, tuple[bytes, ...]] = {
+        Kind.GRAB_JOB: (function, b"pay\0load"),
+        Kind.GRAB_JOB_UNIQ: (function, b"u", b"pay\0load"),
+    }
+    for grab, rest in answers.items():
+        handle = submitted(b"sum")
+        assert worker.grab(grab).arguments == (handle, *rest)
+        worker.complete(handle)
+        client.pending()
+
+    handle = submitted(b"")
+    assert worker.grab(Kind.GRAB_JOB_ALL) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, b"u", b"pay\0load")
+    worker.complete(handle)
+
+
+def test_a_job_is_given_to_one_worker(server: Server, function: bytes) -> None:
+    client, workers = server.peer(), [server.worker(function) for _ in range(3)]
+    handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert [worker.grab().kind for worker in workers] == [Kind.JOB_ASSIGN, Kind.NO_JOB, Kind.NO_JOB]
+    workers[0].complete(handle)
+
+
+def test_a_worker_may_hold_several_jobs(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handles = [client.submit(function, b"", b"") for _ in range(3)]
+    assert [worker.assigned()[0] for _ in range(3)] == handles
+    for handle in reversed(handles):
+        worker.complete(handle, handle)
+        assert client.receive() == got(Kind.WORK_COMPLETE, handle, handle)
+
+
+# -- abilities
+
+
+def test_the_function_registered_last_is_drained_first(server: Server, function: bytes) -> None:
+    names = [function + b"-%d" % number for number in range(3)]
+    client, worker = server.peer(), server.worker(*names)
+    for _ in range(2):
+        for name in names:
+            client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
+    seen = []
+    for _ in range(6):
+        handle, name, _ = worker.assigned()
+        seen.append(name)
+        worker.complete(handle)
+    assert seen == [name for name in reversed(names) for _ in range(2)]
+
+
+@pytest.mark.parametrize("option", ["--round-robin", "-R"])
+def test_round_robin_takes_turns_between_functions(start: Start, option: str) -> None:
+    server = start(option)
+    names = [b"a", b"b", b"c"]
+    client, worker = server.peer(), server.worker(*names)
+    for _ in range(2):
+        for name in names:
+            client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
+    seen = [worker.assigned()[1] for _ in range(6)]
+    assert seen == [b"c", b"b", b"a"] * 2
+
+
+def test_a_repeated_ability_changes_nothing_for_its_jobs(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function, function)
+    handle = client.submit(function, b"", b"")
+    assert worker.assigned()[0] == handle
+    assert worker.grab() == got(Kind.NO_JOB)
+    worker.complete(handle)
+    assert client.expect(Kind.WORK_COMPLETE)
+
+
+def test_an_ability_can_be_taken_back(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    worker.send(Kind.CANT_DO, function)
+    worker.send(Kind.CANT_DO, b"never registered")
+    worker.settled()
+    client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert worker.grab() == got(Kind.NO_JOB)
+    worker.can_do(function)
+    worker.complete(worker.assigned()[0])
+
+
+def test_all_abilities_can_be_taken_back(server: Server, function: bytes) -> None:
+    other = function + b"-other"
+    client, worker = server.peer(), server.worker(function, other)
+    worker.send(Kind.RESET_ABILITIES)
+    worker.settled()
+    for name in (function, other):
+        client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert worker.grab() == got(Kind.NO_JOB)
+    worker.can_do(function, other)
+    for _ in range(2):
+        worker.complete(worker.assigned()[0])
+
+
+@pytest.mark.parametrize("refuse", [Kind.CANT_DO, Kind.RESET_ABILITIES])
+def test_taking_back_an_ability_hands_its_running_jobs_back(server: Server, function: bytes, refuse: Kind) -> None:
+    client, first, second = server.peer(), server.worker(function), server.worker(function)
+    handle = client.submit(function, b"", b"x")
+    first.assigned()
+    first.send(refuse, *[function] * (refuse is Kind.CANT_DO))
+    first.settled()
+    assert client.status(handle) == QUEUED
+    assert second.assigned() == (handle, function, b"x")
+    first.send(Kind.WORK_COMPLETE, handle, b"too late")
+    assert first.receive() == NOT_FOUND
+    second.complete(handle, b"in time")
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"in time")]
+
+
+# -- sleeping and waking
+
+
+def test_a_sleeper_is_woken_by_a_job(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    worker.sleep()
+    handle = client.submit(function, b"", b"")
+    assert worker.receive() == got(Kind.NOOP)
+    assert worker.assigned()[0] == handle
+    worker.complete(handle)
+
+
+def test_a_sleeper_is_woken_for_its_own_functions_alone(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    worker.sleep()
+    client.submit(function + b"-other", b"", b"")
+    client.settled()
+    assert worker.pending() == []
+
+
+def test_going_to_sleep_over_waiting_work_wakes_at_once(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    worker.send(Kind.PRE_SLEEP)
+    assert worker.receive() == got(Kind.NOOP)
+    assert worker.assigned()[0] == handle
+    worker.complete(handle)
+
+
+def test_a_woken_worker_hears_nothing_more_until_it_sleeps_again(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    worker.sleep()
+    for _ in range(3):
+        client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert worker.pending() == [got(Kind.NOOP)]
+    for _ in range(3):
+        worker.complete(worker.assigned()[0])
+    assert worker.grab() == got(Kind.NO_JOB)
+    worker.sleep()
+    client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert worker.receive() == got(Kind.NOOP)
+    worker.complete(worker.assigned()[0])
+
+
+def test_a_worker_that_does_not_sleep_is_not_woken(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert worker.pending() == []
+    worker.complete(worker.assigned()[0])
+    assert client.status(handle) == GONE
+
+
+def test_every_job_finds_a_worker_among_sleepers(server: Server, function: bytes) -> None:
+    client, workers = server.peer(), [server.worker(function) for _ in range(4)]
+    for worker in workers:
+        worker.sleep()
+    handles = {client.submit(function, b"", b"") for _ in workers}
+    found = set()
+    for worker in workers:
+        assert worker.receive() == got(Kind.NOOP)
+        found.add(worker.assigned()[0])
+    assert found == handles
+
+
+def test_a_sleeper_that_has_no_abilities_left_is_not_woken(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    worker.sleep()
+    worker.send(Kind.RESET_ABILITIES)
+    worker.settled()
+    client.submit(function, b"", b"")
+    assert worker.pending() == []
+
+
+# -- workers that go away
+
+
+@pytest.mark.parametrize("submit", [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG])
+def test_a_lost_workers_job_is_done_by_another(server: Server, function: bytes, submit: Kind) -> None:
+    client, first, second = server.peer(), server.worker(function), server.worker(function)
+    handle = client.submit(function, b"", b"x", submit)
+    first.assigned()
+    second.sleep()
+    first.send(Kind.WORK_STATUS, handle, b"3", b"4")
+    first.settled()
+    assert client.pending() == ([got(Kind.WORK_STATUS, handle, b"3", b"4")] if submit is Kind.SUBMIT_JOB else [])
+    assert client.status(handle) == (b"1", b"1", b"3", b"4")
+    first.close()
+    assert second.receive() == got(Kind.NOOP)
+    assert client.status(handle) == QUEUED
+    assert second.assigned() == (handle, function, b"x")
+    second.complete(handle, b"done")
+    assert client.pending() == ([got(Kind.WORK_COMPLETE, handle, b"done")] if submit is Kind.SUBMIT_JOB else [])
+
+
+def test_without_a_limit_a_job_survives_many_workers(server: Server, function: bytes) -> None:
+    client = server.peer()
+    handle = client.submit(function, b"", b"x")
+    for _ in range(10):
+        worker = server.worker(function)
+        assert worker.assigned()[0] == handle
+        worker.close()
+        client.await_status(handle, *QUEUED)
+    worker = server.worker(function)
+    worker.complete(worker.assigned()[0], b"at last")
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"at last")]
+
+
+@pytest.mark.parametrize("option", [["--job-retries=2"], ["-j", "2"]], ids=["long", "short"])
+def test_job_retries_limit_the_workers_that_a_job_may_lose(start: Start, option: list[str]) -> None:
+    server = start(*option)
+    client = server.peer()
+    handle = client.submit(b"f", b"", b"")
+    silent = client.submit(b"f", b"", b"", Kind.SUBMIT_JOB_LOW_BG)
+    for after in (QUEUED, GONE):
+        worker = server.worker(b"f")
+        assert worker.assigned()[0] == handle
+        worker.close()
+        server.peer().await_status(handle, *after)
+    assert client.receive() == got(Kind.WORK_FAIL, handle)
+    for after in (QUEUED, GONE):
+        worker = server.worker(b"f")
+        assert worker.assigned()[0] == silent
+        worker.close()
+        client.await_status(silent, *after)
+    assert server.worker(b"f").grab() == got(Kind.NO_JOB)
+    client.settled()
+
+
+def test_a_job_that_takes_too_long_goes_to_another_worker(server: Server, function: bytes) -> None:
+    """The timeout is one second, the shortest that gearmand takes."""
+    client, slow, second = server.peer(), server.peer(), server.peer()
+    slow.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
+    slow.settled()
+    handle = client.submit(function, b"", b"x")
+    slow.assigned()
+    client.await_status(handle, *QUEUED)
+    second.can_do(function)
+    assert second.assigned() == (handle, function, b"x")
+    slow.send(Kind.WORK_COMPLETE, handle, b"too late")
+    assert slow.receive() == NOT_FOUND
+    second.complete(handle, b"done")
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"done")]
+
+
+@pytest.mark.parametrize("timeout", [b"0", b"60000"])
+def test_a_timeout_far_away_or_none_changes_nothing(server: Server, function: bytes, timeout: bytes) -> None:
+    client, worker = server.peer(), server.peer()
+    worker.send(Kind.CAN_DO_TIMEOUT, function, timeout)
+    handle = client.submit(function, b"", b"x")
+    assert worker.assigned()[0] == handle
+    worker.complete(handle, b"y")
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"y")
+
+
+# -- clients that go away
+
+
+def test_a_queued_job_is_dropped_with_its_client(server: Server, function: bytes, unique: bytes) -> None:
+    client, watcher = server.peer(), server.peer()
+    handle = client.submit(function, unique, b"")
+    assert watcher.status(handle) == QUEUED
+    client.close()
+    watcher.await_waiters(unique, 0)
+    assert server.worker(function).grab() == got(Kind.NO_JOB)
+    assert watcher.status(handle) == GONE
+
+
+def test_a_running_job_ends_quietly_without_its_client(server: Server, function: bytes, unique: bytes) -> None:
+    client, worker, watcher = server.peer(), server.worker(function), server.peer()
+    handle = client.submit(function, unique, b"")
+    worker.assigned()
+    assert watcher.status_unique(unique) == (*RUNNING, b"1")
+    client.close()
+    watcher.await_waiters(unique, 0)
+    assert watcher.status_unique(unique) == (*RUNNING, b"0")
+    worker.send(Kind.WORK_DATA, handle, b"to nobody")
+    worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
+    worker.complete(handle, b"to nobody")
+    assert watcher.status(handle) == GONE
+
+
+# -- results that nobody expects
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        got(Kind.WORK_COMPLETE, b"H:nowhere:1", b"x"),
+        got(Kind.WORK_FAIL, b"H:nowhere:1"),
+        got(Kind.WORK_EXCEPTION, b"H:nowhere:1", b"x"),
+        got(Kind.WORK_DATA, b"H:nowhere:1", b"x"),
+        got(Kind.WORK_WARNING, b"H:nowhere:1", b"x"),
+        got(Kind.WORK_STATUS, b"H:nowhere:1", b"1", b"2"),
+    ],
+    ids=lambda packet: str(packet.kind.name),
+)
+def test_results_for_an_unknown_job_are_refused(server: Server, packet: Packet) -> None:
+    worker = server.peer()
+    worker.send(packet.kind, *packet.arguments)
+    code, _ = worker.expect(Kind.ERROR)
+    assert code == b"JOB_NOT_FOUND"
+    worker.settled()
+
+
+def test_results_from_another_worker_are_refused(server: Server, function: bytes) -> None:
+    client, worker, thief = server.peer(), server.worker(function), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    thief.send(Kind.WORK_COMPLETE, handle, b"stolen")
+    assert thief.receive() == NOT_FOUND
+    worker.complete(handle, b"mine")
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"mine")]
+
+
+def test_a_second_result_is_refused(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.complete(handle, b"1")
+    worker.send(Kind.WORK_COMPLETE, handle, b"2")
+    assert worker.receive() == NOT_FOUND
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"1")]
