@@ -13,6 +13,7 @@ MainspringError
 │   ├── StoreFullError        no space is left; nothing that was accepted is lost
 │   ├── StoreBusyError        another node has the store
 │   ├── StoreCorruptError     the store's content is damaged
+│   ├── StoreBrokenError      the disk failed; the process must end
 │   └── StoreForeignError     the file belongs to another program or to a newer version
 ├── IllegalTransitionError    a job was asked for a step that its state does not allow: a defect of ours
 └── JobError                  how a job ended, for whoever waits for it
@@ -84,6 +85,14 @@ class StoreBusyError(StoreError):
 
 class StoreCorruptError(StoreError):
     """The store's content is damaged."""
+
+
+class StoreBrokenError(StoreError):
+    """The disk failed, and what is on it is known only after a new start: the process must end.
+
+    After a failed ``fsync`` the system may have thrown the unwritten pages away and forgotten about it, so that the next one
+    succeeds and proves nothing.
+    """
 
 
 class StoreForeignError(StoreError):

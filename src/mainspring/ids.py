@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NewType
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 NodeId = NewType("NodeId", str)
 Term = NewType("Term", int)
@@ -42,14 +42,29 @@ def job_ids(term: Term) -> Callable[[], int]:
     return itertools.count(term * TERM_SPAN + 1).__next__
 
 
-def handle_prefix(node: NodeId) -> bytes:
-    """Return what the handles of a node's jobs begin with; the id in decimal follows."""
-    return b"H:%b:" % node.encode()
+class Handles:
+    """Job ids to handles and back.
 
+    A handle names the node that took the job, which is the node of the id's term, so that it stays the same wherever and
+    whenever it is told.
+    """
 
-def parse_handle(handle: bytes) -> tuple[str, JobId] | None:
-    """Take a handle apart into node and id; None where it is none of ours."""
-    parts = handle.split(b":")
-    if len(parts) != 3 or parts[0] != b"H" or not parts[2].isdigit() or len(parts[2]) > 19:
-        return None
-    return parts[1].decode("utf-8", "replace"), JobId(int(parts[2]))
+    def __init__(self, nodes: Mapping[int, str]) -> None:
+        self._nodes = nodes
+        self._prefixes: dict[int, bytes] = {}
+
+    def of(self, job_id: int) -> bytes:
+        """Return a job's handle."""
+        term = job_id // TERM_SPAN
+        prefix = self._prefixes.get(term)
+        if prefix is None:
+            prefix = self._prefixes[term] = b"H:%b:" % self._nodes.get(term, "unknown").encode()
+        return b"%b%d" % (prefix, job_id)
+
+    @staticmethod
+    def parse(handle: bytes) -> JobId | None:
+        """Return the id that a handle names; None where it is no handle of ours."""
+        parts = handle.split(b":")
+        if len(parts) != 3 or parts[0] != b"H" or not parts[2].isdigit() or len(parts[2]) > 18:
+            return None
+        return JobId(int(parts[2]))

@@ -1,8 +1,8 @@
 """Matching jobs in memory to workers that wait: a state machine without I/O.
 
-Within a function, higher priorities go first, and within a priority older jobs. A plain worker sleeps until it is woken, and then asks;
-at any time as many sleepers are woken as there are jobs for them, not more. A woken worker may stay silent, ask for a job of another
-function, or leave: each of these wakes the next one. A streaming worker is handed jobs while it has credit.
+Within a function, higher priorities go first, and within a priority older jobs. A plain worker sleeps until it is woken, and
+then asks; at any time as many sleepers are woken as there are jobs for them, not more. A woken worker may stay silent, ask for
+a job of another function, or leave: each of these wakes the next one. A streaming worker is handed jobs while it has credit.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class Dispatch:
         """A job waits for a worker; ``first``: before the others of its priority, for one that had its turn already."""
         queue = held.queue
         queue.size += 1
+        held.queued = True
         if first:
             queue.ready[held.job.priority].appendleft(held)
         else:
@@ -117,9 +118,10 @@ class Dispatch:
 
     @staticmethod
     def drop(held: Held) -> None:
-        """Take a waiting job out."""
-        held.dropped = True
-        held.queue.size -= 1
+        """Take a job out that may wait in its queue."""
+        if held.queued:
+            held.queued = False
+            held.queue.size -= 1
 
     @staticmethod
     def pop(queue: FunctionQueue) -> Held | None:
@@ -128,7 +130,8 @@ class Dispatch:
             for ready in queue.ready:
                 while ready:
                     held = ready.popleft()
-                    if not held.dropped:
+                    if held.queued:
+                        held.queued = False
                         queue.size -= 1
                         return held
         return None
@@ -140,7 +143,8 @@ class Dispatch:
             ready = queue.ready[priority]
             while ready:
                 held = ready.pop()
-                if not held.dropped:
+                if held.queued:
+                    held.queued = False
                     queue.size -= 1
                     return held
         return None

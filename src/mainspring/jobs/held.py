@@ -16,14 +16,15 @@ class Held:
 
     __slots__ = (
         "adopting",
+        "beat",
         "cancelled",
         "denominator",
-        "dropped",
         "handle",
         "job",
         "lease",
         "numerator",
         "queue",
+        "queued",
         "recorded",
         "started_us",
         "stored",
@@ -43,11 +44,13 @@ class Held:
         self.worker: Worker | None = None
         self.lease = b""
         self.started_us = 0
+        self.beat = 0.0
+        """Monotonic time of the worker's last sign of life, where a heartbeat is asked for."""
         self.recorded = False
         self.cancelled = False
         """The worker was asked to stop."""
-        self.dropped = False
-        """It was taken out while it waited: whoever meets it in a queue passes over it."""
+        self.queued = False
+        """It waits in its queue. One that was taken out is still met there, and passed over."""
         self.numerator = b"0"
         self.denominator = b"0"
 
@@ -82,7 +85,18 @@ class WorkerFace(Protocol):
 class Worker:
     """A worker, as dispatch sees it."""
 
-    __slots__ = ("abilities", "asleep", "credit", "excepted", "face", "grabbing", "running", "streams", "turn", "woken_for")
+    __slots__ = (
+        "abilities",
+        "asleep",
+        "credit",
+        "excepted",
+        "face",
+        "grabbing",
+        "running",
+        "streams",
+        "turn",
+        "woken_for",
+    )
 
     def __init__(self, face: WorkerFace) -> None:
         self.face = face

@@ -67,6 +67,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float | None = None
     heartbeat: float | None = None
     keep_unique: float | None = None
+    reducer: bytes | None = None
+    """The function that a reduce job's results go to."""
 
 
 class Job(msgspec.Struct):

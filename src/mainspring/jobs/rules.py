@@ -84,10 +84,12 @@ def sources(event: Event) -> frozenset[State]:
     return frozenset(state for state, known in TRANSITIONS if known is event)
 
 
+_TARGETS = {event: after for (_, event), after in TRANSITIONS.items()}
+
+
 def target(event: Event) -> State:
     """Return the state that an event leads to: it is one and the same from wherever the event is legal."""
-    (state,) = {after for (_, known), after in TRANSITIONS.items() if known is event}
-    return state
+    return _TARGETS[event]
 
 
 class Settlement:
@@ -136,8 +138,22 @@ def failed(
     counted = job.attempt + 1
     if final or policy is None or counted >= policy.max_attempts:
         return Settlement(job, Event.FAIL, counted, started_us=started_us, ended_us=now_us, error=error)
-    due_us = now_us + round(backoff(policy, counted, chance) * 1_000_000)
+    due_us = now_us + duration_us(backoff(policy, counted, chance))
     return Settlement(job, Event.RETRY, counted, due_us=due_us, started_us=started_us, error=error)
+
+
+_LONGEST_US = 2**61
+"""Some 73,000 years: no sum of a time and a duration leaves the stores' 64 bits."""
+
+
+def duration_us(seconds: float) -> int:
+    """Turn a duration that somebody chose, however long, into microseconds that a store can hold."""
+    return round(min(seconds * 1_000_000, _LONGEST_US))
+
+
+def kept_since(created_us: int, keep_unique: float) -> int:
+    """Return the time after which a job must have succeeded to be joined by one created then with that ``keep_unique``."""
+    return created_us - duration_us(keep_unique)
 
 
 def out_of_attempts(job: Job, policy: Retry | None, lost_limit: int | None) -> bool:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class Settle(Operation):
     """End leases. Guard: the job is held under the settlement's ``job.term``.
 
-    Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale).
+    A success clears the payload and the error of earlier attempts; any other settlement without an error leaves the last one.
+    Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale). Of two settlements of one job the first
+    counts, and the id is in the outcome.
     """
 
     __slots__ = ("settlements",)
@@ -38,7 +40,7 @@ class Submit(Operation):
     """Store new jobs, each in the state that it carries (SCHEDULED, PENDING, or LEASED under the node's term).
 
     Guard: no live job of the same function has the same unique. With ``options.keep_unique`` also: no such job that was submitted
-    with ``keep_unique`` has succeeded so recently.
+    with ``keep_unique`` has succeeded so recently; a live job comes before it. Jobs of one operation are stored in order.
     Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
     """
 
@@ -147,9 +149,9 @@ class Redriven(NamedTuple):
 
 
 class Wake(Operation):
-    """Make jobs pending whose time has come, and expire those that were not started in time.
+    """Make jobs pending whose time has come, and expire those that wait after their time and have no counted attempt.
 
-    Outcome: ``Woken``.
+    Each at most as many as the limit says. Outcome: ``Woken``.
     """
 
     __slots__ = ("now_us",)
@@ -206,7 +208,10 @@ class FindUnique(Operation):
 
 
 class Sweep(Operation):
-    """Forget ended jobs whose results are no longer kept. Outcome: ``int``, how many were forgotten."""
+    """Forget jobs that ended before a time: failed ones (dead letters) have a time of their own.
+
+    Outcome: ``int``, how many were forgotten.
+    """
 
     __slots__ = ("dead_before_us", "ended_before_us")
 

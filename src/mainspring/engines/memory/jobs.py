@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.storage.operation import Operation
 
+_copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
+"""What comes in and what goes out are copies: a caller may change its own."""
 _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
 
@@ -30,7 +32,7 @@ def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
                 joined[job.id] = _found(other)
                 continue
             tables.live[job.function, job.unique] = job.id
-        jobs[job.id] = job
+        job = jobs[job.id] = _copy(job)
         state = job.state
         if state == _PENDING:
             _put_pending(tables, job)
@@ -52,7 +54,7 @@ def _joins(tables: Tables, job: Job) -> Job | None:
         other = tables.kept.get((job.function, job.unique))
         if other is not None:
             kept = tables.jobs.get(other)
-            if kept is not None and kept.ended_us > job.created_us - keep * 1_000_000:
+            if kept is not None and kept.ended_us > rules.kept_since(job.created_us, keep):
                 return kept
     return None
 
@@ -84,8 +86,20 @@ def _enter(tables: Tables, job: Job, event: Event) -> None:
         heapq.heappush(tables.dead if after is State.FAILED else tables.ended, (job.ended_us, job.id))
         if job.unique != NO_UNIQUE:
             del tables.live[job.function, job.unique]
-            if after is State.SUCCEEDED and job.options and job.options.keep_unique is not None:
-                tables.kept[job.function, job.unique] = job.id
+            if after is State.SUCCEEDED:
+                _keep(tables, job)
+    if job.expires_us and after < State.LEASED and State(before).held:
+        # Whoever looked at the entry while the job was held has dropped it.
+        heapq.heappush(tables.expiring, (job.expires_us, job.id))
+
+
+def _keep(tables: Tables, job: Job) -> None:
+    """Remember a job that others may join although it has ended: the last to end, whichever order they were settled in."""
+    if job.options is not None and job.options.keep_unique is not None:
+        key = (job.function, job.unique)
+        other = tables.jobs.get(tables.kept.get(key, 0))
+        if other is None or (other.ended_us, other.id) < (job.ended_us, job.id):
+            tables.kept[key] = job.id
 
 
 def settle(tables: Tables, operation: ops.Settle) -> set[int]:
@@ -106,7 +120,8 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     job.due_us = settlement.due_us
     job.started_us = settlement.started_us
     job.ended_us = settlement.ended_us
-    job.error = settlement.error
+    if settlement.error or settlement.event is Event.SUCCEED:
+        job.error = settlement.error
     job.result = settlement.result
     job.output_size = len(settlement.result)
     if settlement.event is Event.SUCCEED:
@@ -135,7 +150,7 @@ def _claim_one(tables: Tables, term: int, want: ops.Want) -> list[Job]:
             if job is not None and job.state == _PENDING:
                 job.term = term
                 _enter(tables, job, Event.CLAIM)
-                claimed.append(job)
+                claimed.append(_copy(job))
     return claimed
 
 
@@ -144,6 +159,7 @@ def assign(tables: Tables, operation: ops.Assign) -> None:
     for running in operation.jobs:
         job = tables.jobs.get(running.id)
         if job is not None and State(job.state).held and job.term == running.term:
+            job.attempt = running.attempt
             _enter(tables, job, Event.ASSIGN)
 
 
@@ -156,22 +172,22 @@ def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:
     if before <= _PENDING:
         job.ended_us, job.error = operation.now_us, operation.error
         _enter(tables, job, Event.CANCEL)
-    return ops.Cancelled(job, before)
+    return ops.Cancelled(_copy(job), before)
 
 
 def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
     """Put an ended job back; see ``Redrive``."""
     job = tables.jobs.get(operation.id)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
-        return ops.Redriven(job, redriven=False)
+        return ops.Redriven(job and _copy(job), redriven=False)
     if job.unique != NO_UNIQUE:
         rival = tables.live.get((job.function, job.unique))
         if rival is not None:
-            return ops.Redriven(job, redriven=False, rival=rival)
+            return ops.Redriven(_copy(job), redriven=False, rival=rival)
         tables.live[job.function, job.unique] = job.id
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = 0
     _enter(tables, job, Event.REDRIVE)
-    return ops.Redriven(job, redriven=True)
+    return ops.Redriven(_copy(job), redriven=True)
 
 
 def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
@@ -183,9 +199,10 @@ def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
         expires_us, job_id = heapq.heappop(tables.expiring)
         job = tables.jobs.get(job_id)
         if job is not None and job.expires_us == expires_us and job.state <= _PENDING and not job.attempt:
-            expired.append((job, job.state))
+            before = job.state
             job.ended_us = now_us
             _enter(tables, job, Event.EXPIRE)
+            expired.append((_copy(job), before))
             left -= 1
     while left and tables.due and tables.due[0][0] <= now_us:
         due_us, job_id = heapq.heappop(tables.due)
@@ -202,11 +219,16 @@ def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
 def sweep(tables: Tables, operation: ops.Sweep) -> int:
     """Forget ended jobs; see ``Sweep``."""
     forgotten = 0
-    for heap, before_us in ((tables.ended, operation.ended_before_us), (tables.dead, operation.dead_before_us)):
+    for heap, dead, before_us in (
+        (tables.ended, False, operation.ended_before_us),
+        (tables.dead, True, operation.dead_before_us),
+    ):
         while heap and heap[0][0] < before_us and forgotten < operation.rows:
             ended_us, job_id = heapq.heappop(heap)
             job = tables.jobs.get(job_id)
-            if job is not None and State(job.state).ended and job.ended_us == ended_us:
+            if job is None or job.ended_us != ended_us:
+                continue
+            if State(job.state).ended and dead == (job.state == State.FAILED):
                 del tables.jobs[job_id]
                 tables.counts.add(job.function, job.state, job.priority, -1)
                 if tables.kept.get((job.function, job.unique)) == job_id:
@@ -217,7 +239,7 @@ def sweep(tables: Tables, operation: ops.Sweep) -> int:
 
 def find(tables: Tables, operation: ops.Find) -> dict[int, Job]:
     """Look jobs up; see ``Find``."""
-    return {job_id: tables.jobs[job_id] for job_id in operation.ids if job_id in tables.jobs}
+    return {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
 
 
 def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | None]:

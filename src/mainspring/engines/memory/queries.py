@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ def list_jobs(tables: Tables, operation: ListJobs) -> list[Job]:
     """List jobs, newest first."""
     which = operation.filter
     matching = (
-        tables.jobs[job_id]
+        copy(tables.jobs[job_id])
         for job_id in sorted(tables.jobs, reverse=True)
         if (which.before is None or job_id < which.before)
         and (which.state is None or tables.jobs[job_id].state == which.state)

@@ -14,7 +14,7 @@ from mainspring.engines.sqlite import jobs, queries
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
-from mainspring.errors import StoreCorruptError, StoreError, StoreForeignError, StoreFullError
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreForeignError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.store import PHASES
 from mainspring.queries.jobs import ListJobs
@@ -37,7 +37,10 @@ THREAD_ROWS = 512
 """Groups of more rows run in the engine's thread, so that the loop reads on meanwhile; smaller ones are over sooner than a
 hand-over to a thread and back takes."""
 
-_HANDLERS = {**jobs.HANDLERS, ListJobs: queries.list_jobs}
+_HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]] = {
+    **jobs.HANDLERS,
+    ListJobs: queries.list_jobs,
+}
 _ORDER = (*PHASES, ListJobs)
 
 
@@ -212,7 +215,9 @@ class SqliteEngine:
                 f"cannot write {self._path} ({error}); check the permissions of the file and its directory"
             )
         if isinstance(error, apsw.IOError):
-            return StoreError(f"the disk failed under {self._path} ({error}); what was acknowledged before is on it")
+            return StoreBrokenError(
+                f"the disk failed under {self._path} ({error}); what was acknowledged before is on it"
+            )
         return StoreError(f"{self._path}: {error}")
 
     # ---- closing ----

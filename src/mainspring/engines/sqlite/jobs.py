@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED = int(State.SUCCEEDED)
 _LEASED = int(State.LEASED)
+_LARGEST_ID = 2**63 - 1
+"""SQLite's integers end here, and handles that strangers send do not."""
 
 
 def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
@@ -70,9 +72,10 @@ def _kept(tx: Transaction, job: Job) -> ops.Found | None:
     keep = job.options.keep_unique if job.options is not None else None
     if keep is None:
         return None
-    since = job.created_us - round(keep * 1_000_000)
     function = tx.functions.number(job.namespace, job.function)
-    return _first(tx, SQL["kept"], (function, job.unique, since))
+    kept = _first(tx, SQL["kept"], (function, job.unique, rules.kept_since(job.created_us, keep)))
+    # A live job comes before one that has ended.
+    return kept and (_first(tx, SQL["live"], (function, job.unique)) or kept)
 
 
 def _first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Found | None:
@@ -83,56 +86,77 @@ def _first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.F
 
 def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
     """End leases; see ``Settle``."""
-    return [_settle(tx, operation.settlements) for operation in operations]
+    if _settle_all(tx, [settlement for operation in operations for settlement in operation.settlements]):
+        return [set() for _ in operations]
+    return [
+        {settlement.job.id for settlement in operation.settlements if not _settle_all(tx, [settlement])}
+        for operation in operations
+    ]
 
 
-def _settle(tx: Transaction, settlements: Sequence[rules.Settlement]) -> set[int]:
-    values = []
-    for settlement in settlements:
-        job, state = settlement.job, _TARGETS[settlement.event]
-        values.append(
-            (
-                state,
-                settlement.counted,
-                job.suspects,
-                settlement.due_us,
-                settlement.started_us,
-                settlement.ended_us,
-                len(settlement.result),
-                settlement.result or None,
-                settlement.error or None,
-                job.term if state > _LEASED else 0,
-                state == _SUCCEEDED,
-                job.id,
-                job.term,
-            )
-        )
-    accepted = {row[0] for row in tx.cursor.executemany(SQL["settle"], values)}
-    stale = set()
-    for settlement in settlements:
-        job = settlement.job
-        if job.id in accepted:
-            function = tx.functions.number(job.namespace, job.function)
-            tx.count(function, _LEASED, job.priority, -1)
-            tx.count(function, _TARGETS[settlement.event], job.priority, 1)
-        else:
-            stale.add(job.id)
-    return stale
+def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> bool:
+    """Settle jobs in one batch, all or none; say whether every guard held.
+
+    Stale settlements are rare. To ask for the accepted ids (RETURNING) every time takes twice as long as to count the changes.
+    """
+    cursor = tx.cursor
+    connection = cursor.connection
+    before = connection.total_changes()
+    if len(settlements) > 1:
+        cursor.execute("SAVEPOINT settle")
+    cursor.executemany(SQL["settle"], map(_settled, settlements))
+    accepted = connection.total_changes() - before == len(settlements)
+    if len(settlements) > 1:
+        cursor.execute("RELEASE settle" if accepted else "ROLLBACK TO settle; RELEASE settle")
+    if accepted:
+        numbers: dict[tuple[str, bytes, int, Event], int] = {}
+        for settlement in settlements:
+            job = settlement.job
+            key = (job.namespace, job.function, job.priority, settlement.event)
+            numbers[key] = numbers.get(key, 0) + 1
+        for (namespace, name, priority, event), number in numbers.items():
+            function = tx.functions.number(namespace, name)
+            tx.count(function, _LEASED, priority, -number)
+            tx.count(function, _TARGETS[event], priority, number)
+    return accepted
+
+
+def _settled(settlement: rules.Settlement) -> rows.Row:
+    """Return the values of the statement ``settle``."""
+    job, state = settlement.job, _TARGETS[settlement.event]
+    return (
+        state,
+        settlement.counted,
+        job.suspects,
+        settlement.due_us,
+        settlement.started_us,
+        settlement.ended_us,
+        len(settlement.result),
+        settlement.result or None,
+        settlement.error or None,
+        job.term if state > _LEASED else 0,
+        job.id,
+        job.term,
+    )
 
 
 def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[int]:
     """Give back what other terms hold; see ``Recover``."""
-    (operation,) = operations
+    return [_recover(tx, operation.term) for operation in operations]
+
+
+def _recover(tx: Transaction, own_term: int) -> int:
     held = []
     for job_id, state, function, priority, attempt, suspects, term in tx.cursor.execute(
-        SQL["held_elsewhere"], (operation.term,)
+        SQL["held_elsewhere"], (own_term,)
     ):
         namespace, name = tx.functions.names[function]
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
-    _settle(tx, rules.recovered(held))
-    return [len(held)]
+    recovered = _settle_all(tx, rules.recovered(held))
+    assert recovered, "nothing else writes in this transaction"
+    return len(held)
 
 
 def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
@@ -141,7 +165,9 @@ def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Jo
 
 
 def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
-    function = tx.functions.number("default", want.function)
+    function = tx.functions.numbers.get(("default", want.function))
+    if function is None:
+        return []  # never submitted: workers may ask for any name, and only submitted ones get a number
     claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions.names)
     claimed.sort(key=lambda job: (job.priority, job.id))
     for job in claimed:
@@ -152,8 +178,12 @@ def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
 
 def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
     """Record what runs; see ``Assign``."""
-    tx.cursor.executemany(SQL["assign"], [(job.id, job.term) for operation in operations for job in operation.jobs])
+    tx.cursor.executemany(SQL["assign"], _running(operations))
     return [None] * len(operations)
+
+
+def _running(operations: Sequence[ops.Assign]) -> list[rows.Row]:
+    return [(job.attempt, job.id, job.term) for operation in operations for job in operation.jobs]
 
 
 def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
@@ -180,6 +210,8 @@ def _count_move(tx: Transaction, job: Job, after: State) -> None:
 
 
 def _find(tx: Transaction, job_id: int) -> Job | None:
+    if job_id > _LARGEST_ID:
+        return None
     jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions.names)
     return jobs[0] if jobs else None
 
@@ -208,17 +240,15 @@ def wake(tx: Transaction, operations: Sequence[ops.Wake]) -> list[ops.Woken]:
 
 def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
     now_us, limit = operation.now_us, operation.rows
-    late = dict(tx.cursor.execute(SQL["expire_states"], (now_us, limit)))
+    late = list(tx.cursor.execute(SQL["late"], (now_us, limit)))
     expired = []
-    if late:
-        tx.cursor.execute(SQL["expire"], (now_us, now_us, limit))
-        for job_id, before in late.items():
-            job = _find(tx, job_id)
-            assert job is not None
-            job.state = before
-            _count_move(tx, job, State.EXPIRED)
-            job.state = int(State.EXPIRED)
-            expired.append((job, before))
+    for job_id, before in late:
+        job = _find(tx, job_id)
+        assert job is not None
+        tx.cursor.execute(SQL["expire"], (now_us, job_id))
+        _count_move(tx, job, State.EXPIRED)
+        job.state, job.ended_us = int(State.EXPIRED), now_us
+        expired.append((job, before))
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
         key = (tx.functions.names[function][1], priority)
@@ -231,15 +261,23 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
 
 def sweep(tx: Transaction, operations: Sequence[ops.Sweep]) -> list[int]:
     """Forget ended jobs; see ``Sweep``."""
-    outcomes = []
-    for operation in operations:
-        forgotten = list(
-            tx.cursor.execute(SQL["sweep"], (operation.ended_before_us, operation.dead_before_us, operation.rows))
-        )
-        for function, state, priority in forgotten:
-            tx.count(function, state, priority, -1)
-        outcomes.append(len(forgotten))
-    return outcomes
+    return [_sweep(tx, operation) for operation in operations]
+
+
+def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
+    ended_us, dead_us, limit = operation.ended_before_us, operation.dead_before_us, operation.rows
+    left = limit
+    for name, values in (
+        ("sweep_succeeded", (ended_us,)),
+        ("sweep_unsuccessful", (int(State.CANCELLED), ended_us)),
+        ("sweep_unsuccessful", (int(State.EXPIRED), ended_us)),
+        ("sweep_unsuccessful", (int(State.FAILED), dead_us)),
+    ):
+        if left:
+            for function, state, priority in tx.cursor.execute(SQL[name], (*values, left)):
+                tx.count(function, state, priority, -1)
+                left -= 1
+    return limit - left
 
 
 def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:

@@ -1,5 +1,7 @@
 -- name: function_id
-INSERT INTO functions (namespace, name) VALUES (?, ?) RETURNING id;
+INSERT INTO functions (namespace, name) VALUES (?, ?)
+ON CONFLICT (namespace, name) DO UPDATE SET name = excluded.name
+RETURNING id;
 
 -- name: functions
 SELECT id, namespace, name FROM functions;
@@ -29,13 +31,12 @@ ORDER BY ended_us DESC LIMIT 1;
 
 -- name: settle
 UPDATE jobs
-SET state = ?, attempt = ?, suspects = ?, due_us = ?, started_us = ?, ended_us = ?, output_size = ?, result = ?, error = ?,
-    term = ?, payload = iif(?, NULL, payload)
-WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3
-RETURNING id;
+SET state = ?1, attempt = ?2, suspects = ?3, due_us = ?4, started_us = ?5, ended_us = ?6, output_size = ?7, result = ?8,
+    error = ifnull(?9, iif(?1 = 4, NULL, error)), term = ?10, payload = iif(?1 = 4, NULL, payload)
+WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 
 -- name: held_elsewhere
-SELECT id, state, function, priority, attempt, suspects, term FROM jobs
+SELECT id, state, function, priority, attempt, suspects, term FROM jobs INDEXED BY queue
 WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3;
 
 -- name: claim
@@ -48,7 +49,7 @@ RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, s
     input_size, output_size, options, error, result, payload;
 
 -- name: assign
-UPDATE jobs SET state = 3 WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
+UPDATE jobs SET state = 3, attempt = ? WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
 
 -- name: cancel
 UPDATE jobs SET state = 6, ended_us = ?, error = ? WHERE id = ? AND state < 2;
@@ -60,16 +61,11 @@ WHERE id = ? AND state > 4
 RETURNING id;
 
 -- name: expire
-UPDATE jobs SET state = 7, ended_us = ?
-WHERE id IN (
-    SELECT id FROM jobs INDEXED BY expiring
-    WHERE expires_us > 0 AND state < 2 AND expires_us <= ? AND attempt = 0
-    ORDER BY expires_us LIMIT ?)
-RETURNING id;
+UPDATE jobs SET state = 7, ended_us = ? WHERE id = ?;
 
--- name: expire_states
+-- name: late
 SELECT id, state FROM jobs INDEXED BY expiring
-WHERE expires_us > 0 AND state < 2 AND expires_us <= ? AND attempt = 0
+WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us <= ?
 ORDER BY expires_us LIMIT ?;
 
 -- name: due
@@ -81,14 +77,18 @@ RETURNING function, priority;
 SELECT min(due_us) FROM jobs INDEXED BY due WHERE state = 0;
 
 -- name: next_expiry
-SELECT min(expires_us) FROM jobs INDEXED BY expiring WHERE expires_us > 0 AND state < 2;
+SELECT min(expires_us) FROM jobs INDEXED BY expiring WHERE expires_us > 0 AND state < 2 AND attempt = 0;
 
--- name: sweep
+-- name: sweep_succeeded
+DELETE FROM jobs
+WHERE id IN (SELECT id FROM jobs INDEXED BY succeeded WHERE state = 4 AND ended_us < ? ORDER BY ended_us LIMIT ?)
+RETURNING function, state, priority;
+
+-- name: sweep_unsuccessful
 DELETE FROM jobs
 WHERE id IN (
-    SELECT id FROM jobs INDEXED BY ended
-    WHERE state > 3 AND ended_us < ? AND (state <> 5 OR ended_us < ?)
-    ORDER BY ended_us LIMIT ?)
+    SELECT id FROM jobs INDEXED BY unsuccessful
+    WHERE state > 4 AND state = ? AND ended_us < ? ORDER BY ended_us LIMIT ?)
 RETURNING function, state, priority;
 
 -- name: find

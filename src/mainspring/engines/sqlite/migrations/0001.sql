@@ -37,14 +37,17 @@ CREATE TABLE jobs (
     error       BLOB                        -- JSON of the last failure
 ) STRICT;
 
--- Pending jobs in the order in which they are claimed, and held ones for recovery.
-CREATE INDEX queue ON jobs (state, function, priority, id) WHERE state BETWEEN 1 AND 3;
+-- Pending jobs in the order in which they are claimed (every index ends with the id), and held ones for recovery.
+CREATE INDEX queue ON jobs (state, function, priority) WHERE state BETWEEN 1 AND 3;
 -- A live job of a function has its unique to itself: this is what makes a computation single.
 CREATE UNIQUE INDEX live ON jobs (function, uniq) WHERE uniq IS NOT NULL AND state < 4;
 CREATE INDEX kept ON jobs (function, uniq, ended_us) WHERE keep = 1 AND state = 4;
 CREATE INDEX due ON jobs (due_us) WHERE state = 0;
-CREATE INDEX expiring ON jobs (expires_us) WHERE expires_us > 0 AND state < 2;
-CREATE INDEX ended ON jobs (ended_us) WHERE state > 3;
+-- A job that has been tried no longer expires: without `attempt = 0` here, it would be looked at for ever.
+CREATE INDEX expiring ON jobs (expires_us) WHERE expires_us > 0 AND state < 2 AND attempt = 0;
+-- Results and dead letters are kept for different times; in one index, each sweep would pass all dead letters.
+CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4;
+CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4;
 
 -- How many jobs there are, kept by deltas in every transaction. Held jobs are counted as leased (2).
 CREATE TABLE counts (

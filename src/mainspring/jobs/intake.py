@@ -1,0 +1,283 @@
+"""The ways in: background jobs to the store, foreground jobs to memory, and the joins between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.errors import RefusedError
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.store import FindUnique, Found, Submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import MainspringError, StoreError
+    from mainspring.events.hub import Hub
+    from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.window import Window
+
+    Accepted = Callable[[list[int], "dict[int, Found]"], None]
+    """Takes the ids that the jobs of a batch have, in order, and what is known of those that were joined."""
+    Refused = Callable[[MainspringError], None]
+
+_LEASED, _PENDING, _SCHEDULED = int(State.LEASED), int(State.PENDING), int(State.SCHEDULED)
+
+
+class Intake:
+    """Takes jobs into a window and its store."""
+
+    def __init__(self, window: Window, listeners: Listeners, hub: Hub) -> None:
+        self._window = window
+        self._listeners = listeners
+        self._hub = hub
+        self._resolving: dict[tuple[bytes, bytes], list[Callable[[], None]]] = {}
+        self.wake_at: Callable[[int], None] = lambda _: None
+        """Set by the service: a job becomes due or expires at this time."""
+
+    # ---- background ----
+
+    def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
+        """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none.
+
+        The functions' ``maxqueue`` and the store's limits apply to the batch's first job of each; raises nothing: ``refused``.
+        """
+        window = self._window
+        dispatch, foreground, term = window.dispatch, window.foreground, window.term
+        queues = dispatch.queues
+        size = 0
+        for job in jobs:
+            name = job.function
+            queue = queues.get(name)
+            if queue is None:
+                queue = dispatch.queue(name)
+            if foreground and job.unique and (name, job.unique) in foreground:
+                self._submit_joining(jobs, accepted, refused)
+                return
+        for job in jobs:
+            queue = queues[job.function]
+            length = job.input_size = len(job.payload)
+            size += length + 300
+            queue.live += 1
+            if job.due_us:
+                job.state = _SCHEDULED
+            elif window.admits(queue, job):
+                job.state = _LEASED
+                job.term = term
+                queue.inflight += 1
+                queue.mean_size += (length - queue.mean_size) / 64
+            else:
+                job.state = _PENDING
+                queue.backlog[job.priority] += 1
+        operation = Submit(
+            jobs,
+            lambda joined: self._submitted(jobs, joined, accepted),
+            lambda error: self._not_submitted(jobs, error, refused),
+        )
+        operation.size = size
+        window.commits.put(operation)
+
+    def _submitted(self, jobs: list[Job], joined: dict[int, Found], accepted: Accepted) -> None:
+        window = self._window
+        queues = window.dispatch.queues
+        ids = [job.id for job in jobs]
+        if joined:
+            ids = [joined[job_id].id if job_id in joined else job_id for job_id in ids]
+            jobs = self._uncount(jobs, joined)
+        accepted(ids, joined)
+        touched: dict[FunctionQueue, None] = {}
+        for job in jobs:
+            state = job.state
+            if state == _LEASED:
+                queue = queues[job.function]
+                queue.inflight -= 1
+                window.dispatch.push(window.hold(job, stored=True))
+                touched[queue] = None
+            elif state == _SCHEDULED:
+                self.wake_at(job.due_us)
+            else:
+                touched[queues[job.function]] = None
+            if job.expires_us:
+                self.wake_at(job.expires_us)
+        for queue in touched:
+            window.serve(queue)
+            if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
+                window.refill(queue)
+        if self._hub.active:
+            for job in jobs:
+                self._hub.publish(job)
+
+    def _uncount(self, jobs: list[Job], gone: dict[int, Found] | None) -> list[Job]:
+        """Take back what was counted for jobs that were not stored; returns the others."""
+        stored = []
+        for job in jobs:
+            if gone is not None and job.id not in gone:
+                stored.append(job)
+                continue
+            queue = self._window.dispatch.queues[job.function]
+            queue.live -= 1
+            if job.state == _LEASED:
+                queue.inflight -= 1
+            elif job.state == _PENDING:
+                queue.backlog[job.priority] -= 1
+        return stored
+
+    def _not_submitted(self, jobs: list[Job], error: StoreError, refused: Refused) -> None:
+        self._uncount(jobs, None)
+        refused(error)
+
+    # ---- foreground ----
+
+    def submit_foreground(
+        self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused
+    ) -> None:
+        """Take a job that lives as long as somebody waits for it.
+
+        ``accepted`` is called with its id, or the id of the live job of the same unique that it joins, before the listener
+        hears anything.
+        """
+        window = self._window
+        queue = window.dispatch.queue(job.function)
+        if job.unique:
+            key = (job.function, job.unique)
+            known = window.foreground.get(key)
+            if known is not None:
+                self._listeners.add(known.job.id, listener)
+                accepted(known.job.id)
+                return
+            if key in self._resolving:
+                self._resolving[key].append(lambda: self.submit_foreground(job, listener, accepted, refused))
+                return
+            if queue.live:
+                self._resolve(job, listener, accepted, refused)
+                return
+        self._hold_foreground(job, queue, listener, accepted)
+
+    def _hold_foreground(
+        self, job: Job, queue: FunctionQueue, listener: Listener, accepted: Callable[[int], None]
+    ) -> None:
+        window = self._window
+        job.input_size = len(job.payload)
+        held = window.hold(job, stored=False)
+        if job.unique:
+            window.foreground[job.function, job.unique] = held
+        self._listeners.add(job.id, listener)
+        accepted(job.id)
+        window.dispatch.push(held)
+        window.serve(queue)
+        if self._hub.active:
+            self._hub.publish(job)
+
+    def _resolve(self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused) -> None:
+        """Ask the store whether a background job has the unique; those who come meanwhile with the same one wait."""
+        key = (job.function, job.unique)
+        self._resolving[key] = []
+
+        def found(outcome: list[Found | None]) -> None:
+            other = outcome[0]
+            if other is None:
+                self._hold_foreground(job, self._window.dispatch.queue(job.function), listener, accepted)
+            else:
+                self._listeners.add(other.id, listener)
+                accepted(other.id)
+            for waiting in self._resolving.pop(key):
+                waiting()
+
+        def failed(error: StoreError) -> None:
+            refused(error)
+            for waiting in self._resolving.pop(key):
+                waiting()
+
+        self._window.commits.put(FindUnique([key], found, failed))
+
+    # ---- background submits that join foreground jobs ----
+
+    def _submit_joining(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
+        """Take a batch apart in which some jobs join foreground ones, and answer it as a whole."""
+        ids: list[int] = [0] * len(jobs)
+        joined: dict[int, Found] = {}
+        left = len(jobs)
+        error: list[MainspringError] = []
+
+        def one(index: int, job_id: int, found: dict[int, Found]) -> None:
+            nonlocal left
+            ids[index] = job_id
+            joined.update(found)
+            left -= 1
+            if not left:
+                finish()
+
+        def refuse(why: MainspringError) -> None:
+            nonlocal left
+            error.append(why)
+            left -= 1
+            if not left:
+                finish()
+
+        def finish() -> None:
+            if error:
+                refused(error[0])
+            else:
+                accepted(ids, joined)
+
+        for index, job in enumerate(jobs):
+            held = self._window.foreground.get((job.function, job.unique)) if job.unique else None
+            if held is None:
+                self.submit([job], lambda got, found, at=index: one(at, got[0], found), refuse)  # type: ignore[misc]
+            else:
+                self._adopt(
+                    held,
+                    job,
+                    lambda job_id, mine=job, at=index: one(  # type: ignore[misc]
+                        at, job_id, {mine.id: Found(job_id, _LEASED, 0)}
+                    ),
+                    refuse,
+                )
+
+    def _adopt(self, held: Held, joining: Job, accepted: Callable[[int], None], refused: Refused) -> None:
+        """Store a foreground job because a background submit has joined it: from now on it outlives its clients."""
+        window = self._window
+        if held.adopting:
+            assert held.then is not None
+            held.then.append(lambda: self._adopt(held, joining, accepted, refused))
+            return
+        if held.stored or window.held.get(held.handle) is not held:
+            # It was stored, or has ended meanwhile: the store knows.
+            self.submit([joining], lambda ids, _: accepted(ids[0]), refused)
+            return
+        job = held.job
+        job.state, job.term = _LEASED, window.term
+        if joining.options is not None and job.options is None:
+            job.options = joining.options
+        held.adopting = True
+        held.then = []
+
+        def stored(found: dict[int, Found]) -> None:
+            del window.foreground[job.function, job.unique]
+            held.adopting = False
+            held.stored = True
+            held.queue.live += 1
+            accepted(found[job.id].id if found else job.id)
+            self._continue(held)
+
+        def failed(error: StoreError) -> None:
+            held.adopting = False
+            job.term = 0
+            refused(error)
+            self._continue(held)
+
+        window.commits.put(Submit([job], stored, failed))
+
+    @staticmethod
+    def _continue(held: Held) -> None:
+        then, held.then = held.then, None
+        for function in then or ():
+            function()
+
+    def full(self, queue: FunctionQueue, priority: int) -> RefusedError | None:
+        """Say why a function takes no more jobs of a priority (``maxqueue``); None where it does."""
+        if queue.maximum is not None:
+            limit = queue.maximum[priority]
+            if limit and queue.waiting() >= limit:
+                return RefusedError("QUEUE_ERROR", "Job queue is full")
+        return None

@@ -1,0 +1,288 @@
+"""The ends of leases: what workers report, what befalls them, and who is told.
+
+A settlement leaves memory when it is reported, and is told to those who wait when it is on disk.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from mainspring.errors import StoreBrokenError
+from mainspring.jobs import rules
+from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.store import Settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import StoreError
+    from mainspring.events.hub import Hub
+    from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.listeners import Listeners
+    from mainspring.jobs.model import Job, Retry
+    from mainspring.jobs.window import Window
+
+    Acknowledge = Callable[[bool], None]
+    """Takes whether the settlement was recorded; False says that it was stale."""
+
+
+class JobFailure(msgspec.Struct, omit_defaults=True):
+    """Why an attempt failed; stored with the job as JSON."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def failure(kind: str, message: str) -> bytes:
+    """Return the stored form of a failure."""
+    return _encode(JobFailure(kind, message))
+
+
+def _settled_job(settlement: Settlement) -> Job:
+    """Return the job as it is after a settlement; a copy, for another delivery of the job may be under way already."""
+    return msgspec.structs.replace(
+        settlement.job,
+        state=int(rules.target(settlement.event)),
+        attempt=settlement.counted,
+        due_us=settlement.due_us,
+        started_us=settlement.started_us,
+        ended_us=settlement.ended_us,
+        result=settlement.result,
+        output_size=len(settlement.result),
+        error=settlement.error,
+    )
+
+
+class _Pending(NamedTuple):
+    settlement: Settlement
+    exception: bytes | None
+    acknowledge: Acknowledge | None
+
+
+class Settling:
+    """Settles jobs of a window.
+
+    ``lost_limit`` bounds how often a job without a policy is given to another worker after one was lost; None is no limit.
+    ``changed`` is called with every job whose state has changed on disk.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        listeners: Listeners,
+        hub: Hub,
+        *,
+        lost_limit: int | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._window = window
+        self._listeners = listeners
+        self._hub = hub
+        self._lost_limit = lost_limit
+        self._chance = chance
+        self._open: Settle | None = None
+        self._batch: list[_Pending] = []
+        self.wake_at: Callable[[int], None] = lambda _: None
+        """Set by the service: a job becomes due at this time."""
+        self.unsettled: list[_Pending] = []
+        """Settlements that the store could not take; they are tried again."""
+
+    # ---- what workers report ----
+
+    def succeeded(self, held: Held, result: bytes, acknowledge: Acknowledge | None = None) -> None:
+        """A worker has completed a job."""
+        now_us = round(self._window.clock.wall() * 1_000_000)
+        self._end(held, rules.succeeded(held.job, result, held.started_us, now_us), None, acknowledge)
+
+    def failed(
+        self,
+        held: Held,
+        error: bytes,
+        *,
+        final: bool = False,
+        exception: bytes | None = None,
+        acknowledge: Acknowledge | None = None,
+    ) -> None:
+        """An attempt has failed. ``exception`` is what a plain worker sent with it."""
+        now_us = round(self._window.clock.wall() * 1_000_000)
+        settlement = rules.failed(
+            held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
+        )
+        self._end(held, settlement, exception, acknowledge)
+
+    def released(self, held: Held, acknowledge: Acknowledge | None = None) -> None:
+        """A worker hands a job back; the delivery is not counted."""
+        self._end(held, Settlement(held.job, Event.RELEASE, held.job.attempt), None, acknowledge)
+
+    def snoozed(self, held: Held, delay: float, acknowledge: Acknowledge | None = None) -> None:
+        """A worker puts a job off; the delivery is not counted."""
+        due_us = round((self._window.clock.wall() + delay) * 1_000_000)
+        settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
+        self._end(held, settlement, None, acknowledge)
+
+    def cancelled(self, held: Held, reason: str, acknowledge: Acknowledge | None = None) -> None:
+        """A job is cancelled, whether it waits in memory or a worker has stopped it."""
+        counted = held.job.attempt + (held.worker is not None)
+        now_us = round(self._window.clock.wall() * 1_000_000)
+        error = failure("Cancelled", reason)
+        settlement = Settlement(
+            held.job, Event.CANCEL, counted, started_us=held.started_us, ended_us=now_us, error=error
+        )
+        self._end(held, settlement, None, acknowledge)
+
+    def lost(self, held: Held, why: str) -> None:
+        """A worker had a job and is gone, or was silent for too long: the delivery counts, and another worker gets the job."""
+        job = held.job
+        job.attempt += 1
+        policy = self.policy(held)
+        if rules.out_of_attempts(job, policy, self._lost_limit):
+            now_us = round(self._window.clock.wall() * 1_000_000)
+            error = failure("WorkerLost", f"{why}; attempt {job.attempt} was the last")
+            settlement = Settlement(
+                job, Event.FAIL, job.attempt, started_us=held.started_us, ended_us=now_us, error=error
+            )
+            self._end(held, settlement, None, None)
+        else:
+            self._end(held, Settlement(job, Event.LOSE, job.attempt), None, None)
+
+    @staticmethod
+    def policy(held: Held) -> Retry | None:
+        """Return the job's own retry policy, or the one of the worker that has it."""
+        options = held.job.options
+        if options is not None and options.retry is not None:
+            return options.retry
+        if held.worker is not None:
+            ability = held.worker.abilities.get(held.queue)
+            if ability is not None:
+                return ability.retry
+        return None
+
+    # ---- the common way ----
+
+    def _end(
+        self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
+    ) -> None:
+        if held.adopting:
+            # The row is on its way to the store: what ends its lease must come after it.
+            assert held.then is not None
+            held.then.append(lambda: self._end(held, settlement, exception, acknowledge))
+            self._window.take_back(held)
+            return
+        if held.stored:
+            self._window.release(held)
+            self._put(_Pending(settlement, exception, acknowledge))
+        else:
+            self._end_foreground(held, settlement, exception)
+            if acknowledge is not None:
+                acknowledge(True)
+
+    def _put(self, pending: _Pending) -> None:
+        operation = self._open
+        if operation is None or not operation.open:
+            batch: list[_Pending] = []
+            operation = self._open = Settle(
+                [], lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
+            )
+            operation.rows = 0
+            self._batch = batch
+            self._window.commits.put(operation)
+        self._batch.append(pending)
+        operation.settlements.append(pending.settlement)
+        operation.rows += 1
+        size = len(pending.settlement.result) + 200
+        operation.size += size
+        self._window.commits.grown(size)
+
+    def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
+        listeners, hub = self._listeners, self._hub
+        for settlement, exception, acknowledge in batch:
+            job = settlement.job
+            recorded = job.id not in stale
+            if acknowledge is not None:
+                acknowledge(recorded)
+            if not recorded:
+                continue
+            after = rules.target(settlement.event)
+            queue = self._window.dispatch.queue(job.function)
+            if after >= State.SUCCEEDED:
+                queue.live -= 1
+                if listeners.of(job.id):
+                    self.tell(_settled_job(settlement), exception)
+            elif after == State.SCHEDULED:
+                self.wake_at(settlement.due_us)
+            else:
+                queue.backlog[job.priority] += 1
+                self._window.serve(queue)
+            if hub.active:
+                hub.publish(_settled_job(settlement))
+
+    def tell(self, job: Job, exception: bytes | None = None) -> None:
+        """Tell everybody who waits for a job that it has ended."""
+        listeners = self._listeners.take(job.id)
+        if listeners:
+            handle = self._window.handles.of(job.id)
+            for listener in listeners:
+                listener.ended(handle, job, exception)
+
+    def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
+        if isinstance(error, StoreBrokenError):
+            return  # the node ends; the jobs run again
+        self.unsettled.extend(batch)
+
+    def try_again(self) -> None:
+        """Put the settlements again that the store could not take."""
+        again, self.unsettled = self.unsettled, []
+        for pending in again:
+            self._put(pending)
+
+    # ---- jobs that are nowhere but in memory ----
+
+    def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
+        window = self._window
+        event = settlement.event
+        job = held.job
+        if event in {Event.LOSE, Event.RELEASE}:
+            job.attempt = settlement.counted
+            self._again(held)
+        elif event in {Event.RETRY, Event.SNOOZE}:
+            job.attempt = settlement.counted
+            window.take_back(held)
+            wait = settlement.due_us / 1_000_000 - window.clock.wall()
+            window.timers.at(window.clock.monotonic() + wait, lambda: self._again(held))
+        else:
+            window.release(held)
+            job = _settled_job(settlement)
+            self.tell(job, exception)
+            if self._hub.active:
+                self._hub.publish(job)
+
+    def _again(self, held: Held) -> None:
+        """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
+        window = self._window
+        window.take_back(held)
+        held.numerator = held.denominator = b"0"
+        if window.held.get(held.handle) is not held:
+            return
+        if not held.stored and not self._listeners.of(held.job.id):
+            window.release(held)
+            return
+        window.dispatch.push(held, first=True)
+        window.serve(held.queue)
+
+    def worker_gone(self, worker: Worker, why: str) -> None:
+        """A worker's connection has ended: its jobs go to others."""
+        running = list(worker.running.values())
+        # In reverse, so that each is put before the ones that came after it.
+        for held in reversed(running):
+            if held.cancelled:
+                self.cancelled(held, "cancelled while it ran; its worker is gone")
+            else:
+                self.lost(held, why)

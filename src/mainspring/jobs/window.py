@@ -1,0 +1,254 @@
+"""The jobs that a node has in memory: leased from the store or in the foreground, waiting for its workers or with them.
+
+The window is bounded. Its size follows what the workers of each function get through in about half a second; what does
+not fit stays in the store, in order, and is claimed as places become free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs import rules
+from mainspring.jobs.held import Held
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.store import Assign, Claim, Want
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.ids import Handles, Term
+    from mainspring.jobs.dispatch import Dispatch
+    from mainspring.jobs.held import FunctionQueue, Worker
+    from mainspring.jobs.timers import Timers
+    from mainspring.storage.commit_queue import CommitQueue
+
+SMALLEST = 64
+LARGEST = 20_000
+WINDOW_SECONDS = 0.5
+BYTES = 64 * 2**20
+"""Payloads in the window of one function, about."""
+
+
+class Window:
+    """What this node holds, and how it comes by it."""
+
+    def __init__(
+        self, commits: CommitQueue, dispatch: Dispatch, timers: Timers, clock: Clock, term: Term, handles: Handles
+    ) -> None:
+        self.commits = commits
+        self.dispatch = dispatch
+        self.timers = timers
+        self.clock = clock
+        self.term = term
+        self.handles = handles
+        self.held: dict[bytes, Held] = {}
+        self.foreground: dict[tuple[bytes, bytes], Held] = {}
+        """Foreground jobs with a unique, by function and unique."""
+        self.exhausted: Callable[[Held], bool] = lambda _: False
+        """Set by the service: settles a claimed job that may not be tried again, and says whether it did."""
+        self.started: Callable[[Held, Worker], None] = lambda _held, _worker: None
+        """Set by the service: called when a worker gets a job."""
+        self._deliveries = 0
+        self._suspects: list[Held] = []
+        self._suspect: Held | None = None
+
+    # ---- coming in ----
+
+    def admits(self, queue: FunctionQueue, job: Job) -> bool:
+        """Say whether a new, due job can be leased as it is stored, because a worker here will have it soon.
+
+        Not while stored jobs of equal or higher priority wait: they came first.
+        """
+        if not queue.workers:
+            return False
+        priority = job.priority
+        backlog = queue.backlog
+        if backlog[0] or (priority and backlog[1]) or (priority == 2 and backlog[2]):
+            return False
+        if queue.size + queue.inflight >= self.room(queue):
+            return priority == 0 and queue.size + queue.inflight < 2 * LARGEST
+        return True
+
+    @staticmethod
+    def room(queue: FunctionQueue) -> int:
+        """Return how many waiting jobs of a function may be in memory."""
+        window = queue.window or SMALLEST
+        if queue.mean_size > 1024:
+            window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
+        return window
+
+    def hold(self, job: Job, *, stored: bool) -> Held:
+        """Take a job into memory; the caller pushes it and serves its queue."""
+        handle = self.handles.of(job.id)
+        held = self.held[handle] = Held(job, handle, self.dispatch.queue(job.function), stored=stored)
+        return held
+
+    def refill(self, queue: FunctionQueue) -> None:
+        """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
+        backlog = queue.backlog
+        if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers:
+            return
+        window = self.room(queue)
+        have = queue.size + queue.inflight
+        limit = window - have
+        if have * 2 > window:
+            if not backlog[0]:
+                return
+            limit = min(backlog[0], window)  # high priority does not wait for a place
+        if limit <= 0:
+            return
+        queue.claiming = True
+        self.commits.put(
+            Claim(
+                self.term,
+                [Want(queue.name, limit)],
+                lambda outcome: self._claimed(queue, outcome[0]),
+                lambda error: self._not_claimed(queue, error),
+            )
+        )
+
+    def _claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
+        queue.claiming = False
+        size = 0
+        for job in jobs:
+            queue.backlog[job.priority] -= 1
+            size += len(job.payload)
+            held = self.hold(job, stored=True)
+            if self.exhausted(held):
+                continue
+            if job.suspects >= rules.SUSPECTS_ALONE:
+                self._suspects.append(held)
+            else:
+                self.dispatch.push(held)
+        if jobs:
+            queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
+        self._next_suspect()
+        self.serve(queue)
+        self._answer_grabs(queue)
+
+    def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
+        del error  # the service hears of it from every operation that somebody waits for
+        queue.claiming = False
+        self._answer_grabs(queue)
+
+    def _answer_grabs(self, queue: FunctionQueue) -> None:
+        """Tell workers that asked while the store was being looked at, where nothing was found for them."""
+        for worker in [one for one in queue.takers if one.grabbing]:
+            if not any(other.claiming for other in worker.abilities):
+                self.end_grab(worker)
+                worker.face.no_job()
+
+    # ---- one at a time: jobs that may be what kills nodes ----
+
+    def _next_suspect(self) -> None:
+        if self._suspect is None and self._suspects:
+            held = self._suspect = self._suspects.pop(0)
+            held.recorded = True
+            self.commits.put(
+                Assign([held.job], lambda _: self._admit_suspect(held), lambda _: self._postpone_suspect(held))
+            )
+
+    def _admit_suspect(self, held: Held) -> None:
+        held.job.state = int(State.RUNNING)
+        self.dispatch.push(held)
+        self.serve(held.queue)
+
+    def _postpone_suspect(self, held: Held) -> None:
+        self._suspect = None
+        self._suspects.insert(0, held)
+
+    # ---- going out ----
+
+    def serve(self, queue: FunctionQueue) -> None:
+        """Hand out what waits to whoever waits for it, and claim more where there is room."""
+        if queue.size and (queue.takers or queue.sleepers):
+            for worker, held in self.dispatch.match(queue):
+                if held is None:
+                    worker.face.wake()
+                else:
+                    if worker.grabbing:
+                        self.end_grab(worker)
+                    self.start(held, worker)
+                    worker.face.assign(held)
+        self.refill(queue)
+
+    def start(self, held: Held, worker: Worker) -> None:
+        """Note that a worker has a job from now on."""
+        self._deliveries += 1
+        held.worker = worker
+        held.lease = b"%d.%d.%d" % (self.term, held.job.attempt + 1, self._deliveries)
+        held.queue.running += 1
+        worker.running[held.handle] = held
+        self.started(held, worker)
+
+    def grab(self, worker: Worker) -> Held | None:
+        """Give a plain worker that asks a job that is in memory."""
+        woken_for = None
+        if worker.asleep or worker.woken_for is not None:
+            woken_for = self.dispatch.answered(worker)
+            self.dispatch.rouse(worker)
+        held = self.dispatch.grab(worker)
+        if held is not None:
+            self.start(held, worker)
+            self.refill(held.queue)
+        if woken_for is not None and (held is None or held.queue is not woken_for):
+            self.serve(woken_for)  # it was woken for a job that it did not take: somebody else has to
+        return held
+
+    def looks(self, worker: Worker) -> bool:
+        """Say whether a worker that found nothing in memory has to wait until the store has been looked at."""
+        waits = False
+        for queue in worker.abilities:
+            self.refill(queue)
+            waits = waits or queue.claiming
+        if waits:
+            worker.grabbing = True
+            worker.credit = 1
+            for queue in worker.abilities:
+                queue.takers[worker] = None
+        return waits
+
+    @staticmethod
+    def end_grab(worker: Worker) -> None:
+        """A plain worker's request is answered."""
+        worker.grabbing = False
+        worker.credit = 0
+        for queue in worker.abilities:
+            queue.takers.pop(worker, None)
+
+    def release(self, held: Held) -> None:
+        """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
+        del self.held[held.handle]
+        job = held.job
+        if not held.stored and job.unique:
+            known = self.foreground.get((job.function, job.unique))
+            if known is held:
+                del self.foreground[job.function, job.unique]
+        self.take_back(held)
+        if held in self._suspects:
+            self._suspects.remove(held)
+        if held is self._suspect:
+            self._suspect = None
+            self._next_suspect()
+
+    @staticmethod
+    def take_back(held: Held) -> None:
+        """A worker no longer has the job."""
+        worker = held.worker
+        if worker is not None:
+            held.worker = None
+            held.queue.running -= 1
+            held.queue.settled += 1
+            del worker.running[held.handle]
+
+    def adapt(self, seconds: float) -> None:
+        """Fit each function's window to what its workers got through in the last so many seconds."""
+        for queue in self.dispatch.queues.values():
+            rate = queue.settled / seconds
+            queue.settled = 0
+            wanted = int(rate * WINDOW_SECONDS)
+            # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
+            wanted = max(wanted, queue.window * 3 // 4, SMALLEST, 2 * len(queue.workers))
+            queue.window = min(wanted, LARGEST)
