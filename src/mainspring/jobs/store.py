@@ -22,8 +22,8 @@ class Settle(Operation):
     """End leases. Guard: the job is held under the settlement's ``job.term``.
 
     A success clears the payload and the error of earlier attempts; any other settlement without an error leaves the last one.
-    Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale). Of two settlements of one job the first
-    counts, and the id is in the outcome.
+    Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale). Of two settlements of one job the
+    first counts, and the id is in the outcome.
     """
 
     __slots__ = ("settlements",)

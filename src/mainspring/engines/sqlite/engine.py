@@ -5,16 +5,16 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from mainspring.engines.sqlite import jobs, queries
+from mainspring.engines.sqlite import jobs, opening, queries
+from mainspring.engines.sqlite.failures import explain
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
-from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreForeignError, StoreFullError
+from mainspring.errors import StoreBrokenError, StoreError
 from mainspring.ids import Term
 from mainspring.jobs.store import PHASES
 from mainspring.queries.jobs import ListJobs
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-APPLICATION_ID = 0x4D535052
-"""``MSPR`` in the file's header: the file is ours."""
-
-SCHEMA_VERSION = 1
-CACHE_KIB = 48 * 1024
 THREAD_ROWS = 512
 """Groups of more rows run in the engine's thread, so that the loop reads on meanwhile; smaller ones are over sooner than a
 hand-over to a thread and back takes."""
@@ -58,96 +53,41 @@ class SqliteEngine:
         self._connection: apsw.Connection | None = None
         self._work: queue.SimpleQueue[tuple[Sequence[Operation], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._broken: StoreBrokenError | None = None
+        """Why nothing is committed any more."""
 
     # ---- opening ----
 
     def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Open or create the file for a node and begin its next term."""
         self._deliver = deliver
-        if not self._path.parent.is_dir():
-            raise StoreError(
-                f"cannot open {self._path}: the directory {self._path.parent} does not exist; create it first"
-            )
-        self._check_file()
+        self._broken = None
+        opening.check_file(self._path)
         self._lock.take()
         try:
-            return self._open(node)
+            opened = self._open(node)
         except apsw.Error as error:
+            failure = self._explain(error)
             self.close()
-            raise self._explain(error) from error
+            raise failure from error
         except BaseException:
             self.close()
             raise
-
-    def _check_file(self) -> None:
-        """Refuse a file that is not ours before anything touches it."""
-        try:
-            with self._path.open("rb") as file:
-                head = file.read(100)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
-        if not head:
-            return
-        if not head.startswith(b"SQLite format 3\0"):
-            raise StoreCorruptError(
-                f"{self._path} is not a SQLite database; move it away, or name another file with --store"
-            )
-        if len(head) == 100 and int.from_bytes(head[68:72], "big") != APPLICATION_ID:
-            self._refuse_foreign()
-
-    def _refuse_foreign(self) -> None:
-        tables = set()
-        try:
-            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            connection.close()
-        except apsw.Error as error:
-            raise self._explain(error) from error
-        if "gearman_queue" in tables:
-            raise StoreForeignError(
-                f"{self._path} is a queue of gearmand's and was left untouched; start the server with a store of its own, "
-                f"then run: mainspring import {self._path}"
-            )
-        raise StoreForeignError(
-            f"{self._path} is a database of another program and was left untouched; name another file with --store"
-        )
-
-    def _open(self, node: NodeId) -> Opened:
-        connection = apsw.Connection(str(self._path))
-        self._connection = connection
-        connection.set_busy_timeout(5000)
-        cursor = connection.cursor()
-        for setting in (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            f"cache_size=-{CACHE_KIB}",
-            "wal_autocheckpoint=8000",
-            "temp_store=MEMORY",
-            f"journal_size_limit={64 * 2**20}",
-        ):
-            cursor.execute(f"PRAGMA {setting}").fetchall()
-        ((version,),) = cursor.execute("PRAGMA user_version")
-        if version > SCHEMA_VERSION:
-            raise StoreForeignError(
-                f"{self._path} has schema {version} of a newer Mainspring, this one knows {SCHEMA_VERSION}: "
-                "use that version, or name another file with --store"
-            )
-        cursor.execute("BEGIN IMMEDIATE")
-        for number in range(version + 1, SCHEMA_VERSION + 1):
-            migration = files(__package__).joinpath(f"migrations/{number:04}.sql").read_text("utf-8")
-            cursor.execute(migration)
-        cursor.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        cursor.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        ((term,),) = cursor.execute(SQL["next_term"], (node,))
-        terms = dict(cursor.execute(SQL["terms"]))
-        cursor.execute("COMMIT")
-        self._tx = Transaction(cursor)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
         # With CPython's default of 5 ms the engine's thread would wait that long for every row beside a busy loop.
         sys.setswitchinterval(1e-4)
+        return opened
+
+    def _open(self, node: NodeId) -> Opened:
+        connection = self._connection = apsw.Connection(str(self._path))
+        opening.prepare(connection, self._path)
+        cursor = connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        ((term,),) = cursor.execute(SQL["next_term"], (node,))
+        terms = dict(cursor.execute(SQL["terms"]))
+        cursor.execute("COMMIT")
+        self._tx = Transaction(cursor)
         return Opened(Term(term), terms)
 
     # ---- committing ----
@@ -166,6 +106,8 @@ class SqliteEngine:
             self._deliver(lambda then=committed, what=outcomes: then(what))  # type: ignore[misc]
 
     def _try(self, group: Sequence[Operation]) -> Sequence[Any] | StoreError:
+        if self._broken is not None:
+            return self._broken
         cursor = self._tx.cursor
         try:
             cursor.execute("BEGIN IMMEDIATE")
@@ -173,8 +115,17 @@ class SqliteEngine:
             self._tx.write_counts()
             cursor.execute("COMMIT")
         except apsw.Error as error:
+            failure = self._explain(error)
+            failure.__cause__ = error
+            if isinstance(failure, StoreBrokenError):
+                self._broken = failure
             self._roll_back()
-            return self._explain(error)
+            return failure
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs one group, not the engine's thread
+            self._roll_back()
+            failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
+            failure.__cause__ = error
+            return failure
         return outcomes
 
     def _handle(self, group: Sequence[Operation]) -> Sequence[Any]:
@@ -204,21 +155,7 @@ class SqliteEngine:
             return
 
     def _explain(self, error: apsw.Error) -> StoreError:
-        if isinstance(error, apsw.FullError):
-            return StoreFullError(f"no space is left for {self._path}; free some, what was accepted is safe")
-        if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
-            return StoreCorruptError(
-                f"{self._path} is damaged ({error}); restore a backup, or salvage it with: sqlite3 {self._path} .recover"
-            )
-        if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)):
-            return StoreError(
-                f"cannot write {self._path} ({error}); check the permissions of the file and its directory"
-            )
-        if isinstance(error, apsw.IOError):
-            return StoreBrokenError(
-                f"the disk failed under {self._path} ({error}); what was acknowledged before is on it"
-            )
-        return StoreError(f"{self._path}: {error}")
+        return explain(error, self._path, self._connection.system_errno if self._connection is not None else 0)
 
     # ---- closing ----
 
@@ -228,7 +165,12 @@ class SqliteEngine:
             self._work.put(None)
             self._thread.join()
             self._thread = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._lock.release()
+        try:
+            if self._connection is not None:
+                if self._broken is not None:
+                    # What the log holds in memory may not be what is on the disk: the next start reads it from there.
+                    self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                self._connection.close()
+                self._connection = None
+        finally:
+            self._lock.release()

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED = int(State.SUCCEEDED)
 _LEASED = int(State.LEASED)
-_LARGEST_ID = 2**63 - 1
-"""SQLite's integers end here, and handles that strangers send do not."""
 
 
 def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
@@ -210,7 +208,7 @@ def _count_move(tx: Transaction, job: Job, after: State) -> None:
 
 
 def _find(tx: Transaction, job_id: int) -> Job | None:
-    if job_id > _LARGEST_ID:
+    if job_id > rows.LARGEST_ID:
         return None
     jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions.names)
     return jobs[0] if jobs else None

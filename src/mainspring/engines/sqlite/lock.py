@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -37,9 +38,11 @@ class FileLock:
                 f"{self._path.with_suffix('')} is in use by another node (process {owner}); "
                 "stop that one, or give this one a store of its own with --store"
             ) from None
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._descriptor = descriptor
+        with contextlib.suppress(OSError):
+            # The number is only there for the message above; on a full disk there is no room for it.
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         """Let the lock go; the file stays, since removing it would race with the next one."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.engines.sqlite import rows
+from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,5 +29,26 @@ def _list(tx: Transaction, operation: ListJobs) -> list[Job]:
         function = tx.functions.numbers.get(("default", which.function))
         if function is None:
             return []
-    values = (which.before, which.state, function, which.unique, which.limit)
-    return rows.stored(tx.cursor.execute(SQL["list"], values), tx.functions.names)
+    before = LARGEST_ID if which.before is None else min(which.before, LARGEST_ID)
+    statement = SQL["list" if which.state is None else _by_state(tx, which.state, which.limit)]
+    values = (before, which.state, function, which.unique, which.limit)
+    return rows.stored(tx.cursor.execute(statement, values), tx.functions.names)
+
+
+_INDEXES = {
+    State.SCHEDULED: "list_scheduled",
+    State.PENDING: "list_queue",
+    State.LEASED: "list_queue",
+    State.RUNNING: "list_queue",
+    State.FAILED: "list_unsuccessful",
+    State.CANCELLED: "list_unsuccessful",
+    State.EXPIRED: "list_unsuccessful",
+}
+
+
+def _by_state(tx: Transaction, state: State, limit: int) -> str:
+    """Choose a statement: the index passes all jobs of the state, the other one as many as it takes to meet enough of them."""
+    index = _INDEXES.get(state)
+    counted = State.LEASED if state is State.RUNNING else state
+    ((number, total),) = tx.cursor.execute(SQL["state_share"], (counted,))
+    return index if index is not None and number * number <= limit * total else "list"

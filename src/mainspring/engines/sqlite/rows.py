@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
+LARGEST_ID = 2**63 - 1
+"""SQLite's integers end here, and handles that strangers send do not."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Options).decode
 

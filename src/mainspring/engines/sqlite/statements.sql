@@ -96,12 +96,38 @@ SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, star
     input_size, output_size, options, error, result, NULL
 FROM jobs WHERE id = ?;
 
+-- Lists are in the order of ids. Without an index, jobs are passed from the newest on until enough match; where few jobs are in
+-- the state that is asked for, its partial index gives them sooner.
 -- name: list
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL
 FROM jobs
-WHERE (?1 IS NULL OR id < ?1) AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+WHERE id < ?1 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
+
+-- name: list_scheduled
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL
+FROM jobs INDEXED BY due WHERE state = 0
+    AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+ORDER BY id DESC LIMIT ?5;
+
+-- name: list_queue
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL
+FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3
+    AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+ORDER BY id DESC LIMIT ?5;
+
+-- name: list_unsuccessful
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL
+FROM jobs INDEXED BY unsuccessful WHERE state > 4
+    AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+ORDER BY id DESC LIMIT ?5;
+
+-- name: state_share
+SELECT total(iif(state = ?, number, 0)), total(number) FROM counts;
 
 -- name: counts
 SELECT function, state, priority, number FROM counts WHERE number <> 0;

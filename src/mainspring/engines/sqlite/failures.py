@@ -1,0 +1,75 @@
+"""SQLite's errors as the store's, in sentences that say what to do."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import apsw
+
+from mainspring.errors import (
+    StoreBrokenError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreForeignError,
+    StoreFullError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
+    """Return what an error of SQLite's means for the store at ``path``; ``system_error`` is the ``errno`` behind it."""
+    if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and system_error in _NO_SPACE):
+        return StoreFullError(
+            f"no space is left for {path}: free some, or raise the quota; what was accepted is safe, and the node goes on "
+            "by itself once there is space"
+        )
+    if isinstance(error, apsw.IOError):
+        return StoreBrokenError(
+            f"the disk failed under {path} ({error}): look into the system's log, then start the node again; "
+            "what was acknowledged before is on the disk"
+        )
+    if isinstance(error, apsw.NotADBError):
+        return not_a_database(path)
+    if isinstance(error, apsw.CorruptError):
+        return StoreCorruptError(
+            f"{path} is damaged ({error}); restore a backup, or salvage what can be read with: sqlite3 {path} .recover"
+        )
+    if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)):
+        return StoreError(f"cannot write {path} ({error}); check the permissions of the file and of its directory")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return StoreBusyError(f"another program has locked {path} ({error}); close it there, and try again")
+    return StoreError(f"{path}: {error}")
+
+
+def not_a_database(path: Path) -> StoreCorruptError:
+    """The file's first bytes are not SQLite's."""
+    return StoreCorruptError(f"{path} is not a SQLite database; move it away, or name another file with --store")
+
+
+def of_gearmand(path: Path) -> StoreForeignError:
+    """The file is the queue of a gearmand."""
+    return StoreForeignError(
+        f"{path} is a queue of gearmand's and was left untouched; start the server with a store of its own, "
+        f"then run: mainspring import {path}"
+    )
+
+
+def foreign(path: Path) -> StoreForeignError:
+    """The file is a SQLite database, but none of ours."""
+    return StoreForeignError(
+        f"{path} is a database of another program and was left untouched; name another file with --store"
+    )
+
+
+def newer(path: Path, version: int, known: int) -> StoreForeignError:
+    """The file was written by a newer Mainspring."""
+    return StoreForeignError(
+        f"{path} has schema {version} of a newer Mainspring, this one knows {known}: "
+        "use that version, or name another file with --store"
+    )

@@ -1,0 +1,93 @@
+"""Before the first group: refusing what is not ours, the connection's settings, the schema."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import apsw
+
+from mainspring.engines.sqlite import failures
+from mainspring.errors import StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+APPLICATION_ID = 0x4D535052
+"""``MSPR`` in the file's header: the file is ours."""
+
+SCHEMA_VERSION = 1
+CACHE_KIB = 48 * 1024
+
+_HEADER = 100
+_SETTINGS = (
+    "synchronous=FULL",
+    f"cache_size=-{CACHE_KIB}",
+    "wal_autocheckpoint=8000",
+    "temp_store=MEMORY",
+    f"journal_size_limit={64 * 2**20}",
+)
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that is not ours before anything touches it."""
+    if not path.parent.is_dir():
+        raise StoreError(f"cannot open {path}: the directory {path.parent} does not exist; create it first")
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if not head:
+        return
+    if not head.startswith(b"SQLite format 3\0") or len(head) < _HEADER:
+        raise failures.not_a_database(path)
+    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
+        raise failures.of_gearmand(path) if "gearman_queue" in _tables(path) else failures.foreign(path)
+
+
+def _tables(path: Path) -> set[str]:
+    try:
+        # `immutable`: no lock, no log and no journal is made or rolled back beside a file that is somebody else's.
+        connection = apsw.Connection(
+            f"{path.absolute().as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        )
+        try:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise failures.explain(error, path) from error
+
+
+def prepare(connection: apsw.Connection, path: Path) -> None:
+    """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreForeignError."""
+    connection.set_busy_timeout(5000)
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version > SCHEMA_VERSION:
+        raise failures.newer(path, version, SCHEMA_VERSION)
+    ((application,),) = connection.execute("PRAGMA application_id")
+    if application != APPLICATION_ID:
+        # Before the log is in use: a node may be killed before the log reaches the file, and the file's own header has to say
+        # whose it is.
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
+    ((mode,),) = connection.execute("PRAGMA journal_mode=WAL")
+    if mode != "wal":
+        raise StoreError(
+            f"cannot keep a write-ahead log beside {path} (its journal mode stays {mode!r}): "
+            "the store has to be on a local file system that can be written"
+        )
+    for setting in _SETTINGS:
+        connection.execute(f"PRAGMA {setting}").fetchall()
+    if version < SCHEMA_VERSION:
+        with connection:
+            migrate(connection, version)
+
+
+def migrate(connection: apsw.Connection, version: int) -> None:
+    """Take the schema from a version to the present one, inside the caller's transaction."""
+    for number in range(version + 1, SCHEMA_VERSION + 1):
+        connection.execute(files(__package__).joinpath(f"migrations/{number:04}.sql").read_text("utf-8"))
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}").fetchall()
