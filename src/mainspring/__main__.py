@@ -1,0 +1,10 @@
+"""``python -m mainspring``: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from mainspring.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

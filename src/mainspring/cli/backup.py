@@ -1,0 +1,124 @@
+"""``mainspring backup``: copy a store while a node uses it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import apsw
+from cyclopts import Parameter
+
+from mainspring.cli.failures import DONE
+from mainspring.cli.options import LOCAL, ServerOptions, option, plain
+from mainspring.errors import ServerError, StoreCorruptError, StoreError, StoreFullError, UsageError
+from mainspring.server.quantities import format_size
+from mainspring.server.settings import DEFAULT_STORE, parse_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEP_PAGES = 1024
+
+
+def backup(
+    file: Annotated[Path, Parameter(help="The copy; it must not exist yet.")],
+    /,
+    *,
+    store: Annotated[
+        str | None,
+        option("--store", "The store to copy; the server's own where not given.", metavar="URL", show_default=False),
+    ] = None,
+    force: Annotated[bool, plain("--force", "Replace the copy if it exists.", negative="")] = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Copy a SQLite store into a file, also while a node uses it.
+
+    The copy is the store as it was at one moment, in one file, checked and on disk when the command returns; the node
+    goes on meanwhile. It is a store itself: mainspring serve --store sqlite:///COPY.
+
+    EXAMPLES
+      mainspring backup jobs-$(date +%F).db
+      mainspring backup copy.db --store sqlite:////var/lib/mainspring/jobs.db
+    """
+    source = parse_store(store or _store_of(server)).path
+    if source is None:
+        raise UsageError(
+            "a store in memory cannot be backed up: it ends with its node; serve --store sqlite:///FILE keeps it"
+        )
+    if file.exists() and not force:
+        raise UsageError(f"{file} exists already: choose another name, or replace it with --force")
+    if not source.exists():
+        raise UsageError(f"there is no store {source} to copy: name it with --store")
+    size = copy_store(source, file, _show if sys.stderr.isatty() else None)
+    print(f"{file}: {format_size(size)} of {source}", flush=True)
+    return DONE
+
+
+def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] | None = None) -> int:
+    """Copy one moment of a SQLite file that others may write to; return the copy's bytes.
+
+    ``progress`` is told the pages that remain and all pages. The target appears complete or not at all. Raises
+    StoreCorruptError where source or copy is damaged, StoreFullError and StoreError where the copy cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            reader.set_busy_timeout(10_000)
+            # The transaction holds one moment of the store for all steps; writers go on in its WAL file.
+            reader.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
+            _copy_pages(reader, partial, progress)
+        finally:
+            reader.close()
+        with partial.open("rb") as copy:
+            os.fsync(copy.fileno())
+            size = os.fstat(copy.fileno()).st_size
+        partial.replace(target)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreCorruptError(f"{source} is damaged or no SQLite file ({error}); nothing was copied") from error
+    except apsw.FullError as error:
+        raise StoreFullError(f"no space for the copy {target}: free some, or choose another place") from error
+    except apsw.Error as error:
+        raise StoreError(f"cannot copy {source} to {target}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return size
+
+
+def _copy_pages(reader: apsw.Connection, partial: Path, progress: Callable[[int, int], None] | None) -> None:
+    writer = apsw.Connection(str(partial))
+    try:
+        with writer.backup("main", reader, "main") as steps:
+            while not steps.done:
+                steps.step(STEP_PAGES)
+                if progress is not None:
+                    progress(steps.remaining, steps.page_count)
+        writer.execute("PRAGMA journal_mode=DELETE")  # one file, without a WAL beside it
+        (verdict,) = writer.execute("PRAGMA quick_check(1)").fetchone() or ("",)
+        if verdict != "ok":
+            raise StoreCorruptError(f"the copy is damaged ({verdict}), so the store may be; nothing was kept")
+    finally:
+        writer.close()
+
+
+def _store_of(server: ServerOptions) -> str:
+    """Ask the server which store it uses; the usual one where there is no server."""
+    try:
+        store = server.client().call("node.status", timeout=5.0).get("store", DEFAULT_STORE)
+    except (ServerError, TimeoutError):
+        return DEFAULT_STORE
+    return str(store)
+
+
+def _show(remaining: int, pages: int) -> None:
+    sys.stderr.write(f"\r\x1b[K{100 * (pages - remaining) // pages if pages else 100} %")
+    if not remaining:
+        sys.stderr.write("\r\x1b[K")
+    sys.stderr.flush()

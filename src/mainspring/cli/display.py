@@ -1,0 +1,77 @@
+"""What commands print: tables for people on a terminal, plain lines and JSON for programs.
+
+Text that came from elsewhere (names, errors, payloads) never reaches a terminal raw: control characters are written as
+escapes, so that no job can move the cursor or forge a line.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STATE_COLOURS = {
+    "scheduled": "cyan",
+    "pending": "yellow",
+    "leased": "yellow",
+    "running": "blue",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+    "expired": "magenta",
+}
+
+
+def printable(value: object) -> str:
+    """Write a value in one line: nothing as ``-``, control characters as escapes."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, dict):
+        value = ": ".join(str(part) for key in ("type", "message") if (part := value.get(key)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def print_json(value: object) -> None:
+    """Print a value as one line of JSON."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """Print rows under a head: a table on a terminal, tab-separated lines elsewhere."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            sys.stdout.write("\t".join(printable(cell) for cell in row) + "\n")
+        sys.stdout.flush()
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to load, and for terminals only
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text := printable(cell), style=STATE_COLOURS.get(text, "")) for cell in row))
+    Console().print(table)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print an object, one ``name: value`` a line, the values below each other."""
+    width = max((len(name) for name in fields), default=0) + 2
+    for name, value in fields.items():
+        sys.stdout.write(f"{name + ':':<{width}}{printable(value)}\n")
+    sys.stdout.flush()

@@ -1,0 +1,264 @@
+"""``mainspring gearmand``: be a node with gearmand's options."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainspring.cli.failures import DONE, complain
+from mainspring.cli.gearmand_options import (
+    GearmandUsageError,
+    help_text,
+    notes,
+    parse_gearmand,
+    read_config_file,
+)
+from mainspring.cli.node import run_node
+from mainspring.cli.version import version
+from mainspring.errors import SettingsError
+from mainspring.ids import NodeId, node_id
+from mainspring.server.addresses import TcpAddress
+from mainspring.server.settings import (
+    JobSettings,
+    KeepaliveSettings,
+    ListenSettings,
+    LogSettings,
+    ProcessSettings,
+    ServerSettings,
+    StoreSettings,
+    TlsSettings,
+    default_node_name,
+    parse_store,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+IMITATED = "1.1.20"
+"""The version of gearmand whose options and answers these are."""
+
+DEFAULT_CONFIG = Path("/etc/gearmand.conf")
+USUAL_LISTEN = ListenSettings()
+USUAL_KEEPALIVE = KeepaliveSettings()
+
+LEVELS = {
+    "FATAL": "critical",
+    "ALERT": "critical",
+    "CRITICAL": "critical",
+    "ERROR": "error",
+    "WARNING": "warning",
+    "NOTICE": "warning",
+    "INFO": "info",
+    "DEBUG": "debug",
+    "": "error",
+}
+
+QUEUES_INSTEAD = {
+    "mysql": "MySQL",
+    "libdrizzle": "Drizzle or MySQL",
+    "libpq": "PostgreSQL",
+    "postgres": "PostgreSQL",
+    "redis": "Redis",
+    "libmemcached": "memcached",
+    "libtokyocabinet": "Tokyo Cabinet",
+}
+
+
+def gearmand(arguments: Sequence[str], defaults: Mapping[str, str]) -> int:
+    """Run the command with gearmand's arguments.
+
+    ``defaults`` are option values of lower rank than anything else. Raises GearmandUsageError and SettingsError.
+    """
+    given = parse_gearmand(arguments)
+    if "help" in given:
+        sys.stdout.write(help_text())
+        return DONE
+    if "version" in given:
+        print(f"mainspring {version()}, in place of gearmand {IMITATED}")
+        return DONE
+    merged = {**defaults, **_config_file(given.get("config-file", "")), **_environment(), **given}
+    if "queue-type" in given or "libsqlite3-db" in given:
+        merged = {name: value for name, value in merged.items() if name != "store" or name in given}
+    settings = gearmand_settings(merged)
+    settings.check()
+    if "check-args" in given:
+        return DONE
+    for note in notes(given):
+        complain(note)
+    if not merged.get("listen"):
+        complain(
+            f"listening on {settings.listen.gearman[0]} only, as there is no -L; gearmand would listen on all addresses"
+        )
+    return run_node(_with_usable_log(settings))
+
+
+def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
+    """Return what gearmand's options add up to.
+
+    Raises GearmandUsageError for a value that is none, SettingsError for settings that contradict each other.
+    """
+    host = given.get("listen") or "127.0.0.1"
+    keepalive = KeepaliveSettings(
+        idle=_seconds(given, "keepalive-idle", USUAL_KEEPALIVE.idle),
+        interval=_seconds(given, "keepalive-interval", USUAL_KEEPALIVE.interval),
+        count=_seconds(given, "keepalive-count", USUAL_KEEPALIVE.count),
+    )
+    files = _number(given, "file-descriptors", 0)
+    return ServerSettings(
+        name=_node_name(given.get("job-handle-prefix", "")),
+        store=_store(given),
+        listen=ListenSettings(
+            gearman=(TcpAddress(host, _port(given, "port", 4730)),),
+            gearman_http=TcpAddress(host, _port(given, "http-port", 8080)) if _speaks_http(given) else None,
+            tls=_tls(given),
+            insecure="insecure" in given,
+            backlog=_number(given, "backlog", 0) or USUAL_LISTEN.backlog,
+        ),
+        keepalive=keepalive,
+        jobs=JobSettings(
+            job_retries=retries if (retries := _number(given, "job-retries", 0)) > 0 else None,
+            round_robin="round-robin" in given,
+            exceptions="exceptions" in given,
+            worker_wakeup=max(1, _number(given, "worker-wakeup", 0)),
+        ),
+        log=_log(given),
+        process=ProcessSettings(
+            daemon="daemon" in given,
+            pid_file=Path(path) if (path := given.get("pid-file")) else None,
+            user=given.get("user") or None,
+            max_files=files if files > 0 else None,
+            core_dumps="coredump" in given,
+        ),
+        banner=IMITATED,
+    )
+
+
+def _number(given: Mapping[str, str], name: str, usual: int) -> int:
+    text = given.get(name, "")
+    if not text:
+        return usual
+    try:
+        return int(text)
+    except ValueError:
+        raise GearmandUsageError(f"the argument ('{text}') for option '--{name}' is invalid: give a number") from None
+
+
+def _seconds(given: Mapping[str, str], name: str, usual: int | None) -> int | None:
+    """Read a number that must be above 0; gearmand's -1 stands for the usual one."""
+    value = _number(given, name, -1)
+    return value if value > 0 else usual
+
+
+def _port(given: Mapping[str, str], name: str, usual: int) -> int:
+    """Read a port, or the name of a service as in /etc/services."""
+    text = given.get(name, "")
+    if text and not text.lstrip("-").isdigit():
+        try:
+            return socket.getservbyname(text, "tcp")
+        except OSError:
+            pass
+    port = _number(given, name, usual)
+    if not 0 <= port <= 65535:
+        raise GearmandUsageError(f"the argument ('{text}') for option '--{name}' is invalid: ports are 0 to 65535")
+    return port
+
+
+def _node_name(prefix: str) -> NodeId:
+    """Take the node's name out of ``H:name``, gearmand's prefix of handles."""
+    if not prefix:
+        return default_node_name()
+    try:
+        return node_id(prefix.removeprefix("H:"))
+    except SettingsError as error:
+        raise GearmandUsageError(f"--job-handle-prefix: {error}") from error
+
+
+def _speaks_http(given: Mapping[str, str]) -> bool:
+    protocol = given.get("protocol", "")
+    if protocol.lower() not in {"", "gear", "http"}:
+        raise GearmandUsageError(f"Unknown protocol module : {protocol}; there is http")
+    return protocol.lower() == "http"
+
+
+def _store(given: Mapping[str, str]) -> StoreSettings:
+    queue = given.get("queue-type", "").lower()
+    file = given.get("libsqlite3-db", "")
+    if "store" in given:
+        return parse_store(given["store"])
+    if queue in {"", "builtin"}:
+        return parse_store("memory://")
+    if queue in {"libsqlite3", "sqlite", "sqlite3"}:
+        if not file:
+            raise GearmandUsageError("-q libsqlite3 needs --libsqlite3-db=FILE, the file of a Mainspring store")
+        return parse_store(file if "://" in file else f"sqlite:///{file.replace('%', '%25')}")
+    if queue in QUEUES_INSTEAD:
+        raise GearmandUsageError(
+            f"-q {given['queue-type']}: jobs are not kept in {QUEUES_INSTEAD[queue]} here; "
+            "use -q libsqlite3 --libsqlite3-db=FILE, which needs no database server"
+        )
+    raise GearmandUsageError(
+        f"Error while initializing the queue : {given['queue-type']}; there are builtin and libsqlite3"
+    )
+
+
+def _tls(given: Mapping[str, str]) -> TlsSettings | None:
+    if "ssl" not in given:
+        return None
+    certificate = given.get("ssl-certificate") or os.environ.get("GEARMAND_SERVER_PEM")
+    key = given.get("ssl-key") or os.environ.get("GEARMAND_SERVER_KEY")
+    authority = given.get("ssl-ca-file") or os.environ.get("GEARMAND_CA_CERTIFICATE")
+    if not certificate or not key:
+        raise GearmandUsageError("--ssl needs --ssl-certificate=FILE and --ssl-key=FILE")
+    return TlsSettings(Path(certificate), Path(key), Path(authority) if authority else None)
+
+
+def _log(given: Mapping[str, str]) -> LogSettings:
+    level = LEVELS.get(given.get("verbose", ""))
+    if level is None:
+        known = ", ".join(name for name in LEVELS if name)
+        raise GearmandUsageError(f"Invalid value for --verbose supplied: {given['verbose']!r}; use one of {known}")
+    file = given.get("log-file", "")
+    return LogSettings(
+        level=level,
+        format="text",
+        file=None if file in {"", "none", "stderr"} else Path(file),
+        enabled=file != "none",
+        syslog="syslog" in given,
+    )
+
+
+def _config_file(name: str) -> dict[str, str]:
+    path = Path(name.removeprefix("@")) if name else DEFAULT_CONFIG
+    try:
+        return read_config_file(path)
+    except OSError as error:
+        if not name:
+            return {}
+        raise GearmandUsageError(f"Could not open configuration file {path}: {error.strerror}") from error
+
+
+def _environment() -> dict[str, str]:
+    found = {}
+    if store := os.environ.get("MAINSPRING_STORE"):
+        found["store"] = store
+    if os.environ.get("MAINSPRING_INSECURE", "").lower() in {"1", "true", "yes", "on"}:
+        found["insecure"] = ""
+    return found
+
+
+def _with_usable_log(settings: ServerSettings) -> ServerSettings:
+    """Fall back on standard error where the log file cannot be opened, as gearmand does."""
+    file = settings.log.file
+    if file is None:
+        return settings
+    try:
+        with file.open("a"):
+            pass
+    except OSError as error:
+        complain(f"could not open the log file {file} ({error.strerror}), switching to stderr")
+        return replace(settings, log=replace(settings.log, file=None))
+    return settings

@@ -1,0 +1,192 @@
+"""``mainspring jobs``: look at jobs, cancel them, try them again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from mainspring.cli.display import print_fields, print_json, print_table, printable
+from mainspring.cli.failures import DONE, complain, exit_code, explain
+from mainspring.cli.options import DURATION, LOCAL, OUTPUT, ServerOptions, plain
+from mainspring.cli.submit import write_result
+from mainspring.errors import MainspringError
+
+COLUMNS = (
+    "handle",
+    "function",
+    "unique",
+    "state",
+    "priority",
+    "attempt",
+    "created_at",
+    "started_at",
+    "ended_at",
+    "error",
+)
+
+State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
+Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
+Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
+
+jobs = App(name="jobs", help="Look at jobs, cancel them, try them again.")
+
+
+@jobs.command(name="list")
+def list_jobs(
+    *,
+    state: Annotated[State | None, plain("--state", "Only jobs in this state.")] = None,
+    function: Annotated[str | None, plain("--function", "Only jobs of this function.")] = None,
+    unique: Annotated[str | None, plain("--unique", "Only jobs of this unique.")] = None,
+    limit: Annotated[int, Parameter(name="--limit", help="At most so many, up to 1000.")] = 100,
+    before: Annotated[
+        str | None, plain("--before", "Only jobs older than the job of this handle: the next page.")
+    ] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """List jobs, newest first.
+
+    On a terminal a table; elsewhere one line a job with tabs between the columns, and a head; with --json an array.
+
+    EXAMPLES
+      mainspring jobs list --state failed
+      mainspring jobs list --function thumbnail --limit 10 --json
+    """
+    asked = {"state": state, "function": function, "unique": unique, "limit": limit, "before": before}
+    answer = server.client().call("jobs.list", _given(asked))
+    if json:
+        print_json(answer["jobs"])
+    else:
+        print_table(COLUMNS, [[job.get(column) for column in COLUMNS] for job in answer["jobs"]])
+    return DONE
+
+
+@jobs.command
+def show(handle: Handle, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Show everything that is known about a job.
+
+    EXIT CODES
+      0 shown, 3 no server, 4 no such job
+    """
+    job = server.client().call("jobs.show", {"handle": handle})
+    if json:
+        print_json(job)
+    else:
+        _print_job(job)
+    return DONE
+
+
+@jobs.command
+def cancel(
+    handles: Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")],
+    /,
+    *,
+    reason: Annotated[str | None, plain("--reason", "Noted with the job.")] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Cancel jobs.
+
+    A waiting job is cancelled at once. The worker of a running one is asked to stop; its state stays "running" until
+    it has. A job that has ended stays as it is.
+    """
+    return _each("jobs.cancel", handles, {"reason": reason}, server, json=json)
+
+
+@jobs.command
+def retry(
+    handles: Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")],
+    /,
+    *,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Put failed, cancelled or expired jobs back to work, with their attempts counted anew."""
+    return _each("jobs.retry", handles, {}, server, json=json)
+
+
+@jobs.command
+def watch(
+    handle: Annotated[str | None, Parameter(help="Only this job.", show_default=False)] = None,
+    /,
+    *,
+    function: Annotated[str | None, plain("--function", "Only jobs of this function.")] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print a line for each job that changes its state, until interrupted.
+
+    With --json one object a line.
+    """
+    client = server.client()
+    if handle is not None:
+        client.call("jobs.show", {"handle": handle})  # an unknown handle is an error, not an endless wait
+    try:
+        for event in client.events("jobs.watch", _given({"function": function, "handle": handle})):
+            if json:
+                print_json(event)
+            elif "missed" in event:
+                print(f"({event['missed']} changes were missed: this watcher reads too slowly)", file=sys.stderr)
+            else:
+                _print_change(event)
+    except KeyboardInterrupt:
+        pass
+    return DONE
+
+
+@jobs.command
+def result(
+    handle: Handle,
+    /,
+    *,
+    timeout: Annotated[
+        float | None, plain("--timeout", "Wait no longer than this for the job to end.", **DURATION)
+    ] = None,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Wait for a job to end and write its raw result, as submit does.
+
+    EXIT CODES
+      0 succeeded, 1 failed, cancelled or expired, 3 no server, 4 no such job, 5 timed out
+    """
+    return write_result(server.client(), handle, timeout)
+
+
+def _given(params: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in params.items() if value is not None}
+
+
+def _each(method: str, handles: list[str], params: dict[str, Any], server: ServerOptions, *, json: bool) -> int:
+    """Call a method for each handle; return the first failure's exit code after all have been tried."""
+    client = server.client()
+    code = DONE
+    for handle in handles:
+        try:
+            answer = client.call(method, _given({"handle": handle, **params}))
+        except MainspringError as error:
+            complain(f"{handle}: {explain(error)}")
+            code = code or exit_code(error)
+            continue
+        if json:
+            print_json(answer)
+        else:
+            print(f"{answer['handle']}\t{answer['state']}", flush=True)
+    return code
+
+
+def _print_job(job: dict[str, Any]) -> None:
+    error = job.get("error")
+    print_fields(job)
+    if isinstance(error, dict) and error.get("traceback"):
+        print("\n" + "\n".join(_safe(line) for line in error["traceback"].splitlines()))
+
+
+def _safe(line: str) -> str:
+    return printable(line) if line else ""
+
+
+def _print_change(job: dict[str, Any]) -> None:
+    columns = ("handle", "function", "state", "attempt", "error")
+    print("\t".join(printable(job.get(column)) for column in columns), flush=True)

@@ -1,0 +1,150 @@
+"""The ``mainspring`` command: options in, exit code out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from cyclopts import App
+from cyclopts.exceptions import CycloptsError
+
+from mainspring.cli.defaults import Defaults, load_defaults
+from mainspring.cli.failures import (
+    DONE,
+    EXPECTED,
+    FAILED,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    USAGE,
+    complain,
+    exit_code,
+    explain,
+)
+from mainspring.cli.gearmand import gearmand
+from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
+from mainspring.cli.manual import ManualPage
+from mainspring.cli.version import version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DESCRIPTION = """Keeps the work of a fleet: durable background jobs behind the Gearman protocol.
+
+Each option can also be given in the environment, as MAINSPRING_ and its name, and in mainspring.toml in the working
+directory: the command line counts most, then the environment, then the file. Durations are written 250ms, 30s, 5m, 2h
+or 3d; sizes 512K, 64M or 1G.
+
+EXIT CODES
+  0 done               3 no server
+  1 the job failed     4 not found
+  2 wrong usage        5 timed out"""
+
+
+COMMANDS = {
+    "run": ("run:run", "Run a node and workers of the tasks in a file, in one command."),
+    "serve": ("serve:serve", "Run a server."),
+    "worker": ("worker:worker", "Run workers of the tasks in a file."),
+    "submit": ("submit:submit", "Submit a job and wait for its result."),
+    "jobs": ("jobs:jobs", "Look at jobs, cancel them, try them again."),
+    "status": ("status:status", "Show what a server is and does."),
+    "backup": ("backup:backup", "Copy a store, also while a node uses it."),
+    "import": ("gearmand_queue:import_queue", "Take over the jobs of a gearmand SQLite queue."),
+}
+"""Where each command is, so that only the one that runs is loaded, and what it is for."""
+
+USAGES = {
+    "run": "mainspring run FILE.py[:NAME] [OPTIONS]",
+    "worker": "mainspring worker FILE.py[:NAME] [OPTIONS]",
+    "submit": "mainspring submit FUNCTION [PAYLOAD | -] [OPTIONS]",
+}
+
+JOB_COMMANDS = ("list", "show", "cancel", "retry", "watch", "result")
+
+
+def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App:
+    """Return the parser of all commands; ``listing``: to show what there is, without loading the commands."""
+    app = App(
+        name="mainspring",
+        help=DESCRIPTION,
+        help_format="plaintext",
+        help_formatter=ManualPage(),
+        version=version,
+        config=[] if defaults is None else [defaults],
+    )
+    for order, (name, (target, purpose)) in enumerate(COMMANDS.items()):
+        # A purpose given here would hide the command's own, longer text on its own page.
+        more = {"help": purpose} if listing else {"usage": USAGES[name]} if name in USAGES else {}
+        app.command(f"mainspring.cli.{target}", name=name, sort_key=order, **more)
+    # Its options are not of our kind: it is taken out of the arguments before they come here.
+    app.command(
+        App(name="gearmand", help="Run a server with gearmand's options, in its place.", sort_key=len(COMMANDS))
+    )
+    return app
+
+
+def option_names(app: App) -> dict[str, frozenset[str]]:
+    """Return the long options of each command, without dashes; those of ``jobs``' commands together."""
+    names: dict[str, frozenset[str]] = {"gearmand": frozenset(BY_NAME)}
+    for command in COMMANDS:
+        parts = [app[command]] if command != "jobs" else [app["jobs"][part] for part in JOB_COMMANDS]
+        arguments = (argument for part in parts for argument in part.assemble_argument_collection())
+        long = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
+        names[command] = frozenset(long)
+    return names
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; return its exit code.  Raises what `mainspring.cli.failures` explains."""
+    for name in [name for name, value in os.environ.items() if name.startswith("MAINSPRING_") and not value]:
+        del os.environ[name]  # set but empty, as unit files have it, means not set
+    defaults = load_defaults()
+    app = build_app(defaults, listing=not arguments or arguments[0] not in COMMANDS)
+    if defaults.found:
+        defaults.check(option_names(app))
+    if arguments[:1] == ["gearmand"]:
+        return gearmand(arguments[1:], defaults.of_gearmand())
+    if arguments[:1] == ["help"]:
+        return run([*arguments[1:], "--help"])
+    code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    return code if isinstance(code, int) else DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and explain what went wrong in one line; return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return run(arguments)
+    except CycloptsError as error:
+        text = _one_line(error)
+        complain(f"{text}{'' if text.endswith('?') else ';'} see: mainspring {_command(arguments)}--help")
+        return USAGE
+    except GearmandUsageError as error:
+        complain(f"gearmand: {_one_line(error)}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; nothing must be written to it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except EXPECTED as error:
+        complain(explain(error))
+        return exit_code(error)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if text.endswith("...") else text.removesuffix(".")
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command that was meant, to be followed by an option."""
+    known = [word for word in arguments[:1] if word in COMMANDS]
+    if known == ["jobs"]:
+        known += [word for word in arguments[1:2] if word in JOB_COMMANDS]
+    return "".join(f"{word} " for word in known)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

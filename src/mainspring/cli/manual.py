@@ -1,0 +1,101 @@
+"""``--help`` as a manual page: text in paragraphs, options with their meaning indented below them."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpEntry, HelpPanel
+    from rich.console import Console, ConsoleOptions
+
+WIDTH = 79
+HEAD = 22
+"""Columns of commands' names and of headings that stand beside their text."""
+
+
+class ManualPage:
+    """Formats help: a formatter of cyclopts."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        """Print a group of options or commands."""
+        if not panel.entries:
+            return
+        title = panel.title if isinstance(panel.title, str) else _plain(panel.title)
+        _print(console, f"{title.upper()}\n")
+        for entry in panel.entries:
+            if panel.format == "parameter":
+                _print(console, _option(entry))
+            else:
+                names = ", ".join((*entry.positive_names, *entry.positive_shorts))
+                _print(console, _beside(names, _plain(entry.description)))
+        _print(console, "\n")
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
+        """Print the line of usage."""
+        text = _plain(usage)
+        if text:
+            _print(console, f"{text if text.startswith('Usage:') else f'Usage: {text}'}\n\n")
+
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
+        """Print the text of the page."""
+        text = _plain(description)
+        if text:
+            _print(console, f"{_flow(text)}\n\n")
+
+
+def _print(console: Console, text: str) -> None:
+    console.out(text, end="", highlight=False)
+
+
+def _plain(renderable: Any) -> str:
+    """Return the text of whatever cyclopts made of it, unwrapped."""
+    if renderable is None:
+        return ""
+    if hasattr(renderable, "plain"):
+        return str(renderable.plain).strip()
+    if isinstance(renderable, str):
+        return renderable.strip()
+    from rich.console import Console  # noqa: PLC0415 - for help only
+
+    console = Console(width=1000, no_color=True, highlight=False, markup=False, emoji=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(renderable, end="")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip()
+
+
+def _flow(text: str) -> str:
+    """Fill paragraphs anew; indented lines stay as they are."""
+    lines: list[str] = []
+    paragraph: list[str] = []
+    for line in (*text.splitlines(), ""):
+        if line and not line.startswith(" ") and not (paragraph == [] and line.isupper()):
+            paragraph.append(line)
+            continue
+        if paragraph:
+            lines += textwrap.wrap(" ".join(paragraph), WIDTH)
+            paragraph = []
+        lines.append(line)
+    return "\n".join(lines).rstrip()
+
+
+def _option(entry: HelpEntry) -> str:
+    """Format an option: its spelling, and below it what it means."""
+    head = ", ".join(entry.display_labels_with_metavar)
+    facts = []
+    if entry.choices:
+        facts.append(" | ".join(entry.choices))
+    if entry.default is not None:
+        facts.append(f"default: {_plain(entry.default)}")
+    if entry.env_var:
+        facts.append(f"environment: {', '.join(entry.env_var)}")
+    if entry.required:
+        facts.append("required")
+    meaning = _plain(entry.description) + (f" ({'; '.join(facts)})" if facts else "")
+    body = textwrap.fill(meaning.strip(), WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"  {head}\n{body}\n"
+
+
+def _beside(head: str, text: str) -> str:
+    lines = textwrap.wrap(text, WIDTH - HEAD) or [""]
+    return "".join(f"{f'  {head}' if not i else '':<{HEAD}}{line}\n" for i, line in enumerate(lines))

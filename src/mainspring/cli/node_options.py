@@ -1,0 +1,224 @@
+"""The options of the commands that are a node: ``serve`` and ``run``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from mainspring.cli.options import DURATION, FILE, SIZE, flag, option, reading, shown
+from mainspring.errors import SettingsError
+from mainspring.ids import node_id
+from mainspring.server.addresses import Address, parse_address, parse_addresses
+from mainspring.server.settings import (
+    DAY,
+    DEFAULT_GEARMAN,
+    DEFAULT_STORE,
+    LOG_LEVELS,
+    MIB,
+    JobSettings,
+    KeepaliveSettings,
+    LimitSettings,
+    ListenSettings,
+    LogSettings,
+    ProcessSettings,
+    ServerSettings,
+    TlsSettings,
+    default_node_name,
+    parse_store,
+)
+
+NODE = Group("Node", sort_key=1)
+PORTS = Group("Ports", sort_key=2)
+JOBS = Group("Jobs", sort_key=3)
+LIMITS = Group("Limits", sort_key=4)
+PROCESS = Group("Log and process", sort_key=5)
+
+
+def http_address(text: str) -> Address | None:
+    """Read an address for HTTP, which has no usual port; ``none`` is None."""
+    return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
+
+
+def log_level(text: str) -> str:
+    """Check a log level.  Raises SettingsError."""
+    if text.lower() not in LOG_LEVELS:
+        raise SettingsError(f"{text!r} is no log level: use one of {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+def shown_addresses(addresses: tuple[Address, ...]) -> str:
+    """Show addresses in the help."""
+    return ",".join(str(address) for address in addresses)
+
+
+def shown_size(size: int) -> str:
+    """Show a size in the help."""
+    return f"{size // MIB}M"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """The options of ``serve`` and ``run``."""
+
+    store: Annotated[
+        str,
+        option(
+            "--store", "Where jobs are kept: sqlite:///FILE, or memory:// to keep nothing.", metavar="URL", group=NODE
+        ),
+    ] = DEFAULT_STORE
+    name: Annotated[
+        str | None,
+        option("--name", "The node's name, part of its jobs' handles; the host's where not given.", group=NODE),
+    ] = None
+    synchronous: Annotated[
+        Literal["full", "normal"],
+        option(
+            "--synchronous", "full: accepted jobs survive a power cut. normal: they survive the process.", group=NODE
+        ),
+    ] = "full"
+    gearman: Annotated[
+        tuple[Address, ...],
+        option(
+            "--gearman",
+            "Where Gearman clients and workers connect, several with commas, or none. Port 0: any free one.",
+            metavar="HOST:PORT",
+            converter=reading(parse_addresses),
+            n_tokens=1,
+            negative="",
+            group=PORTS,
+            show_default=shown_addresses,
+        ),
+    ] = (DEFAULT_GEARMAN,)
+    http: Annotated[
+        Address | None,
+        option(
+            "--http",
+            "Where /metrics, /healthz and /readyz are served, or none.",
+            metavar="HOST:PORT",
+            converter=reading(http_address),
+            n_tokens=1,
+            accepts_keys=False,
+            group=PORTS,
+            show_default=False,
+        ),
+    ] = None
+    tls_cert: Annotated[Path | None, option("--tls-cert", "The server's certificate (PEM).", group=PORTS, **FILE)] = (
+        None
+    )
+    tls_key: Annotated[Path | None, option("--tls-key", "The certificate's key (PEM).", group=PORTS, **FILE)] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        option("--tls-client-ca", "Clients must show a certificate of this authority (PEM).", group=PORTS, **FILE),
+    ] = None
+    insecure: Annotated[
+        bool,
+        flag("--insecure", "Listen beyond loopback without TLS and clients' certificates.", group=PORTS),
+    ] = False
+    retention: Annotated[
+        float,
+        option(
+            "--retention",
+            "How long ended jobs and their results are kept.",
+            group=JOBS,
+            show_default=shown,
+            **DURATION,
+        ),
+    ] = DAY
+    job_retries: Annotated[
+        int | None,
+        option(
+            "--job-retries",
+            "Deliveries that a plain Gearman job may lose with its workers before it fails; no limit where not given.",
+            group=JOBS,
+        ),
+    ] = None
+    round_robin: Annotated[
+        bool, flag("--round-robin", "Give plain Gearman workers jobs of their functions in turn.", group=JOBS)
+    ] = False
+    exceptions: Annotated[
+        bool, flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS)
+    ] = False
+    max_packet: Annotated[
+        int, option("--max-packet", "Largest packet.", group=LIMITS, show_default=shown_size, **SIZE)
+    ] = 64 * MIB
+    max_connections: Annotated[
+        int, option("--max-connections", "Connections at a time; 0: as many as files may be open.", group=LIMITS)
+    ] = 0
+    idle_timeout: Annotated[
+        float | None,
+        option(
+            "--idle-timeout",
+            "End connections that are silent for so long; never where not given.",
+            group=LIMITS,
+            **DURATION,
+        ),
+    ] = None
+    keepalive: Annotated[
+        bool, option("--keepalive", "Probe silent connections for peers that have vanished.", group=LIMITS)
+    ] = True
+    log_level: Annotated[
+        str,
+        option(
+            "--log-level", f"How much is logged: {', '.join(LOG_LEVELS)}.", group=PROCESS, converter=reading(log_level)
+        ),
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "text", "json"],
+        option("--log-format", "auto: text on a terminal, JSON elsewhere.", group=PROCESS),
+    ] = "auto"
+    log_file: Annotated[
+        Path | None,
+        option(
+            "--log-file", "Log to a file, opened again at SIGHUP, in place of standard error.", group=PROCESS, **FILE
+        ),
+    ] = None
+    pid_file: Annotated[
+        Path | None, option("--pid-file", "Holds the process id while the node runs.", group=PROCESS, **FILE)
+    ] = None
+    daemon: Annotated[bool, flag("--daemon", "Run in the background; returns when ready.", group=PROCESS)] = False
+    user: Annotated[
+        str | None, option("--user", "Switch to this user at the start.", group=PROCESS, show_default=False)
+    ] = None
+    drain: Annotated[
+        float,
+        option(
+            "--drain",
+            "How long a stop waits for running jobs before they are handed back.",
+            group=PROCESS,
+            show_default=shown,
+            **DURATION,
+        ),
+    ] = 30.0
+
+    def settings(self) -> ServerSettings:
+        """Return what the options add up to.  Raises SettingsError."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingsError("--tls-cert and --tls-key belong together: give both")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key")
+        tls = None
+        if self.tls_cert is not None and self.tls_key is not None:
+            tls = TlsSettings(self.tls_cert, self.tls_key, self.tls_client_ca)
+        settings = ServerSettings(
+            name=default_node_name() if self.name is None else node_id(self.name),
+            store=parse_store(self.store, synchronous=self.synchronous),
+            listen=ListenSettings(gearman=self.gearman, http=self.http, tls=tls, insecure=self.insecure),
+            limits=LimitSettings(
+                max_packet=self.max_packet, max_connections=self.max_connections, idle_timeout=self.idle_timeout
+            ),
+            keepalive=KeepaliveSettings(enabled=self.keepalive),
+            jobs=JobSettings(
+                retention=self.retention,
+                job_retries=self.job_retries,
+                round_robin=self.round_robin,
+                exceptions=self.exceptions,
+            ),
+            log=LogSettings(level=self.log_level, format=self.log_format, file=self.log_file),
+            process=ProcessSettings(daemon=self.daemon, pid_file=self.pid_file, user=self.user, drain=self.drain),
+        )
+        settings.check()
+        return settings

@@ -1,0 +1,116 @@
+"""How an option is declared, and the options of all commands that connect to a server.
+
+Each option can also be given as ``MAINSPRING_<NAME>`` in the environment, or in ``mainspring.toml``.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Group, Parameter
+
+from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
+from mainspring.client.blocking import Client
+from mainspring.errors import MainspringError, SettingsError
+from mainspring.server.quantities import format_duration, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cyclopts import Token
+
+T = TypeVar("T")
+
+SERVER = Group("Server", sort_key=8)
+OUTPUT = Group("Output", sort_key=9)
+
+
+def option(name: str, text: str, **more: Any) -> Parameter:
+    """Declare an option with its variable in the environment."""
+    variable = "MAINSPRING_" + name.removeprefix("--").replace("-", "_").upper()
+    return Parameter(name=name, help=text, env_var=variable, **more)
+
+
+def flag(name: str, text: str, **more: Any) -> Parameter:
+    """Declare an option without a value."""
+    return option(name, text, negative="", show_default=False, **more)
+
+
+def plain(name: str | tuple[str, ...], text: str, **more: Any) -> Parameter:
+    """Declare an option that makes sense on the command line only."""
+    return Parameter(name=name, help=text, show_default=False, **more)
+
+
+def reading(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
+    """Make a converter for cyclopts that says in its error where the wrong text came from."""
+
+    def convert(_type: Any, tokens: Sequence[Token]) -> T:
+        token = tokens[0]
+        try:
+            return parse(token.value)
+        except MainspringError as error:
+            raise SettingsError(f"{token.keyword}: {error}" if token.keyword else str(error)) from error
+
+    return convert
+
+
+def shown(value: float) -> str:
+    """Show a duration in the help."""
+    return format_duration(value)
+
+
+DURATION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
+SIZE: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
+FILE: dict[str, Any] = {"metavar": "FILE", "show_default": False}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where a command connects."""
+
+    server: Annotated[
+        str,
+        option(
+            "--server",
+            "The servers, several with commas: the first that answers is used.",
+            metavar="HOST:PORT",
+            group=SERVER,
+        ),
+    ] = DEFAULT_SERVER
+    tls_ca: Annotated[
+        Path | None,
+        option("--tls-ca", "Speak TLS; the authority of the server's certificate (PEM).", group=SERVER, **FILE),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, option("--tls-cert", "The certificate to show to the server (PEM).", group=SERVER, **FILE)
+    ] = None
+    tls_key: Annotated[Path | None, option("--tls-key", "Its key (PEM).", group=SERVER, **FILE)] = None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return a context for connecting; None without ``--tls-ca``.  Raises SettingsError."""
+        if self.tls_ca is None:
+            if self.tls_cert is not None or self.tls_key is not None:
+                raise SettingsError("--tls-cert and --tls-key need --tls-ca, the authority of the server's certificate")
+            return None
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingsError("--tls-cert and --tls-key belong together: give both")
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_cert is not None:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key) if path is not None)
+            raise SettingsError(f"cannot use {files} for TLS: {error.strerror or error}") from error
+        return context
+
+    def client(self) -> Client:
+        """Return a client of these servers; it connects when first needed.  Raises SettingsError."""
+        return Client(parse_servers(self.server), tls=self.tls())
+
+
+LOCAL = ServerOptions()
+"""What holds where nothing is said."""

@@ -1,0 +1,40 @@
+"""``mainspring status``: what a node is and does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.failures import DONE
+from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, plain
+
+
+def status(
+    *,
+    json: Annotated[bool, plain("--json", "Print one JSON object for programs.", negative="", group=OUTPUT)] = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Show what a server is and does: its store, its connections, and its jobs by function and state.
+
+    EXIT CODES
+      0 shown, 3 no server
+    """
+    answer = server.client().call("node.status", timeout=30.0)
+    if json:
+        print_json(answer)
+    else:
+        _print_status(answer)
+    return DONE
+
+
+def _print_status(answer: dict[str, Any]) -> None:
+    """Print plain values below each other, then objects and lists as tables."""
+    print_fields({name: value for name, value in answer.items() if not isinstance(value, dict | list)})
+    for name, value in answer.items():
+        if isinstance(value, dict) and value:
+            print(f"\n{name}")
+            print_table(list(value), [list(value.values())])
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            print(f"\n{name}")
+            columns = list(value[0])
+            print_table(columns, [[row.get(column) for column in columns] for row in value])
