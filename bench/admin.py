@@ -1,0 +1,36 @@
+"""The one thing asked in Gearman's text protocol: how many jobs and workers a function has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NamedTuple
+
+
+class Counts(NamedTuple):
+    """A function's jobs, waiting and running, and the workers that know it."""
+
+    jobs: int
+    workers: int
+
+
+def connect(address: str | None = None) -> socket.socket:
+    """Connect to HOST:PORT, by default the server of MAINSPRING_SERVER."""
+    host, _, port = (address or os.environ["MAINSPRING_SERVER"]).rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def counts(server: socket.socket, function: str) -> Counts:
+    """Ask the server; a function that it has never heard of has no jobs and no workers."""
+    server.sendall(b"status\n")
+    answer = b""
+    while answer != b".\n" and not answer.endswith(b"\n.\n"):
+        received = server.recv(65536)
+        if not received:
+            raise ConnectionError("the server closed the connection")
+        answer += received
+    for line in answer.decode().splitlines():
+        name, *numbers = line.split("\t")
+        if name == function:
+            return Counts(jobs=int(numbers[0]), workers=int(numbers[2]))
+    return Counts(0, 0)

@@ -1,0 +1,67 @@
+"""A program that uses the Python API as anyone would, and prints one line of JSON with what it took.
+
+    python api_client.py bulk|e2e|latency JOBS      (the server is in MAINSPRING_SERVER)
+
+`bulk`: submit_many until all are acknowledged. `e2e`: the same beside a worker, until the server has no job left. `latency`:
+from submit to result, one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from typing import Any
+
+from admin import connect, counts
+from noop_app import noop
+
+TIMEOUT = 60.0
+
+
+def bulk(jobs: int) -> dict[str, Any]:
+    started_at = time.perf_counter()
+    accepted = sum(1 for _ in noop.submit_many(() for _ in range(jobs)))
+    seconds = time.perf_counter() - started_at
+    assert accepted == jobs, f"{accepted} of {jobs} jobs were accepted"
+    return {"seconds": seconds, "rate": jobs / seconds}
+
+
+def e2e(jobs: int) -> dict[str, Any]:
+    with connect() as server:
+        started_at = time.perf_counter()
+        submitted = list(noop.submit_many(() for _ in range(jobs)))
+        submit_seconds = time.perf_counter() - started_at
+        while counts(server, "noop").jobs:
+            if time.perf_counter() - started_at > TIMEOUT:
+                raise TimeoutError(f"after {TIMEOUT:.0f} s jobs are left")
+            time.sleep(0.005)
+        seconds = time.perf_counter() - started_at
+    for job in submitted[:: max(1, jobs // 100)]:
+        assert job.result(timeout=TIMEOUT) is None, "a job has no result of its own"
+    return {"seconds": seconds, "rate": jobs / seconds, "submit_rate": jobs / submit_seconds}
+
+
+def latency(jobs: int) -> dict[str, Any]:
+    for _ in range(20):
+        noop.submit().result(timeout=TIMEOUT)  # connections are made and code is warm before the clock starts
+    times = []
+    for _ in range(jobs):
+        started_at = time.perf_counter()
+        noop.submit().result(timeout=TIMEOUT)
+        times.append((time.perf_counter() - started_at) * 1e3)
+    percentiles = statistics.quantiles(times, n=100)
+    return {"p50_ms": statistics.median(times), "p99_ms": percentiles[98], "max_ms": max(times)}
+
+
+def main() -> None:
+    mode, jobs = sys.argv[1], int(sys.argv[2])
+    figures = {"bulk": bulk, "e2e": e2e, "latency": latency}[mode](jobs)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"mode": mode, "jobs": jobs, **figures, "client_cpu_s": used.ru_utime + used.ru_stime}))
+
+
+if __name__ == "__main__":
+    main()

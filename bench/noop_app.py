@@ -1,0 +1,12 @@
+"""The App whose task does nothing: what remains is the cost of a job itself."""
+
+from __future__ import annotations
+
+from mainspring import App
+
+app = App()  # the server is in MAINSPRING_SERVER
+
+
+@app.task
+def noop() -> None:
+    """Do nothing."""

@@ -1,0 +1,138 @@
+"""The cells of the Python API: a client program, a server on SQLite and one worker process, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from admin import connect, counts
+from generator import LoadError
+from measure import Cell, NotMeasured, Run, Scale, Side
+from servers import SOURCES, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Contestant, Server
+
+HERE = Path(__file__).resolve().parent
+CONCURRENCY = 32
+START_SECONDS = 30.0
+
+
+def cells(sqlite: Contestant) -> list[Cell]:
+    """Return the cells; they need Mainspring itself, whatever other server stands in for the rest."""
+    return [
+        Cell(
+            key="api-e2e",
+            measure="Python API, no-op task, one worker process: end to end",
+            required="10,000/s",
+            unit="jobs/s",
+            sides=(Side("mainspring sqlite", sqlite, end_to_end),),
+            at_least=10_000,
+        ),
+        Cell(
+            key="api-bulk",
+            measure="Python API: bulk submit",
+            required="30,000/s",
+            unit="jobs/s",
+            sides=(Side("mainspring sqlite", sqlite, bulk_submit),),
+            at_least=30_000,
+        ),
+        Cell(
+            key="api-latency",
+            measure="Python API: p50 of submit-to-result",
+            required="2 ms",
+            unit="ms",
+            sides=(Side("mainspring sqlite", sqlite, submit_to_result),),
+            under=2.0,
+        ),
+    ]
+
+
+def end_to_end(server: Server, scale: Scale) -> Run:
+    """Jobs a second from the first submit until the server has settled the last."""
+    with _worker(server) as worker:
+        details = _client(server, "e2e", scale.count(50_000, 2_000))
+        return Run(details["rate"], {**details, "worker_cpu_s": _cpu_seconds(worker)})
+
+
+def bulk_submit(server: Server, scale: Scale) -> Run:
+    """Jobs a second that submit_many gets acknowledged, with nobody working on them."""
+    _require_mainspring()
+    details = _client(server, "bulk", scale.count(200_000, 10_000))
+    return Run(details["rate"], details)
+
+
+def submit_to_result(server: Server, scale: Scale) -> Run:
+    """Milliseconds from submit to result, median of one after the other."""
+    with _worker(server):
+        details = _client(server, "latency", scale.count(2_000, 200))
+        return Run(details["p50_ms"], details)
+
+
+def _client(server: Server, mode: str, jobs: int) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "api_client.py"), mode, str(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment(server))
+    if done.returncode != 0:
+        raise LoadError(f"{' '.join(command[1:])}: {done.stderr.strip()[-500:]}")
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+@contextlib.contextmanager
+def _worker(server: Server) -> Iterator[int]:
+    """Run one worker process; it is ready when the server knows it."""
+    _require_mainspring()
+    command = [sys.executable, "-m", "mainspring", "worker", str(HERE / "noop_app.py")]
+    command += ["--server", _address(server), "--concurrency", str(CONCURRENCY), "--processes", "1"]
+    log = server.directory / "worker.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=_environment(server))
+    try:
+        _wait_until_known(server, process, log)
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_known(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    with connect(_address(server)) as connection:
+        while not counts(connection, "noop").workers:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise StartError(f"the worker did not start: {log.read_text()[-500:]}")
+            time.sleep(0.02)
+
+
+def _require_mainspring() -> None:
+    if str(SOURCES) not in sys.path:
+        sys.path.insert(0, str(SOURCES))
+    if importlib.util.find_spec("mainspring.app") is None:
+        raise NotMeasured("this Mainspring has no Python API")
+
+
+def _address(server: Server) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def _environment(server: Server) -> dict[str, str]:
+    paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MAINSPRING_SERVER": _address(server)}
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,102 @@
+"""Measure Mainspring beside gearmand and print the table of figures that it must show.
+
+python bench/run.py                       everything, about fifteen minutes
+python bench/run.py --quick               a smoke run of under a minute: the figures mean little
+python bench/run.py --only fg --only rss  the cells whose keys begin so; --list names them
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import cells
+import generator
+import machine
+import python_api
+import report
+import servers
+from measure import Cell, Outcome, Scale, measure
+
+
+def main() -> int:
+    """Return 0 where everything could be measured, 1 where a server or the generator failed, 2 for wrong usage."""
+    options = _parse(sys.argv[1:])
+    sqlite, memory = servers.mainspring(options.server_cmd)
+    chosen = _choose(cells.cells(sqlite, memory) + python_api.cells(sqlite), options)
+    if not chosen:
+        print(f"no cell begins with {', '.join(options.only)}; --list names them", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(f"{cell.key:28} {cell.measure}" for cell in chosen))
+        return 0
+    generator.build()
+    directory = Path(options.dir)
+    header = {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 - a report's date is the wall's
+        "command": sys.argv,
+        "quick": options.quick,
+        "repeat": options.repeat,
+        "machine": machine.describe(directory),
+    }
+    started_at = time.monotonic()
+    outcomes = [_measure(cell, options, directory) for cell in chosen]
+    header["seconds"] = round(time.monotonic() - started_at)
+    _publish(outcomes, header, Path(options.output))
+    return 1 if any(outcome.failed for outcome in outcomes) else 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small counts, one turn for each side")
+    parser.add_argument("--only", action="append", default=[], metavar="KEY", help="only cells whose key begins so")
+    parser.add_argument("--list", action="store_true", help="name the cells and stop")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="turns for each side (default 3)")
+    parser.add_argument(
+        "--server-cmd",
+        metavar="COMMAND",
+        help="measure this server in Mainspring's place; {store} {dir} {port} are filled in",
+    )
+    parser.add_argument(
+        "--dir",
+        default=tempfile.gettempdir(),
+        metavar="DIR",
+        help="where servers keep their files; on a real disk, or durability costs nothing (default %(default)s)",
+    )
+    parser.add_argument(
+        "--output", default=str(generator.HERE / "results.json"), metavar="FILE", help="default %(default)s"
+    )
+    return parser.parse_args(arguments)
+
+
+def _choose(all_cells: list[Cell], options: argparse.Namespace) -> list[Cell]:
+    return [
+        cell
+        for cell in all_cells
+        if (not options.only or any(cell.key.startswith(only) for only in options.only))
+        and not (cell.full_only and options.quick)
+    ]
+
+
+def _measure(cell: Cell, options: argparse.Namespace, directory: Path) -> Outcome:
+    print(cell.measure, file=sys.stderr, flush=True)
+    return measure(cell, Scale(options.quick), options.repeat, directory)
+
+
+def _publish(outcomes: list[Outcome], header: dict[str, object], output: Path) -> None:
+    described = header["machine"]
+    assert isinstance(described, dict)
+    print(f"\n{report.table(outcomes)}\n")
+    print("\n".join(f"{key}: {value}" for key, value in described.items()))
+    if header["quick"]:
+        print("\nA quick run: counts are small, and the figures mean little.")
+    report.write_json(output, outcomes, header)
+    print(f"\nwritten to {output}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
