@@ -17,7 +17,7 @@ HEAD = 22
 class ManualPage:
     """Formats help: a formatter of cyclopts."""
 
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002 - cyclopts says what it gives
         """Print a group of options or commands."""
         if not panel.entries:
             return
@@ -31,13 +31,13 @@ class ManualPage:
                 _print(console, _beside(names, _plain(entry.description)))
         _print(console, "\n")
 
-    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002
         """Print the line of usage."""
         text = _plain(usage)
         if text:
             _print(console, f"{text if text.startswith('Usage:') else f'Usage: {text}'}\n\n")
 
-    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ARG002
         """Print the text of the page."""
         text = _plain(description)
         if text:

@@ -33,6 +33,9 @@ class LogSink(Protocol):
     def reopen(self) -> None:
         """Open the file again, after somebody has moved it away; does nothing for a stream."""
 
+    def close(self) -> None:
+        """Close the file; does nothing for a stream."""
+
 
 class StreamSink:
     """Lines to a stream that is open for as long as the process lives."""
@@ -57,6 +60,9 @@ class StreamSink:
     def reopen(self) -> None:
         """Do nothing."""
 
+    def close(self) -> None:
+        """Do nothing."""
+
 
 class FileSink(StreamSink):
     """Lines appended to a file, which log rotation may move away."""
@@ -74,6 +80,10 @@ class FileSink(StreamSink):
             return
         old, self._stream = self._stream, fresh
         old.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
 
     def _open(self) -> TextIO:
         try:
@@ -97,6 +107,9 @@ class SyslogSink:
         """Do nothing: each line is sent at once."""
 
     def reopen(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
         """Do nothing."""
 
 

@@ -34,13 +34,15 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds as `parse_duration` reads them, in the largest unit that needs no fraction."""
+    """Write seconds as `parse_duration` reads them, in the largest unit that needs no fraction; to the millisecond."""
     if seconds == 0:
         return "0s"
     for unit in ("d", "h", "m", "s", "ms"):
         count = seconds / _SECONDS[unit]
         if count >= 1 and count == int(count):
             return f"{int(count)}{unit}"
+    if seconds >= 1:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
     return f"{seconds * 1000:g}ms"
 
 

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from mainspring.faces.http.app import Measure, http_app
+from mainspring.faces.http.listener import HttpListener
+
+
+class View:
+    good = True
+
+    def healthy(self):
+        return self.good
+
+    def ready(self):
+        return self.good
+
+    def metrics(self):
+        jobs = [({"function": 'a"\n', "state": "pending"}, 3), ({"function": "b", "state": "running"}, 1)]
+        return [
+            Measure("mainspring_jobs", "gauge", "Jobs by state.", jobs),
+            Measure("mainspring_jobs_submitted_total", "counter", "Accepted jobs.", [({}, 7)]),
+            Measure("mainspring_nothing", "gauge", "No samples.", []),
+        ]
+
+
+async def get(address, path):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return int(head.split()[1]), head.lower(), body
+
+
+def visit(view, *paths):
+    async def run():
+        bound = socket.create_server(("127.0.0.1", 0))
+        bound.setblocking(False)
+        address = bound.getsockname()
+        listener = HttpListener(http_app(view, version="9.9"), bound)
+        await listener.start()
+        try:
+            return [await get(address, path) for path in paths]
+        finally:
+            await listener.stop()
+
+    return asyncio.run(run())
+
+
+def test_metrics_are_prometheus_text():
+    ((status, head, body),) = visit(View(), "/metrics")
+    assert status == 200
+    assert "content-type: text/plain; version=0.0.4" in head
+    lines = body.splitlines()
+    assert 'mainspring_build_info{version="9.9"} 1.0' in lines
+    assert "# TYPE mainspring_jobs gauge" in lines
+    assert 'mainspring_jobs{function="a\\"\\n",state="pending"} 3.0' in lines
+    assert "mainspring_jobs_submitted_total 7.0" in lines
+    assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
+
+
+def test_health_and_readiness():
+    view = View()
+    assert [answer[0] for answer in visit(view, "/healthz", "/readyz", "/other")] == [200, 200, 404]
+    view.good = False
+    assert [(status, body) for status, _, body in visit(view, "/healthz", "/readyz")] == [
+        (503, "unhealthy\n"),
+        (503, "not ready\n"),
+    ]
+
+
+def test_two_nodes_in_one_process_do_not_share_figures():
+    assert all(visit(View(), "/metrics")[0][0] == 200 for _ in range(2))

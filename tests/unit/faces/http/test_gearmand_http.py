@@ -1,0 +1,145 @@
+"""gearmand's HTTP protocol; the answers were recorded from gearmand 1.1.20, where it gives any."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from mainspring.errors import RefusedError
+from mainspring.faces.http.gearmand_http import GearmandHttp, HttpReply
+
+
+class Jobs:
+    def __init__(self):
+        self.submitted = []
+        self.waiting = asyncio.Event()
+        self.dropped = asyncio.Event()
+
+    async def submit(self, function, unique, payload, priority, *, background):
+        self.submitted.append((function, unique, payload, priority, background))
+        if len(unique) > 64:
+            raise RefusedError("ARGUMENT_TOO_LARGE", "too long")
+        if background:
+            return HttpReply("JOB_CREATED", b"H:vm:1")
+        if function == b"rev":
+            return HttpReply("WORK_COMPLETE", b"H:vm:1", payload[::-1])
+        if function == b"bad":
+            return HttpReply("WORK_FAIL", b"H:vm:1")
+        self.waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.dropped.set()
+
+
+@contextlib.asynccontextmanager
+async def listening(jobs, **limits):
+    face = GearmandHttp(jobs, banner="1.1.20", **{"max_payload": 1000, "read_timeout": 5.0, **limits})
+    server = await asyncio.start_server(face.serve_connection, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()
+    finally:
+        server.close()
+        await face.close()
+        await server.wait_closed()
+
+
+def exchange(request, **limits):
+    """Return what the server answers to a request, and what was submitted."""
+
+    async def run():
+        jobs = Jobs()
+        async with listening(jobs, **limits) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(request)
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        return answer, jobs.submitted
+
+    return asyncio.run(run())
+
+
+def answered(handle, command, data=b""):
+    head = f"HTTP/1.0 200 OK\r\nX-Gearman-Job-Handle: {handle}\r\nX-Gearman-Command: {command}\r\n"
+    return f"{head}Content-Length: {len(data)}\r\nServer: Gearman/1.1.20\r\n\r\n".encode() + data
+
+
+RECORDED = [
+    (b"POST /rev HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", answered("H:vm:1", "WORK_COMPLETE", b"cba")),
+    (b"POST /rev HTTP/1.1\nContent-Length: 3\n\nabc", answered("H:vm:1", "WORK_COMPLETE", b"cba")),
+    (b"PUT /rev HTTP/1.0\r\nContent-Length: 3\r\n\r\nabcmore", answered("H:vm:1", "WORK_COMPLETE", b"cba")),
+    (b"GET /rev HTTP/1.1\r\n\r\n", answered("H:vm:1", "WORK_COMPLETE")),
+    (b"GET rev HTTP/1.1\r\n\r\n", answered("H:vm:1", "WORK_COMPLETE")),
+    (b"POST /bad HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", answered("H:vm:1", "WORK_FAIL")),
+    (b"POST /a HTTP/1.1\r\nx-gearman-background: TRUE\r\n\r\n", answered("H:vm:1", "JOB_CREATED")),
+    (
+        b"POST /a HTTP/1.1\r\nX-Gearman-Background: true\r\nX-Gearman-Unique: " + b"u" * 100 + b"\r\n\r\n",
+        answered("ARGUMENT_TOO_LARGE", "ERROR"),
+    ),
+    (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.0 404 NOT_FOUND\r\nServer: Gearman/1.1.20\r\nContent-Length: 0\r\n\r\n"),
+]
+
+
+@pytest.mark.parametrize(("request_", "answer"), RECORDED)
+def test_answers(request_, answer):
+    assert exchange(request_)[0] == answer
+
+
+def test_headers_say_how_to_submit():
+    request = b"POST /a/b?c=d HTTP/1.1\r\nX-Gearman-Background: true\r\nX-Gearman-Unique: u1\r\n"
+    _, submitted = exchange(request + b"X-Gearman-Priority: HIGH\r\nContent-Length: 2\r\n\r\n\0x")
+    assert submitted == [(b"a/b?c=d", b"u1", b"\0x", "high", True)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"rubbish\r\n\r\n", b"400"),
+        (b"POST /rev HTTP/2.0\r\n\r\n", b"400"),
+        (b"POST /rev HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"400"),
+        (b"DELETE /rev HTTP/1.1\r\n\r\n", b"405"),
+        (b"POST /rev HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"411"),
+        (b"POST /rev HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", b"413"),
+        (b"POST /rev HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", b"431"),
+        (b"x" * 70000, b"431"),
+    ],
+)
+def test_bad_requests_are_answered_with_what_is_wrong(request_, status):
+    answer, submitted = exchange(request_)
+    assert answer.split(b" ")[1] == status
+    assert not submitted
+
+
+def test_a_silent_client_is_hung_up_on():
+    assert exchange(b"POST /rev HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", read_timeout=0.05) == (b"", [])
+
+
+def test_a_client_that_leaves_drops_its_job():
+    async def run():
+        jobs = Jobs()
+        async with listening(jobs) as address:
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+            await jobs.waiting.wait()
+            writer.close()
+            await writer.wait_closed()
+            await asyncio.wait_for(jobs.dropped.wait(), 5)
+
+    asyncio.run(run())
+
+
+def test_a_stop_ends_waiting_connections():
+    async def run():
+        jobs = Jobs()
+        async with listening(jobs) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+            await jobs.waiting.wait()
+        assert jobs.dropped.is_set()
+        assert await reader.read() == b""
+        writer.close()
+
+    asyncio.run(run())

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from mainspring.errors import SettingsError
+from mainspring.server.addresses import TcpAddress, UnixAddress, is_local, parse_address, parse_addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:4730", TcpAddress("127.0.0.1", 4730)),
+        ("127.0.0.1", TcpAddress("127.0.0.1", 4730)),
+        ("localhost:0", TcpAddress("localhost", 0)),
+        ("[::1]:4731", TcpAddress("::1", 4731)),
+        ("[::1]", TcpAddress("::1", 4730)),
+        ("::1", TcpAddress("::1", 4730)),
+        ("unix:/run/m.sock", UnixAddress("/run/m.sock")),
+    ],
+)
+def test_addresses(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":4730", "host:port", "host:99999", "a:b:c", "[::1", "unix:", "host:-1", "http://x"]
+)
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(SettingsError):
+        parse_address(text)
+
+
+def test_a_port_can_be_required():
+    with pytest.raises(SettingsError, match="has no port"):
+        parse_address("127.0.0.1", default_port=None)
+
+
+def test_lists():
+    assert parse_addresses("127.0.0.1:1, [::1]:2") == (TcpAddress("127.0.0.1", 1), TcpAddress("::1", 2))
+    assert parse_addresses("none") == ()
+    with pytest.raises(SettingsError):
+        parse_addresses(",")
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("unix:/x", True),
+        ("0.0.0.0", False),
+        ("[::]", False),
+        ("10.0.0.5", False),
+        ("no-such-host.invalid", False),
+    ],
+)
+def test_who_can_reach_it(text, local):
+    assert is_local(parse_address(text)) is local
+
+
+def test_writing_and_reading_agree():
+    for text in ("127.0.0.1:4730", "[::1]:4731", "unix:/run/m.sock"):
+        assert str(parse_address(text)) == text

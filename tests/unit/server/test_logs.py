@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+import structlog
+
+from mainspring.errors import SettingsError
+from mainspring.server.logs import start_logging
+from mainspring.server.settings import LogSettings
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_json_lines_carry_what_was_said():
+    stream = io.StringIO()
+    start_logging(LogSettings(format="json"), stream=stream)
+    structlog.get_logger().info("started", port=4730)
+    structlog.get_logger().debug("hidden")
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert (entry["event"], entry["port"], entry["level"]) == ("started", 4730, "info")
+    assert entry["timestamp"].endswith("Z")
+
+
+def test_libraries_write_to_the_same_place():
+    stream = io.StringIO()
+    start_logging(LogSettings(format="text"), stream=stream)
+    logging.getLogger("asyncio").error("slow %s", "callback")
+    assert "slow callback" in stream.getvalue()
+
+
+def test_a_traceback_shows_no_local_variables():
+    for form in ("text", "json"):
+        stream = io.StringIO()
+        start_logging(LogSettings(format=form), stream=stream)
+        secret = "s3cret" + "-payload"
+        try:
+            int(secret[:1])
+        except ValueError:
+            structlog.get_logger().exception("failed")
+        assert "ValueError: invalid literal" in stream.getvalue()
+        assert secret not in stream.getvalue()
+
+
+def test_no_log():
+    stream = io.StringIO()
+    start_logging(LogSettings(enabled=False), stream=stream)
+    structlog.get_logger().critical("nobody hears")
+    assert not stream.getvalue()
+
+
+def test_a_file_that_was_moved_away_is_opened_again(tmp_path):
+    path = tmp_path / "node.log"
+    sink = start_logging(LogSettings(format="json", file=path))
+    structlog.get_logger().info("one")
+    path.rename(tmp_path / "node.log.1")
+    structlog.get_logger().info("two")
+    sink.reopen()
+    structlog.get_logger().info("three")
+    assert [json.loads(line)["event"] for line in (tmp_path / "node.log.1").read_text().splitlines()] == ["one", "two"]
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["three"]
+    path.unlink()
+    path.mkdir()
+    sink.reopen()
+    structlog.get_logger().info("four")
+    sink.close()
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"cannot open the log file .*: No such file"):
+        start_logging(LogSettings(file=tmp_path / "missing" / "node.log"))

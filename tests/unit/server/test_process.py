@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from mainspring.errors import SettingsError
+from mainspring.server.process import PidFile, raise_limits, switch_user
+
+
+def run_python(code, **more):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=30, **more
+    )
+
+
+def test_the_pid_file_lives_as_long_as_the_node(tmp_path):
+    path = tmp_path / "node.pid"
+    with PidFile(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+    assert not path.exists()
+
+
+def test_a_pid_file_that_somebody_removed_is_no_error(tmp_path):
+    path = tmp_path / "node.pid"
+    with PidFile(path):
+        path.unlink()
+
+
+def test_a_pid_file_that_cannot_be_written_is_named(tmp_path):
+    with (
+        pytest.raises(SettingsError, match=r"cannot write the pid file .*: No such file"),
+        PidFile(tmp_path / "x" / "y"),
+    ):
+        pass
+
+
+def test_unknown_users_are_named():
+    with pytest.raises(SettingsError, match="no user 'nobody-of-this-name'"):
+        switch_user("nobody-of-this-name")
+
+
+def test_more_files_than_allowed_is_an_error():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    result = run_python(f"""
+        import resource
+        from mainspring.server.process import raise_limits
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, {min(hard, 4096)}))
+        raise_limits(None, core_dumps=False)
+        print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        raise_limits(128, core_dumps=True)
+        print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        """)
+    assert result.stdout.split() == [str(min(hard, 4096)), "128"], result.stderr
+    if os.geteuid() != 0:
+        with pytest.raises(SettingsError, match="open files"):
+            raise_limits(hard + 1, core_dumps=False)
+
+
+def test_in_the_background_the_starter_waits_for_the_verdict(tmp_path):
+    code = f"""
+        import os, sys
+        from mainspring.server.process import Detachment
+        detachment = Detachment()
+        print("listening", flush=True)
+        verdict = sys.argv[1]
+        if verdict == "ready":
+            detachment.ready()
+            print("not seen", flush=True)
+            open({str(tmp_path / "sid")!r}, "w").write(str(os.getsid(0)))
+        elif verdict == "failed":
+            detachment.failed(2)
+        """
+    for verdict, expected in [("ready", 0), ("failed", 2), ("dead", 1)]:
+        result = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), verdict],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        assert (result.returncode, result.stdout) == (expected, "listening\n"), (verdict, result.stderr)
+    assert int((tmp_path / "sid").read_text()) != os.getsid(0)

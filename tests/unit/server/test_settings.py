@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mainspring.errors import SettingsError
+from mainspring.server.addresses import TcpAddress, parse_address
+from mainspring.server.settings import (
+    ListenSettings,
+    ServerSettings,
+    TlsSettings,
+    default_node_name,
+    parse_store,
+)
+
+
+def listening(*addresses, **more):
+    return ServerSettings(listen=ListenSettings(gearman=tuple(parse_address(text) for text in addresses), **more))
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///mainspring.db", Path("mainspring.db")),
+        ("sqlite:////var/lib/jobs.db", Path("/var/lib/jobs.db")),
+        ("sqlite:///a%20b.db", Path("a b.db")),
+    ],
+)
+def test_sqlite_stores(url, path):
+    settings = parse_store(url)
+    assert (settings.engine, settings.path, settings.url) == ("sqlite", path, url)
+
+
+def test_memory_store():
+    assert parse_store("memory://").path is None
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("jobs.db", "sqlite:///jobs.db"),
+        ("sqlite://jobs.db", "sqlite:///FILE"),
+        ("sqlite:///", "names no file"),
+        ("memory://x", "memory://"),
+        ("postgresql://host/db", "sqlite:///FILE"),
+    ],
+)
+def test_other_stores_are_refused_with_what_to_write(url, hint):
+    with pytest.raises(SettingsError, match=hint):
+        parse_store(url)
+
+
+def test_an_address_beyond_loopback_needs_tls_and_certificates():
+    listening("127.0.0.1:1", "[::1]:1").check()
+    with pytest.raises(SettingsError, match="--insecure"):
+        listening("127.0.0.1:1", "0.0.0.0:1").check()
+    with pytest.raises(SettingsError, match="--tls-client-ca"):
+        listening("0.0.0.0:1", tls=TlsSettings(Path("c"), Path("k"))).check()
+    listening("0.0.0.0:1", tls=TlsSettings(Path("c"), Path("k"), Path("ca"))).check()
+    listening("0.0.0.0:1", insecure=True).check()
+
+
+def test_the_rule_holds_for_http_too():
+    for face in ("http", "gearman_http"):
+        with pytest.raises(SettingsError, match=r"10\.0\.0\.5:80"):
+            listening("127.0.0.1:1", **{face: TcpAddress("10.0.0.5", 80)}).check()
+
+
+def test_two_faces_need_two_ports():
+    address = TcpAddress("127.0.0.1", 8080)
+    with pytest.raises(SettingsError, match="another port"):
+        listening("127.0.0.1:1", http=address, gearman_http=address).check()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("web1.example.org", "web1"), ("_höst", "h-st"), ("", "node"), ("a" * 64, "a" * 32), ("...", "node")],
+)
+def test_node_name_of_a_host(host, name):
+    assert default_node_name(host) == name
+
+
+def test_settings_cannot_be_changed():
+    settings = ServerSettings()
+    with pytest.raises(AttributeError):
+        settings.name = "x"  # type: ignore[misc,assignment]
+    assert replace(settings, banner="x").banner == "x"

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from mainspring.server.addresses import TcpAddress, UnixAddress
+from mainspring.server.sockets import PortError, bind, bound_address
+
+
+def test_port_0_is_any_free_one():
+    (opened,) = bind(TcpAddress("127.0.0.1", 0))
+    with opened:
+        address = bound_address(opened)
+        assert isinstance(address, TcpAddress)
+        assert address.port > 0
+        socket.create_connection((address.host, address.port)).close()
+
+
+def test_a_port_in_use_is_named():
+    (opened,) = bind(TcpAddress("127.0.0.1", 0))
+    with opened, pytest.raises(PortError, match=r"cannot listen on 127\.0\.0\.1:\d+: something listens there already"):
+        bind(bound_address(opened))
+
+
+def test_addresses_that_are_not_ours():
+    with pytest.raises(PortError, match="no such address"):
+        bind(TcpAddress("192.0.2.1", 0))
+    with pytest.raises(PortError, match="name is not known"):
+        bind(TcpAddress("no-such-host.invalid", 0))
+
+
+def test_all_addresses_of_a_name_get_the_same_port():
+    opened = bind(TcpAddress("localhost", 0))
+    try:
+        assert len({bound_address(one).port for one in opened}) == 1
+    finally:
+        for one in opened:
+            one.close()
+
+
+def test_a_socket_in_the_file_system(tmp_path):
+    address = UnixAddress(str(tmp_path / "m.sock"))
+    (opened,) = bind(address)
+    with opened:
+        assert bound_address(opened) == address
+        with pytest.raises(PortError, match="already"):
+            bind(address)
+    (again,) = bind(address)  # the stale file of a dead server is no obstacle
+    again.close()
+    with pytest.raises(PortError, match="create it"):
+        bind(UnixAddress(str(tmp_path / "missing" / "m.sock")))
+    assert Path(address.path).exists()
