@@ -1,0 +1,95 @@
+"""Mainspring keeps the work of a fleet: durable background jobs, with a typed Python API.
+
+The names below are imported when they are first used: a server, and every command, starts without the client's and the
+worker's parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mainspring.app import App, CoroutineTask, Task
+    from mainspring.client.job import Job
+    from mainspring.client.options import Retry
+    from mainspring.errors import (
+        ConflictError,
+        ConnectionLostError,
+        JobCancelled,
+        JobError,
+        JobExpired,
+        JobFailed,
+        JobLost,
+        MainspringError,
+        NotFoundError,
+        PayloadError,
+        RefusedError,
+        ServerError,
+        SettingsError,
+        UsageError,
+    )
+    from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
+
+_HOMES = {
+    "mainspring.app": ("App", "CoroutineTask", "Task"),
+    "mainspring.client.job": ("Job",),
+    "mainspring.client.options": ("Retry",),
+    "mainspring.errors": (
+        "ConflictError",
+        "ConnectionLostError",
+        "JobCancelled",
+        "JobError",
+        "JobExpired",
+        "JobFailed",
+        "JobLost",
+        "MainspringError",
+        "NotFoundError",
+        "PayloadError",
+        "RefusedError",
+        "ServerError",
+        "SettingsError",
+        "UsageError",
+    ),
+    "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "App",
+    "ConflictError",
+    "ConnectionLostError",
+    "CoroutineTask",
+    "CurrentJob",
+    "Job",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobLost",
+    "JobStopped",
+    "MainspringError",
+    "NotFoundError",
+    "PayloadError",
+    "RefusedError",
+    "Retry",
+    "ServerError",
+    "SettingsError",
+    "Snooze",
+    "Task",
+    "UsageError",
+    "current_job",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,16 +21,16 @@ FINAL: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 class Job(Generic[R]):
     """A job on a server.  ``handle`` names it there; ``joined``: it was live already when it was asked for.
 
-    A Job holds no connection. Methods without ``a`` block; their twins for asyncio begin with it.
+    ``decode`` reads its result. A Job holds no connection. Methods without ``a`` block; their twins for asyncio begin with it.
     """
 
-    __slots__ = ("_connections", "_decode", "_outcome", "handle", "joined")
+    __slots__ = ("_connections", "_outcome", "decode", "handle", "joined")
 
     def __init__(
         self, connections: Connections, handle: str, decode: Callable[[bytes], R], *, joined: bool = False
     ) -> None:
         self._connections = connections
-        self._decode = decode
+        self.decode = decode
         self._outcome: Outcome | None = None
         self.handle = handle
         self.joined = joined
@@ -98,7 +98,7 @@ class Job(Generic[R]):
         error = failure(outcome)
         if error is not None:
             raise error
-        return self._decode(outcome.data)
+        return self.decode(outcome.data)
 
 
 def _cancel(handle: str, reason: str) -> dict[str, str]:

@@ -1,0 +1,227 @@
+"""What a user imports: the App, and the tasks that are defined on it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from mainspring.client.addresses import Address, servers_or_default
+from mainspring.client.connections import Connections
+from mainspring.client.job import Job
+from mainspring.client.options import Duration, Options, Priority, Retry, build_options, seconds
+from mainspring.client.outcomes import failure
+from mainspring.client.payload import Signature
+from mainspring.client.submission import Submission, Verbatim
+from mainspring.errors import UsageError
+from mainspring.worker.link import tcp
+from mainspring.worker.registry import Function, Registry
+from mainspring.worker.runtime import Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Submission[P, R]):
+    """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
+
+    def __init__(self, call: Callable[P, R], function: Function, connections: Connections, options: Options) -> None:
+        super().__init__(function.name, function.signature, connections, options)
+        self.function = function
+        self._call = call
+        functools.update_wrapper(self, call)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here, without any server."""
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r})"
+
+
+class CoroutineTask(Submission[P, R]):
+    """A coroutine function that workers run: awaited, it runs here; submitted, it becomes a job."""
+
+    def __init__(
+        self,
+        call: Callable[P, Coroutine[Any, Any, R]],
+        function: Function,
+        connections: Connections,
+        options: Options,
+    ) -> None:
+        super().__init__(function.name, function.signature, connections, options)
+        self.function = function
+        self._call = call
+        functools.update_wrapper(self, call)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run the function here, without any server."""
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"CoroutineTask({self.name!r})"
+
+
+class _Define:
+    """The decorator ``@app.task(…)``: keeps the kind of the function apart, for type checkers."""
+
+    def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
+        self._define = define
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
+        self, call: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, call: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, call: Callable[..., Any], /) -> Any:
+        return self._define(call)
+
+
+class App:
+    """Tasks, and the servers that their jobs go to.
+
+    ``server`` is ``HOST:PORT``, or several with commas, tried in that order; without it the environment's
+    MAINSPRING_SERVER when it is first needed, else 127.0.0.1:4730. ``tls``: speak TLS, with this context.
+    """
+
+    def __init__(self, server: str | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+        self._server = server
+        self._tls = tls
+        self.registry = Registry()
+        self.connections = Connections(self.servers, tls)
+
+    def servers(self) -> tuple[Address, ...]:
+        """Return the servers' addresses.  Raises SettingsError."""
+        return servers_or_default(self._server)
+
+    @overload
+    def task(  # type: ignore[overload-overlap] # the first that fits is meant
+        self, call: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def task(self, call: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        executor: Literal["thread", "process"] = "thread",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        expires: Duration | None = None,
+        priority: Priority | None = None,
+    ) -> _Define: ...
+    def task(
+        self,
+        call: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        executor: Literal["thread", "process"] = "thread",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        expires: Duration | None = None,
+        priority: Priority | None = None,
+    ) -> Any:
+        """Define a task.
+
+        Its name on the wire is the function's ``__name__``, unless ``name`` says otherwise. Plain functions run in
+        threads or, with ``executor="process"``, in processes of their own, which a timeout or cancel can kill;
+        coroutines run on the worker's loop. The other options are defaults for the task's jobs; see
+        ``Submission.options``.
+
+        Raises UsageError where an option is wrong or the name is taken.
+        """
+        options = build_options(retry=retry, timeout=timeout, heartbeat=heartbeat, expires=expires, priority=priority)
+        if executor not in {"thread", "process"}:
+            raise UsageError(f"executor must be 'thread' or 'process'; it is {executor!r}")
+
+        def define(call: Callable[..., Any]) -> Any:
+            return self._define(call, name, executor, options)
+
+        return define(call) if call is not None else _Define(define)
+
+    def _define(
+        self, call: Callable[..., Any], name: str | None, executor: Literal["thread", "process"], options: Options
+    ) -> Any:
+        coroutine = inspect.iscoroutinefunction(call)
+        if coroutine and executor == "process":
+            raise UsageError(f"{call.__name__} is a coroutine function: it runs on the worker's loop, not in a process")
+        if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+            raise UsageError(f"{call.__name__} is a generator: a task returns one result")
+        chosen = name or call.__name__
+        function = Function(
+            name=chosen,
+            call=call,
+            signature=Signature(call, chosen),
+            executor="coroutine" if coroutine else executor,
+            retry=options.retry,
+            timeout=options.timeout,
+            heartbeat=options.heartbeat,
+        )
+        self.registry.add(function)
+        kind: Any = CoroutineTask if coroutine else Task
+        return kind(call, function, self.connections, options)
+
+    def function(self, name: str) -> Submission[..., bytes]:
+        """Return a function of whatever language by its name.
+
+        Its ``submit`` takes one payload: bytes as they are, anything else as JSON; or keyword arguments, as a JSON
+        object. Its jobs' results are bytes.
+        """
+        return Submission(name, Verbatim(name), self.connections, Options())
+
+    def job(self, handle: str) -> Job[bytes]:
+        """Return a job by its handle, with its result as bytes; the server is not asked yet."""
+        return Job(self.connections, handle, bytes)
+
+    def results(self, jobs: Sequence[Job[R]], timeout: Duration | None = None) -> Iterator[R]:
+        """Give the results of many jobs in order, asking for many at once; ``timeout`` is for all of them.
+
+        Raises at the first job that did not succeed, as ``Job.result`` would.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        outcomes = self.connections.blocking().outcomes((job.handle for job in jobs), limit)
+        for job, outcome in zip(jobs, outcomes, strict=False):
+            if (error := failure(outcome)) is not None:
+                raise error
+            yield job.decode(outcome.data)
+
+    async def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
+        """Give the results of many jobs in order, as ``results`` does."""
+        ordered = iter(jobs)
+        async for outcome in self.connections.aio().outcomes(job.handle for job in jobs):
+            if (error := failure(outcome)) is not None:
+                raise error
+            yield next(ordered).decode(outcome.data)
+
+    def worker(
+        self,
+        settings: WorkerSettings | None = None,
+        *,
+        servers: Iterable[Address] | None = None,
+        selector: str | None = None,
+    ) -> Worker:
+        """Return a worker of the App's tasks, for all of its servers; run it on an event loop.
+
+        ``selector`` (``FILE.py[:name]`` or ``module[:name]``) is how processes of ``executor="process"`` find the App.
+        """
+        addresses = self.servers() if servers is None else tuple(servers)
+        connectors = {str(address): tcp(address, self._tls) for address in addresses}
+        return Worker(self.registry, connectors, settings, selector=selector)
+
+    def close(self) -> None:
+        """End the connection of the blocking methods; it is made again when it is needed."""
+        self.connections.close()
+
+    async def aclose(self) -> None:
+        """End the connection of the running loop's asyncio methods."""
+        await self.connections.aclose()

@@ -1,0 +1,63 @@
+"""Coroutine functions, on the worker's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mainspring.worker.delivery import Delivery, Finish, Finished
+from mainspring.worker.performance import RELEASED, Settlement, failed, perform_coroutine, stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CoroutineExecutor:
+    """Runs each delivery as a task of the running loop."""
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[Delivery, asyncio.Task[Settlement]] = {}
+        self._finished: list[Finished] = []
+
+    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - threads need to know
+        """Start a task for each delivery."""
+        for delivery in deliveries:
+            begun = self._loop.time()
+            task = self._loop.create_task(
+                perform_coroutine(delivery.function, delivery.payload, delivery.job), context=Context()
+            )
+            self._tasks[delivery] = task
+            task.add_done_callback(partial(self._done, delivery, begun))
+
+    def stop(self, delivery: Delivery, *, at_once: bool) -> None:  # noqa: ARG002 - a coroutine is cancelled, or not
+        """Cancel the task."""
+        task = self._tasks.get(delivery)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel what still runs, and wait for it."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    def _done(self, delivery: Delivery, begun: float, task: asyncio.Task[Settlement]) -> None:
+        del self._tasks[delivery]
+        if task.cancelled():  # before its first step; later the performance sees it
+            settlement = stopped(delivery.job) if delivery.job.cancel_requested else RELEASED
+        else:
+            error = task.exception()
+            settlement = task.result() if error is None else failed(error, final=False)
+        if not self._finished:
+            self._loop.call_soon(self._deliver)
+        self._finished.append(Finished(delivery, settlement, self._loop.time() - begun))
+
+    def _deliver(self) -> None:
+        batch, self._finished = self._finished, []
+        self._finish(batch)

@@ -1,0 +1,238 @@
+"""Functions in processes of their own: for work that keeps a processor busy, and that must be stoppable by force."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from mainspring.worker.delivery import Delivery, Finish, Finished
+from mainspring.worker.executors.frames import (
+    Begun,
+    Ended,
+    Halt,
+    Progress,
+    Run,
+    ToChild,
+    Told,
+    Unframer,
+    decode_to_parent,
+    frame,
+)
+from mainspring.worker.performance import Settlement, failure, stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STOP_GRACE: Final = 5.0
+"""Seconds that a cancelled function has to stop by itself before its process is killed."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ProcessExecutor:
+    """Runs each delivery in one of at most ``limit`` processes, which import the App that ``selector`` names.
+
+    A process lives on for the next job; one that has grown beyond ``max_rss`` bytes, or was killed, is replaced when it
+    is needed.
+    """
+
+    def __init__(self, limit: int, selector: str | None, finish: Finish, *, max_rss: int | None = None) -> None:
+        self._limit = limit
+        self._selector = selector
+        self._finish = finish
+        self._max_rss = max_rss
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[_Child] = []
+        self._busy: dict[Delivery, _Child] = {}
+        self._waiting: deque[Delivery] = deque()
+        self._ends: set[asyncio.Task[None]] = set()
+
+    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - threads need to know
+        """Hand deliveries to idle processes, or start some."""
+        self._waiting.extend(deliveries)
+        while self._waiting and (self._idle or len(self._busy) < self._limit):
+            delivery = self._waiting.popleft()
+            try:
+                child = self._idle.pop() if self._idle else self._spawn()
+            except OSError as error:
+                self._report(delivery, failure("ProcessDied", f"no process could be started: {error}"), 0)
+                continue
+            self._busy[delivery] = child
+            child.run(delivery)
+
+    def stop(self, delivery: Delivery, *, at_once: bool) -> None:
+        """Ask the function to stop, and kill its process: at once, or where it has not stopped after a grace."""
+        child = self._busy.get(delivery)
+        if child is None:
+            if delivery in self._waiting:
+                self._waiting.remove(delivery)
+                self._report(delivery, stopped(delivery.job), 0)
+        elif at_once:
+            child.kill()
+        else:
+            child.send(Halt(delivery.job.stop_reason or ""))
+            child.reaper = self._loop.call_later(STOP_GRACE, child.kill)
+
+    async def close(self) -> None:
+        """Kill all processes, and wait until they are gone."""
+        for child in [*self._idle, *self._busy.values()]:
+            child.kill()
+        while self._ends or self._busy or self._idle:
+            if self._ends:
+                await asyncio.wait(self._ends)
+            else:
+                await asyncio.sleep(0.01)  # the ends of their pipes are on their way
+
+    def _spawn(self) -> _Child:
+        if self._selector is None:
+            raise FileNotFoundError("this App was not loaded from a file or module that a process could import")
+        ours, theirs = socket.socketpair()
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [sys.executable, "-m", "mainspring.worker.executors.child", str(theirs.fileno()), str(os.getpid()),
+                 self._selector],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return _Child(self, process, ours)
+
+    # What the children tell.
+
+    def ended(self, child: _Child, message: Ended) -> None:
+        """A function has returned or raised."""
+        delivery, seconds = child.done()
+        if delivery is None:
+            return
+        del self._busy[delivery]
+        if self._max_rss is not None and message.memory > self._max_rss:
+            child.kill()
+        else:
+            self._idle.append(child)
+        self._report(delivery, Settlement(message.outcome, message.detail, message.data), seconds)
+
+    def died(self, child: _Child, error: str) -> None:
+        """A process has ended, or closes its pipe and will be killed."""
+        if child in self._idle:
+            self._idle.remove(child)
+        delivery, seconds = child.done()
+        end = self._loop.create_task(self._bury(child, delivery, error, seconds))
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
+
+    async def _bury(self, child: _Child, delivery: Delivery | None, error: str, seconds: float) -> None:
+        code = await asyncio.to_thread(child.wait)
+        if delivery is None:
+            return
+        del self._busy[delivery]
+        if delivery.job.cancel_requested and child.killed:
+            settlement = stopped(delivery.job)
+        else:
+            settlement = failure("ProcessDied", error or f"the job's process {_cause(code)}")
+        self._report(delivery, settlement, seconds)
+
+    def _report(self, delivery: Delivery, settlement: Settlement, seconds: float) -> None:
+        self._loop.call_soon(self._finish, [Finished(delivery, settlement, seconds)])
+        if self._waiting:
+            self.start([], brief=False)
+
+
+class _Child(asyncio.Protocol):
+    """One process, as its worker sees it."""
+
+    def __init__(self, executor: ProcessExecutor, process: subprocess.Popen[bytes], pipe: socket.socket) -> None:
+        self._executor = executor
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._delivery: Delivery | None = None
+        self._begun = 0.0
+        self._error = ""
+        self.killed = False
+        self.reaper: asyncio.TimerHandle | None = None
+        self._connecting = self._loop.create_task(self._connect(pipe))
+
+    async def _connect(self, pipe: socket.socket) -> None:
+        await self._loop.create_connection(lambda: self, sock=pipe)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.writelines(self._unsent)
+        self._unsent = []
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._unframer.feed(data):
+            message = decode_to_parent(body)
+            delivery = self._delivery
+            match message:
+                case Ended():
+                    self._executor.ended(self, message)
+                case Progress() if delivery is not None:
+                    delivery.job.progress(message.done, message.total)
+                case Told() if delivery is not None:
+                    (delivery.job.warning if message.warning else delivery.job.data)(message.data)
+                case Begun():
+                    self._error = message.error
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the process's end says more
+        self._executor.died(self, self._error)
+
+    def run(self, delivery: Delivery) -> None:
+        """Give the process a job."""
+        self._delivery = delivery
+        self._begun = self._loop.time()
+        handle, unique, info = delivery.job.raw
+        self.send(Run(delivery.function.name, handle, unique, info, delivery.payload))
+
+    def send(self, message: ToChild) -> None:
+        """Write one message."""
+        if self._transport is None:
+            self._unsent.append(frame(message))
+        else:
+            self._transport.write(frame(message))
+
+    def done(self) -> tuple[Delivery | None, float]:
+        """Return the job that the process had, with the seconds that it took, and have none."""
+        delivery, self._delivery = self._delivery, None
+        if self.reaper is not None:
+            self.reaper.cancel()
+            self.reaper = None
+        return delivery, self._loop.time() - self._begun
+
+    def kill(self) -> None:
+        """End the process by force; ``died`` follows."""
+        self.killed = True
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Wait for the process to end and return its code; one that only closed its pipe is killed after a while."""
+        try:
+            return self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"ended by itself with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = "; the system may have been out of memory" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"

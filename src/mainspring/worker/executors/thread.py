@@ -1,0 +1,100 @@
+"""Plain functions, in threads.
+
+To hand a job to a thread and its outcome back costs more than a short function does. So jobs are handed over in
+batches, a thread takes the next one itself, and all outcomes that have gathered go back in one call to the loop. While
+functions are brief, one thread is woken for a batch instead of one for each job: under the interpreter's lock the others
+would only get into its way. Should it be held up, a timer wakes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from contextvars import Context
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from mainspring.worker.delivery import Delivery, Finish, Finished
+from mainspring.worker.performance import perform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESCUE_AFTER: Final = 0.002
+
+
+class ThreadExecutor:
+    """Runs functions in at most ``threads`` threads, which start when they are needed."""
+
+    def __init__(self, threads: int, finish: Finish) -> None:
+        self._limit = threads
+        self._finish = finish
+        self._loop = asyncio.get_running_loop()
+        self._todo: deque[Delivery] = deque()
+        self._wake_ups: SimpleQueue[bool] = SimpleQueue()
+        self._finished: deque[Finished] = deque()
+        self._told = False
+        self._started = 0
+        self._rescue: asyncio.TimerHandle | None = None
+
+    def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:
+        """Hand deliveries to the threads."""
+        self._todo.extend(deliveries)
+        if brief:
+            self._wake(1)
+            if len(deliveries) > 1 and self._rescue is None:
+                self._rescue = self._loop.call_later(RESCUE_AFTER, self._wake_more)
+        else:
+            self._wake(len(deliveries))
+
+    def stop(self, delivery: Delivery, *, at_once: bool) -> None:
+        """Do nothing: a thread can only be asked, and the job has been."""
+
+    async def close(self) -> None:
+        """Let the threads end when they have finished what they run."""
+        if self._rescue is not None:
+            self._rescue.cancel()
+        for _ in range(self._started):
+            self._wake_ups.put(False)
+
+    def _wake_more(self) -> None:
+        self._rescue = None
+        if self._todo:
+            self._wake(len(self._todo))
+
+    def _wake(self, count: int) -> None:
+        for _ in range(min(count, self._limit)):
+            self._wake_ups.put(True)
+        # A thread for each job that may run at once, though one may be free: it costs once, and little.
+        while self._started < self._limit and self._started < count + self._wake_ups.qsize():
+            self._started += 1
+            threading.Thread(target=self._work, name=f"mainspring-task-{self._started}", daemon=True).start()
+
+    def _work(self) -> None:
+        take, clock, finished = self._todo.popleft, time.perf_counter, self._finished
+        while self._wake_ups.get():
+            while True:
+                try:
+                    delivery = take()
+                except IndexError:
+                    break
+                begun = clock()
+                # A fresh context: what one job sets, the next on this thread must not see.
+                settlement = Context().run(perform, delivery.function, delivery.payload, delivery.job)
+                finished.append(Finished(delivery, settlement, clock() - begun))
+                if not self._told:
+                    self._told = True
+                    try:
+                        self._loop.call_soon_threadsafe(self._deliver)
+                    except RuntimeError:
+                        return  # the loop is closed: the worker did not wait for this job
+
+    def _deliver(self) -> None:
+        self._told = False  # before looking: what comes from now on calls again
+        batch: list[Finished] = []
+        while self._finished:
+            batch.append(self._finished.popleft())
+        if batch:
+            self._finish(batch)

@@ -1,0 +1,185 @@
+"""A worker's connection to one server: made, kept up, and made again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+
+import structlog
+
+from mainspring.client.patience import CONNECT_TIMEOUT, delays
+from mainspring.client.sockets import tune
+from mainspring.errors import ServerError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.client.addresses import Address
+    from mainspring.worker.delivery import Delivery
+    from mainspring.worker.session import Event, Key, WorkerSession
+
+MAX_UNANSWERED_BEATS: Final = 3
+
+Connector: TypeAlias = "Callable[[Callable[[], asyncio.Protocol]], Awaitable[Any]]"
+"""Connects a protocol, as ``loop.create_connection`` does; raises OSError.  It is called again for each reconnect."""
+
+_log = structlog.get_logger(__name__)
+
+
+def tcp(address: Address, tls: ssl.SSLContext | None = None) -> Connector:
+    """Return what connects to an address."""
+
+    async def connect(factory: Callable[[], asyncio.Protocol]) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(factory, address.host, address.port, ssl=tls)
+
+    return connect
+
+
+class Owner(Protocol):
+    """Whom a link tells."""
+
+    def agreed(self, link: Link) -> None:
+        """The server is ready for READY."""
+
+    def received(self, link: Link, events: Sequence[Event]) -> None:
+        """Something has come."""
+
+    def lost(self, link: Link, keys: set[Key]) -> None:
+        """The connection has ended, and these deliveries with it."""
+
+
+class Link:
+    """One server of a worker; ``name`` is for people."""
+
+    def __init__(self, name: str, connect: Connector, session: WorkerSession, owner: Owner) -> None:
+        self.name = name
+        self.session = session
+        self.held: dict[Key, Delivery] = {}  # what came from this server and is not finished
+        self._connect = connect
+        self._owner = owner
+        self._wire: _Wire | None = None
+        self._flushing = False
+        self.refusal: ServerError | None = None
+
+    async def keep(self) -> None:
+        """Stay connected until cancelled.  Raises ServerError where the server does not speak the extension."""
+        waits = delays()
+        unreachable = False
+        while True:
+            wire = _Wire(self)
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await self._connect(lambda wire=wire: wire)  # type: ignore[misc] # binds this round's
+                    await wire.agreed.wait()
+            except (OSError, TimeoutError) as error:
+                wire.abort()
+                if not unreachable:
+                    unreachable = True
+                    _log.warning("server cannot be reached", server=self.name, error=str(error) or "timed out")
+            else:
+                if self.session.agreed:
+                    _log.info("connected", server=self.name)
+                    unreachable = False
+                    waits = delays()
+                await wire.ended.wait()
+                if self.refusal is not None:
+                    raise self.refusal
+            await asyncio.sleep(next(waits))
+
+    def flush(self) -> None:
+        """Write what the session has, at the end of this turn of the loop."""
+        if not self._flushing and self._wire is not None and self.session.has_output:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._wire is not None and self.session.has_output:
+            self._wire.write(self.session.take_output())
+
+    def check(self) -> None:
+        """Give up a connection whose server has not answered several heartbeats."""
+        if self.session.unanswered_beats > MAX_UNANSWERED_BEATS and self._wire is not None:
+            _log.warning("server is silent", server=self.name)
+            self._wire.abort()
+
+    async def close(self) -> None:
+        """Write what is left and end the connection."""
+        if self._wire is not None:
+            self._flush()
+            self._wire.close()
+            await self._wire.ended.wait()
+
+    # What the wire tells.
+
+    def begun(self, wire: _Wire) -> None:
+        """A connection stands."""
+        self._wire = wire
+        self.session.connected()
+        self._flush()
+
+    def received(self, wire: _Wire, data: bytes) -> None:
+        """Bytes have come."""
+        if wire is not self._wire:
+            return
+        was_agreed = self.session.agreed
+        try:
+            events = self.session.receive(data)
+        except ServerError as error:
+            self.refusal = error
+            wire.abort()
+            return
+        if self.session.agreed and not was_agreed:
+            wire.agreed.set()
+            self._owner.agreed(self)
+        self._owner.received(self, events)  # even without any: settlements may have been acknowledged
+        self.flush()
+
+    def ended(self, wire: _Wire, error: Exception | None) -> None:
+        """A connection has ended."""
+        if wire is not self._wire:
+            return
+        self._wire = None
+        if self.session.agreed:
+            _log.warning("connection ended", server=self.name, error=str(error) if error else None)
+        self._owner.lost(self, self.session.disconnected())
+
+
+class _Wire(asyncio.Protocol):
+    """One connection of a link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self.agreed = asyncio.Event()  # or ended before
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        tune(transport.get_extra_info("socket"))
+        self._link.begun(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.received(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.ended(self, exc)
+        self.agreed.set()
+        self.ended.set()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; the transport keeps what the kernel does not take."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End the connection after what was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,118 @@
+"""One run of a function: payload in, settlement out, whatever it raises."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from mainspring.client.payload import encode_result
+from mainspring.errors import PayloadError
+from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
+
+if TYPE_CHECKING:
+    from mainspring.worker.registry import Function
+
+MAX_MESSAGE: Final = 4_096
+MAX_TRACEBACK: Final = 16_384
+_HERE: Final = __file__
+
+
+class Settlement(NamedTuple):
+    """How a delivery ends: the protocol's outcome, its detail as JSON or empty, and the result."""
+
+    outcome: bytes
+    detail: bytes
+    data: bytes
+
+
+RELEASED: Final = Settlement(b"released", b"", b"")
+CANCELLED: Final = Settlement(b"cancelled", b"", b"")
+
+
+def stopped(job: CurrentJob) -> Settlement:
+    """Return what a job settles with that stopped because it was asked to."""
+    return RELEASED if job.stop_reason == "drain" else CANCELLED
+
+
+def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+    """Run a function in this thread.  Raises nothing."""
+    running_job.set(job)
+    try:
+        args, kwargs = function.signature.decode(payload)
+    except PayloadError as error:
+        return failed(error, final=True)
+    try:
+        result = function.call(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome, SystemExit too
+        return raised(function, error, job)
+    return _returned(result)
+
+
+async def perform_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+    """Run a coroutine function.  Raises nothing but the loop's own stop."""
+    running_job.set(job)
+    try:
+        args, kwargs = function.signature.decode(payload)
+    except PayloadError as error:
+        return failed(error, final=True)
+    try:
+        result = await function.call(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001
+        return raised(function, error, job)
+    return _returned(result)
+
+
+def _returned(result: Any) -> Settlement:
+    try:
+        return Settlement(b"succeeded", b"", encode_result(result))
+    except PayloadError as error:
+        return failed(error, final=True)  # it would do the same again
+
+
+def raised(function: Function, error: BaseException, job: CurrentJob) -> Settlement:
+    """Return the settlement of a function that raised."""
+    if isinstance(error, Snooze):
+        return Settlement(b"snoozed", msgspec.json.encode({"delay": error.delay}), b"")
+    if isinstance(error, (JobStopped, asyncio.CancelledError)) and job.cancel_requested:
+        return stopped(job)
+    return failed(error, final=function.retry is not None and not function.retry.allows(error))
+
+
+def failed(error: BaseException, *, final: bool) -> Settlement:
+    """Return a failure with what a person needs to find its cause."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == _HERE:
+        frames = frames.tb_next
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in {"builtins", "mainspring.errors"} else _full_name(kind)
+    try:
+        message = str(error)
+        text = "".join(traceback.format_exception(kind, error, frames))
+    except Exception as worse:  # noqa: BLE001 - an error that cannot be shown is an error all the same
+        message, text = f"(the error cannot be shown: {type(worse).__name__})", ""
+    return failure(name, message, text, final=final)
+
+
+def failure(name: str, message: str, text: str | None = None, *, final: bool = False) -> Settlement:
+    """Return a failure of a given type; what is too long loses its middle."""
+    detail: dict[str, Any] = {
+        "error": {"type": name, "message": _cut(message, MAX_MESSAGE), "traceback": text and _cut(text, MAX_TRACEBACK)}
+    }
+    if final:
+        detail["final"] = True
+    return Settlement(b"failed", msgspec.json.encode(detail), b"")
+
+
+def _full_name(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _cut(text: str, limit: int) -> str:
+    # What is no text for the wire (lone surrogates, from file names) must not stop the settlement.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}\n[…]\n{text[-limit // 2 :]}"

@@ -1,0 +1,76 @@
+"""The functions that a worker runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from mainspring.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mainspring.client.options import Retry
+    from mainspring.client.payload import Signature
+
+Executor = Literal["thread", "process", "coroutine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function: how it is called, where it runs, and the defaults of its jobs (durations in seconds)."""
+
+    name: str
+    call: Callable[..., Any]
+    signature: Signature
+    executor: Executor
+    retry: Retry | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+
+    def registration(self) -> bytes:
+        """Return the options of the protocol's REGISTER; empty where there are none."""
+        options: dict[str, Any] = {}
+        if self.timeout is not None:
+            options["timeout"] = self.timeout
+        if self.heartbeat is not None:
+            options["heartbeat"] = self.heartbeat
+        if self.retry is not None:
+            options["retry"] = self.retry.wire()
+        return msgspec.json.encode(options) if options else b""
+
+
+@dataclass(slots=True)
+class Registry:
+    """Functions by name."""
+
+    _functions: dict[str, Function] = field(default_factory=dict)
+
+    def add(self, function: Function) -> None:
+        """Add a function.  Raises UsageError where its name is taken or cannot be one."""
+        name = function.name
+        if not name or "\0" in name or len(name.encode()) > 512:
+            raise UsageError(f"{name!r} is no name for a function: use 1 to 512 bytes without NUL")
+        taken = self._functions.get(name)
+        if taken is not None:
+            raise UsageError(
+                f"two tasks are named {name!r} ({_place(taken.call)} and {_place(function.call)}): "
+                "give one of them another name with @app.task(name=…)"
+            )
+        self._functions[name] = function
+
+    def get(self, name: str) -> Function | None:
+        """Return a function, None where there is none of that name."""
+        return self._functions.get(name)
+
+    def __iter__(self) -> Iterator[Function]:
+        return iter(self._functions.values())
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+
+def _place(call: Callable[..., Any]) -> str:
+    return f"{getattr(call, '__module__', '?')}.{getattr(call, '__qualname__', '?')}"

@@ -1,0 +1,102 @@
+"""Which App: ``FILE.py[:name]`` or ``module[:name]``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeGuard
+
+from mainspring.errors import SettingsError
+from mainspring.worker.registry import Registry
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class HasRegistry(Protocol):
+    """An App, as far as a worker needs to know it."""
+
+    registry: Registry
+
+
+def load(selector: str) -> HasRegistry:
+    """Import the file or module and return its App: the one named, or ``app``, or the only one.
+
+    Raises SettingsError where there is no such file, module or App, or its import fails; the cause is chained.
+    """
+    place, _, name = selector.partition(":")
+    module = _import_file(Path(place)) if place.endswith(".py") or "/" in place else _import_module(place)
+    if name:
+        found = getattr(module, name, None)
+        if not _is_app(found):
+            raise SettingsError(f"{place} has no App named {name!r}{_choices(module)}")
+        return found
+    if _is_app(found := getattr(module, "app", None)):
+        return found
+    apps = {key: value for key, value in vars(module).items() if _is_app(value)}
+    if len({id(app) for app in apps.values()}) != 1:
+        raise SettingsError(
+            f"{place} defines no App: write `app = mainspring.App()` in it"
+            if not apps
+            else f"{place} has several Apps: say which one, as {place}:NAME{_choices(module)}"
+        )
+    return next(iter(apps.values()))
+
+
+def load_registry(selector: str) -> Registry:
+    """Return the functions of the App.  Raises SettingsError."""
+    return load(selector).registry
+
+
+def _is_app(value: object) -> TypeGuard[HasRegistry]:
+    return isinstance(getattr(value, "registry", None), Registry) and not isinstance(value, type)
+
+
+def _choices(module: ModuleType) -> str:
+    names = [key for key, value in vars(module).items() if _is_app(value)]
+    return f" (there is {', '.join(names)})" if names else ""
+
+
+def _import_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        if getattr(loaded, "__file__", None) == str(path):
+            return loaded
+        name = f"_mainspring_app_{name}"  # another module has that name, such as one of the standard library
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SettingsError(f"{path} is no Python file")
+    _look_in(str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, Exception):
+            raise SettingsError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+        raise
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    _look_in(str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise SettingsError(f"there is no module {name} here or among the installed ones") from error
+        raise SettingsError(f"importing {name} failed: {error}") from error
+    except Exception as error:
+        raise SettingsError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _look_in(directory: str) -> None:
+    if directory not in sys.path:
+        sys.path.insert(0, directory)

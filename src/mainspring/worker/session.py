@@ -1,0 +1,217 @@
+"""The worker's side of the protocol extension without input and output: what runs, and what is not settled yet.
+
+A shell owns the connection, as with ``mainspring.client.session``. A settlement is kept until the server has answered
+that it is on disk, and goes out again on the next connection. What still ran when a connection ended is lost: the server
+gives it to others, and would refuse a settlement.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from mainspring.errors import ServerError
+from mainspring.wire.gearman import packets
+from mainspring.wire.gearman.connection import FATAL, Connection
+from mainspring.wire.gearman.packets import EXTENSION, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.worker.performance import Settlement
+
+MAX_BODY: Final = (1 << 32) - 1
+_ASSIGN: Final = int(Type.ASSIGN)
+_SETTLED: Final = int(Type.SETTLED)
+_SETTLE: Final = int(Type.SETTLE)
+
+Key: TypeAlias = tuple[bytes, bytes]
+"""Handle and lease: one delivery."""
+
+
+class Assigned(NamedTuple):
+    """A job was handed over."""
+
+    handle: bytes
+    lease: bytes
+    function: bytes
+    unique: bytes
+    info: bytes
+    payload: bytes
+
+
+class Stop(NamedTuple):
+    """A job is to stop: ``cancelled``, ``timeout`` or ``lost``."""
+
+    key: Key
+    reason: str
+
+
+class Refused(NamedTuple):
+    """The server answered something with an error."""
+
+    code: str
+    message: str
+
+
+Event: TypeAlias = Assigned | Stop | Refused
+
+
+class _Beaten(msgspec.Struct):
+    stop: list[tuple[str, str]] = []
+    lost: list[tuple[str, str]] = []
+
+
+_decode_beaten = msgspec.json.Decoder(_Beaten).decode
+
+
+class WorkerSession:
+    """What one worker and one server have to do with each other.  ``functions`` are names with REGISTER's options."""
+
+    def __init__(self, functions: Sequence[tuple[bytes, bytes]], name: str) -> None:
+        self._functions = functions
+        self._name = name.encode()
+        self._connection: Connection | None = None
+        self._output: list[bytes] = []
+        self._unsettled: dict[Key, bytes] = {}
+        self.agreed = False
+        self._pauses = 0
+        self._ready_since_pause = 0
+        self.credit = 0
+        self.running: set[Key] = set()
+        self.unanswered_beats = 0
+
+    # What the worker does.
+
+    def ready(self, count: int) -> None:
+        """Take so many more jobs."""
+        self.credit += count
+        self._ready_since_pause += count
+        self._output.append(packets.request(Type.READY, b"%d" % count))
+
+    def settle(self, key: Key, settlement: Settlement) -> None:
+        """End a delivery; does nothing for one that is lost."""
+        if key not in self.running:
+            return
+        self.running.remove(key)
+        frame = packets.request(_SETTLE, *key, *settlement)
+        self._unsettled[key] = frame
+        self._output.append(frame)
+
+    def drop(self, key: Key) -> None:
+        """Forget a delivery that is over already."""
+        self.running.discard(key)
+
+    def progress(self, key: Key, done: int, total: int) -> None:
+        """Tell how much of a job is done."""
+        if key in self.running:
+            self._output.append(packets.request(Type.WORK_STATUS, key[0], b"%d" % done, b"%d" % total))
+
+    def tell(self, key: Key, data: bytes, *, warning: bool) -> None:
+        """Send data or a warning to those who wait for a job."""
+        if key in self.running:
+            self._output.append(packets.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data))
+
+    def heartbeat(self) -> None:
+        """Tell that the worker lives, and with it all of its jobs."""
+        if self.agreed:
+            jobs = [[handle.decode(), lease.decode()] for handle, lease in self.running]
+            self._output.append(packets.request(Type.HEARTBEAT, msgspec.json.encode({"jobs": jobs})))
+            self.unanswered_beats += 1
+
+    def pause(self) -> None:
+        """Take back what was asked for and has not come; ``pausing`` until that is certain."""
+        if self.agreed:
+            self._pauses += 1
+            self._ready_since_pause = 0
+            self._output.append(packets.request(Type.PAUSE))
+
+    @property
+    def pausing(self) -> bool:
+        """Whether jobs may still come that were asked for before a pause."""
+        return self._pauses > 0
+
+    @property
+    def unsettled(self) -> int:
+        """The number of settlements that are not known to be on disk."""
+        return len(self._unsettled)
+
+    # What the shell tells.
+
+    def connected(self) -> None:
+        """Begin on a new connection."""
+        self._connection = Connection("client", max_body=MAX_BODY)
+        self._output = [packets.request(Type.OPTION_REQ, EXTENSION)]
+        self.agreed = False
+        self._pauses = 0
+        self.credit = 0
+        self.unanswered_beats = 0
+
+    def disconnected(self) -> set[Key]:
+        """Give up the connection; return the deliveries that are lost with it."""
+        lost, self.running = self.running, set()
+        self._connection = None
+        self._output = []
+        self.agreed = False
+        self._pauses = 0
+        self.credit = 0
+        return lost
+
+    @property
+    def has_output(self) -> bool:
+        """Whether ``take_output`` would give bytes."""
+        return bool(self._output)
+
+    def take_output(self) -> bytes:
+        """Return the bytes to be written now."""
+        output, self._output = self._output, []
+        return b"".join(output)
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take what was read.  Raises ServerError where the peer does not speak the extension."""
+        events: list[Event] = []
+        connection = self._connection
+        if connection is None:
+            return events
+        for kind, args in connection.receive(data):
+            if kind == _ASSIGN:
+                self.credit -= 1
+                self.running.add((args[0], args[1]))
+                events.append(Assigned._make(args))
+            elif kind == _SETTLED:
+                self._unsettled.pop((args[0], args[1]), None)
+            elif kind == Type.STOP:
+                events.append(Stop((args[0], args[1]), args[2].decode()))
+            elif kind == Type.BEATEN:
+                self.unanswered_beats = 0
+                events += self._beaten(args[0])
+            elif kind == Type.PAUSED:
+                self._pauses -= 1
+                if not self._pauses:
+                    self.credit = self._ready_since_pause
+            elif kind == Type.OPTION_RES:
+                self._agree(connection)
+            elif kind == Type.ERROR:
+                code, message = (part.decode("utf-8", "replace") for part in args)
+                if not self.agreed:
+                    raise ServerError(f"the server does not speak Mainspring's extension of Gearman: {message}")
+                events.append(Refused(code, message))
+            elif kind == FATAL:
+                raise ServerError(f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}")
+        return events
+
+    def _agree(self, connection: Connection) -> None:
+        connection.extended = True
+        self.agreed = True
+        self._output.append(packets.request(Type.SET_CLIENT_ID, self._name))
+        for function, options in self._functions:
+            self._output.append(packets.request(Type.REGISTER, function, options))
+        self._output += self._unsettled.values()
+
+    def _beaten(self, answer: bytes) -> list[Event]:
+        beaten = _decode_beaten(answer)
+        stops: list[Event] = []
+        for pairs, reason in ((beaten.stop, "cancelled"), (beaten.lost, "lost")):
+            stops += [Stop((handle.encode(), lease.encode()), reason) for handle, lease in pairs]
+        return stops
