@@ -1,0 +1,32 @@
+"""A clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+START = 1_700_000_000.0
+
+
+class ManualClock:
+    """Both kinds of time for tests. Wall time begins at ``start``, monotonic time at 0; only the tests move them."""
+
+    def __init__(self, start: float = START) -> None:
+        self._wall = start
+        self._monotonic = 0.0
+
+    def wall(self) -> float:
+        """Return seconds since 1970-01-01 UTC."""
+        return self._wall
+
+    def monotonic(self) -> float:
+        """Return seconds since this clock was made."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; raises ValueError where it would go back."""
+        if seconds < 0:
+            raise ValueError("time does not go back; to set the wall clock back, use step()")
+        self._wall += seconds
+        self._monotonic += seconds
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forward or back, as an administrator might: monotonic time does not notice."""
+        self._wall += seconds

@@ -1,0 +1,19 @@
+"""What every engine has to do, as tests that it has to pass. They need pytest.
+
+Make a test class of your own from ``EngineSuite`` and say how to make an engine::
+
+    class TestMyEngine(EngineSuite):
+        @pytest.fixture
+        def make(self, tmp_path: Path) -> Make:
+            return lambda: MyEngine(tmp_path / "jobs")
+
+Each call of ``make`` returns an engine, not yet opened, on the content that was committed so far; the engine before it has been
+closed, or was abandoned as if its process had been killed. ``machine`` (which needs Hypothesis) compares an engine with a model.
+"""
+
+from __future__ import annotations
+
+from mainspring.testing.conformance.driver import Make, Store
+from mainspring.testing.conformance.suite import EngineSuite
+
+__all__ = ["EngineSuite", "Make", "Store"]

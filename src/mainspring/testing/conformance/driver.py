@@ -1,0 +1,226 @@
+"""Driving an engine as a node does, one group at a time, with the outcomes as values."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import StoreError
+from mainspring.ids import NodeId, job_ids
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.counts import Counts
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.storage.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.storage.engine import Opened
+    from mainspring.storage.operation import Operation
+
+Make = Callable[[], Engine]
+"""Returns an engine, not yet opened, on what was committed so far."""
+
+PATIENCE = 60.0
+"""Seconds after which a group that was not answered counts as lost."""
+
+EVERYTHING = 1_000_000
+NOW = 1_700_000_000_000_000
+"""The time of day in these tests, in microseconds."""
+
+
+def ignore(_: object) -> None:
+    """Take the outcome of an operation that goes to the engine directly: the group's outcomes are what is looked at."""
+
+
+class Store:
+    """An engine that is open for a node."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.engine: Engine
+        self.opened: Opened
+        self.open()
+
+    # ---- the engine ----
+
+    def open(self, node: str = "n1") -> None:
+        """Open an engine on what was committed so far."""
+        self.engine = self._make()
+        self.opened = self.engine.open(NodeId(node), self._answers.put)
+        self.term = self.opened.term
+        self.new_id = job_ids(self.term)
+
+    def reopen(self, node: str = "n1") -> None:
+        """Close the engine and open the next one, under the next term."""
+        self.engine.close()
+        self.open(node)
+
+    def group(self, *operations: Operation) -> list[Any]:
+        """Commit a group and return its outcomes; raises the StoreError where it failed."""
+        answers: list[Sequence[Any] | StoreError] = []
+        self.engine.commit(operations, answers.append)
+        while not answers:
+            self._answers.get(timeout=PATIENCE)()
+        assert len(answers) == 1, "a group is answered once"
+        outcomes = answers[0]
+        if isinstance(outcomes, StoreError):
+            raise outcomes
+        assert len(outcomes) == len(operations), "each operation has its outcome"
+        return list(outcomes)
+
+    # ---- values ----
+
+    def job(
+        self,
+        function: bytes = b"f",
+        payload: bytes = b"p",
+        *,
+        unique: bytes = NO_UNIQUE,
+        priority: Priority = Priority.NORMAL,
+        state: State = State.PENDING,
+        due_us: int = 0,
+        expires_us: int = 0,
+        created_us: int = NOW,
+        options: Options | None = None,
+    ) -> Job:
+        """Return a new job; a leased one is leased to this term."""
+        return Job(
+            self.new_id(),
+            function,
+            payload,
+            unique=unique,
+            priority=int(priority),
+            state=int(state),
+            created_us=created_us,
+            due_us=due_us,
+            expires_us=expires_us,
+            options=options,
+            term=self.term if state is State.LEASED else 0,
+            input_size=len(payload),
+        )
+
+    # ---- operations, alone in a group ----
+
+    def submit(self, *jobs: Job) -> dict[int, ops.Found]:
+        """Submit in one operation."""
+        (joined,) = self.group(ops.Submit(list(jobs), ignore, ignore))
+        assert isinstance(joined, dict)
+        return joined
+
+    def submitted(self, **values: Any) -> Job:
+        """Make a job, submit it, and return it."""
+        job = self.job(**values)
+        assert self.submit(job) == {}
+        return job
+
+    def claim(self, function: bytes = b"f", limit: int = EVERYTHING) -> list[Job]:
+        """Claim jobs of one function."""
+        ((claimed,),) = self.group(ops.Claim(self.term, [ops.Want(function, limit)], ignore, ignore))
+        return list(claimed)
+
+    def leased(self, **values: Any) -> Job:
+        """Submit a job and claim it."""
+        job = self.submitted(**values)
+        (claimed,) = [one for one in self.claim(job.function) if one.id == job.id]
+        return claimed
+
+    def settle(self, *settlements: Settlement) -> set[int]:
+        """Settle in one operation."""
+        (stale,) = self.group(ops.Settle(list(settlements), ignore, ignore))
+        assert isinstance(stale, set)
+        return stale
+
+    def end(self, job: Job, event: Event = Event.SUCCEED, *, at: int = NOW, **values: Any) -> None:
+        """Settle a held job, counting the attempt."""
+        assert self.settle(Settlement(job, event, job.attempt + 1, ended_us=at, **values)) == set()
+
+    def assign(self, *jobs: Job) -> None:
+        """Record that jobs run."""
+        assert self.group(ops.Assign(list(jobs), ignore, ignore)) == [None]
+
+    def cancel(self, job_id: int, error: bytes = b"", now_us: int = NOW) -> ops.Cancelled:
+        """Cancel a job."""
+        (cancelled,) = self.group(ops.Cancel(job_id, error, now_us, ignore, ignore))
+        assert isinstance(cancelled, ops.Cancelled)
+        return cancelled
+
+    def redrive(self, job_id: int) -> ops.Redriven:
+        """Redrive a job."""
+        (redriven,) = self.group(ops.Redrive(job_id, ignore, ignore))
+        assert isinstance(redriven, ops.Redriven)
+        return redriven
+
+    def wake(self, now_us: int, limit: int = 1000) -> ops.Woken:
+        """Wake what is due."""
+        (woken,) = self.group(ops.Wake(now_us, ignore, ignore, limit))
+        assert isinstance(woken, ops.Woken)
+        return woken
+
+    def sweep(self, ended_before_us: int, dead_before_us: int, limit: int = 1000) -> int:
+        """Forget ended jobs."""
+        (forgotten,) = self.group(ops.Sweep(ended_before_us, dead_before_us, ignore, ignore, limit))
+        assert isinstance(forgotten, int)
+        return forgotten
+
+    def recover(self) -> int:
+        """Give back what other terms hold."""
+        (number,) = self.group(ops.Recover(self.term, ignore, ignore))
+        assert isinstance(number, int)
+        return number
+
+    def find(self, job_id: int) -> Job | None:
+        """Look a job up."""
+        (found,) = self.group(ops.Find([job_id], ignore, ignore))
+        assert set(found) <= {job_id}
+        job = found.get(job_id)
+        assert job is None or isinstance(job, Job)
+        return job
+
+    def present(self, job_id: int) -> Job:
+        """Look a job up that has to be there."""
+        job = self.find(job_id)
+        assert job is not None
+        return job
+
+    def state(self, job_id: int) -> State | None:
+        """Look a job's state up."""
+        job = self.find(job_id)
+        return None if job is None else State(job.state)
+
+    def find_unique(self, *keys: tuple[bytes | None, bytes]) -> list[ops.Found | None]:
+        """Look live jobs up."""
+        (found,) = self.group(ops.FindUnique(list(keys), ignore, ignore))
+        assert isinstance(found, list)
+        return found
+
+    def list(self, **which: Any) -> list[Job]:
+        """List jobs; without a limit all that match."""
+        (jobs,) = self.group(ListJobs(JobFilter(**{"limit": EVERYTHING, **which}), ignore, ignore))
+        assert isinstance(jobs, list)
+        return jobs
+
+    def counts(self) -> dict[tuple[bytes, int, int], int]:
+        """Read the counts, and check that they are what counting finds."""
+        counts, jobs = self.group(ops.Count(ignore, ignore), ListJobs(JobFilter(limit=EVERYTHING), ignore, ignore))
+        recount = Counts()
+        for job in jobs:
+            recount.add(job.function, job.state, job.priority)
+        assert counts == recount, "the counts are those of the jobs"
+        assert isinstance(counts, dict)
+        return counts
+
+
+def again(job: Job) -> Settlement:
+    """Give a held job back without counting the delivery."""
+    return Settlement(job, Event.RELEASE, job.attempt)
+
+
+def done(job: Job, result: bytes = b"r", now_us: int = NOW) -> Settlement:
+    """Settle a held job as succeeded."""
+    return rules.succeeded(job, result, now_us - 1, now_us)

@@ -1,0 +1,89 @@
+"""Opening, terms, groups that fail, and what is there after a new start."""
+
+# ruff: noqa: D102 - the tests' names say it
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.errors import StoreError
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Options, State
+from mainspring.jobs.rules import Event
+from mainspring.testing.conformance.driver import NOW, Make, Store, done, ignore
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from mainspring.storage.engine import Engine
+
+
+class Lifetime:
+    """Tests of an engine's own promises."""
+
+    def test_every_opening_is_a_term_of_its_own(self, store: Store) -> None:
+        terms, ids = [store.term], [store.new_id()]
+        for node in ("n2", "n1", "n1"):
+            store.reopen(node)
+            terms.append(store.term)
+            ids.append(store.new_id())
+        assert sorted(set(terms)) == terms
+        assert sorted(set(ids)) == ids
+        assert [job_id // TERM_SPAN for job_id in ids] == terms
+        nodes = store.opened.nodes
+        assert [nodes[term] for term in terms] == ["n1", "n2", "n1", "n1"]
+
+    def test_terms_are_not_used_again_where_nothing_was_done(self, make: Make) -> None:
+        store = Store(make)
+        first = store.term
+        store.reopen()
+        second = store.term
+        store.reopen()
+        assert first < second < store.term
+        store.engine.close()
+
+    def test_everything_is_there_after_a_new_start(self, store: Store) -> None:
+        options = Options(timeout=1.0, keep_unique=5.0)
+        store.end(store.leased(unique=b"u", options=options), result=b"r")
+        store.end(store.leased(), Event.FAIL, error=b"{}")
+        store.submit(store.job(state=State.SCHEDULED, due_us=NOW + 5), store.job(b"g", expires_us=NOW + 7))
+        held = store.leased(function=b"h", unique=b"v")
+        before = (store.list(), store.counts(), store.find_unique((None, b"v")))
+        store.reopen()
+        assert (store.list(), store.counts(), store.find_unique((None, b"v"))) == before
+        assert store.state(held.id) is State.LEASED
+        assert store.wake(NOW).next_us == NOW + 5
+        again = store.job(unique=b"u", options=options)
+        assert list(store.submit(again)) == [again.id]
+
+    def test_an_engine_can_be_closed_twice(self, make: Make) -> None:
+        store = Store(make)
+        store.engine.close()
+        store.engine.close()
+
+    def test_a_group_that_fails_leaves_nothing(self, store: Store) -> None:
+        held, waiting = store.leased(), store.submitted(function=b"w")
+        store.submitted(function=b"d", state=State.SCHEDULED, due_us=NOW)
+        before = (store.list(), store.counts(), store.present(held.id))
+        with self.spoiled(store.engine), pytest.raises(StoreError):
+            store.group(
+                ops.Submit([store.job(b"new", b"x" * 100_000, unique=b"u") for _ in range(50)], ignore, ignore),
+                ops.Settle([done(held, b"y" * 100_000)], ignore, ignore),
+                ops.Cancel(waiting.id, b"", NOW, ignore, ignore),
+                ops.Wake(NOW, ignore, ignore),
+                ops.Submit([store.job(b"new", b"x" * 100_000) for _ in range(50)], ignore, ignore),
+                ops.Claim(store.term, [ops.Want(b"new", 5)], ignore, ignore),
+            )
+        assert (store.list(), store.counts(), store.present(held.id)) == before
+        # The next group is whole again, also where the one before had named a function for the first time.
+        new = store.leased(function=b"new", unique=b"u")
+        assert new.function == b"new"
+        store.end(held)
+        store.end(new)
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        """Return a context in which the engine's groups fail, all or those that need much space."""
+        del engine
+        pytest.skip("nothing can be spoiled in this engine")

@@ -1,0 +1,103 @@
+"""Find, FindUnique, Count and ListJobs."""
+
+# ruff: noqa: D102 - the tests' names say it
+from __future__ import annotations
+
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Priority, State
+from mainspring.jobs.rules import Event
+from mainspring.testing.conformance.driver import NOW, Store, done, ignore
+
+
+class Reading:
+    """Tests of what only reads."""
+
+    def test_jobs_are_found_by_id(self, store: Store) -> None:
+        jobs = [store.submitted() for _ in range(3)]
+        ids = [jobs[2].id, 1, jobs[0].id, 10**19 - 1, 2**63, -1]
+        (found,) = store.group(ops.Find(ids, ignore, ignore))
+        assert {job_id: job.id for job_id, job in found.items()} == {job.id: job.id for job in (jobs[0], jobs[2])}
+
+    def test_a_search_sees_its_group(self, store: Store) -> None:
+        job, held = store.job(unique=b"u"), store.leased()
+        find, unique, count, _, _ = store.group(
+            ops.Find([job.id, held.id], ignore, ignore),
+            ops.FindUnique([(b"f", b"u")], ignore, ignore),
+            ops.Count(ignore, ignore),
+            ops.Submit([job], ignore, ignore),
+            ops.Settle([done(held)], ignore, ignore),
+        )
+        assert {one.id: one.state for one in find.values()} == {job.id: State.PENDING, held.id: State.SUCCEEDED}
+        assert unique == [(job.id, State.PENDING, 0)]
+        assert count == {(b"f", State.PENDING, Priority.NORMAL): 1, (b"f", State.SUCCEEDED, Priority.NORMAL): 1}
+
+    def test_live_jobs_are_found_by_unique(self, store: Store) -> None:
+        first, second = store.submitted(unique=b"u"), store.submitted(function=b"g", unique=b"v")
+        keys = [(b"g", b"v"), (b"g", b"u"), (b"f", b"u"), (b"unknown", b"u"), (None, b"v"), (None, b"w")]
+        found = store.find_unique(*keys)
+        assert [one and one.id for one in found] == [second.id, None, first.id, None, second.id, None]
+
+    def test_ended_jobs_are_not_found_by_unique(self, store: Store) -> None:
+        store.end(store.leased(unique=b"u"), Event.FAIL)
+        assert store.find_unique((b"f", b"u"), (None, b"u")) == [None, None]
+
+    def test_an_empty_unique_finds_nothing(self, store: Store) -> None:
+        store.submitted()
+        assert store.find_unique((b"f", b""), (None, b"")) == [None, None]
+
+    def test_held_jobs_are_counted_as_leased(self, store: Store) -> None:
+        store.assign(store.leased(priority=Priority.HIGH))
+        assert store.counts() == {(b"f", State.LEASED, Priority.HIGH): 1}
+
+    def test_counts_hold_no_zeros(self, store: Store) -> None:
+        assert store.counts() == {}
+        store.end(store.leased())
+        assert store.counts() == {(b"f", State.SUCCEEDED, Priority.NORMAL): 1}
+
+    def test_joined_jobs_are_not_counted(self, store: Store) -> None:
+        store.submit(*[store.job(unique=b"u") for _ in range(3)])
+        store.submit(*[store.job(unique=b"u") for _ in range(3)])
+        assert sum(store.counts().values()) == 1
+
+    # ---- lists ----
+
+    def test_lists_are_newest_first_and_in_pages(self, store: Store) -> None:
+        jobs = [store.submitted() for _ in range(7)]
+        ids = [job.id for job in reversed(jobs)]
+        pages, before = [], None
+        while page := store.list(limit=3, before=before):
+            pages.append([job.id for job in page])
+            before = page[-1].id
+        assert pages == [ids[:3], ids[3:6], ids[6:]]
+        assert store.list(before=10**19 - 1, limit=1)[0].id == ids[0]
+
+    def test_filters_hold_together(self, store: Store) -> None:
+        for function in (b"f", b"g"):
+            for unique in (b"u", b"v", b""):
+                store.end(store.leased(function=function, unique=unique), Event.FAIL)
+                store.end(store.leased(function=function, unique=unique))
+                store.assign(store.leased(function=function, unique=unique))
+            store.submitted(function=function)
+            store.submitted(function=function, state=State.SCHEDULED, due_us=NOW)
+            store.cancel(store.submitted(function=function).id)
+            store.leased(function=b"h")
+        everything = store.list()
+        assert len(everything) == 26
+        functions: list[bytes | None] = [None, b"f", b"h", b"unknown"]
+        uniques: list[bytes | None] = [None, b"u", b"unknown"]
+        for state in (None, *State):
+            for wanted in functions:
+                for key in uniques:
+                    expected = [
+                        job.id
+                        for job in everything
+                        if (state is None or job.state == state)
+                        and (wanted is None or job.function == wanted)
+                        and (key is None or job.unique == key)
+                    ]
+                    listed = store.list(state=state, function=wanted, unique=key)
+                    assert [job.id for job in listed] == expected
+                    # A limit may make another way to the same jobs cheaper.
+                    assert [job.id for job in store.list(state=state, function=wanted, unique=key, limit=2)] == (
+                        expected[:2]
+                    )

@@ -1,0 +1,36 @@
+"""All of it, as one class to derive from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.testing.conformance.driver import Make, Store
+from mainspring.testing.conformance.holding import Holding
+from mainspring.testing.conformance.lifetime import Lifetime
+from mainspring.testing.conformance.reading import Reading
+from mainspring.testing.conformance.submitting import Submitting
+from mainspring.testing.conformance.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class EngineSuite(Submitting, Holding, Waiting, Reading, Lifetime):
+    """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are recounted."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Return how to make an engine; a derived class says how."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, make: Make) -> Iterator[Store]:
+        """Give a test an open store."""
+        store = Store(make)
+        try:
+            yield store
+            store.counts()
+        finally:
+            store.engine.close()

@@ -1,0 +1,57 @@
+"""Every engine passes the same suite."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.testing.conformance import EngineSuite, Make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from mainspring.storage.engine import Engine
+
+
+class TestMemory(EngineSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        engine = MemoryEngine()
+        return lambda: engine
+
+
+@contextmanager
+def out_of_pages(engine: Engine) -> Iterator[None]:
+    """A file that may not grow: as good as a full disk, for this file only."""
+    assert isinstance(engine, SqliteEngine)
+    connection = engine._connection
+    assert connection is not None
+    ((pages,),) = connection.execute("PRAGMA page_count")
+    connection.execute(f"PRAGMA max_page_count={pages + 100}").fetchall()
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA max_page_count=1000000000").fetchall()
+
+
+class TestSqlite(EngineSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: SqliteEngine(tmp_path / "jobs.db")
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return out_of_pages(engine)
+
+
+class TestSqliteThread(TestSqlite):
+    """The same with every group in the engine's thread."""
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
