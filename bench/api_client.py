@@ -1,9 +1,9 @@
 """A program that uses the Python API as anyone would, and prints one line of JSON with what it took.
 
-    python api_client.py bulk|e2e|latency JOBS      (the server is in MAINSPRING_SERVER)
+    python api_client.py bulk|e2e|results|latency JOBS      (the server is in MAINSPRING_SERVER)
 
-`bulk`: submit_many until all are acknowledged. `e2e`: the same beside a worker, until the server has no job left. `latency`:
-from submit to result, one after the other.
+`bulk`: submit_many until all are acknowledged. `e2e`: the same beside a worker, until the server has no job left.
+`results`: the same until every result has been fetched. `latency`: from submit to result, one after the other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from typing import Any
 
 from admin import connect, counts
-from noop_app import noop
+from noop_app import app, noop
 
 TIMEOUT = 60.0
 
 
 def bulk(jobs: int) -> dict[str, Any]:
     started_at = time.perf_counter()
-    accepted = sum(1 for _ in noop.submit_many(() for _ in range(jobs)))
+    accepted = len(noop.submit_many(() for _ in range(jobs)))
     seconds = time.perf_counter() - started_at
     assert accepted == jobs, f"{accepted} of {jobs} jobs were accepted"
     return {"seconds": seconds, "rate": jobs / seconds}
@@ -32,7 +32,7 @@ def bulk(jobs: int) -> dict[str, Any]:
 def e2e(jobs: int) -> dict[str, Any]:
     with connect() as server:
         started_at = time.perf_counter()
-        submitted = list(noop.submit_many(() for _ in range(jobs)))
+        submitted = noop.submit_many(() for _ in range(jobs))
         submit_seconds = time.perf_counter() - started_at
         while counts(server, "noop").jobs:
             if time.perf_counter() - started_at > TIMEOUT:
@@ -42,6 +42,15 @@ def e2e(jobs: int) -> dict[str, Any]:
     for job in submitted[:: max(1, jobs // 100)]:
         assert job.result(timeout=TIMEOUT) is None, "a job has no result of its own"
     return {"seconds": seconds, "rate": jobs / seconds, "submit_rate": jobs / submit_seconds}
+
+
+def results(jobs: int) -> dict[str, Any]:
+    started_at = time.perf_counter()
+    submitted = noop.submit_many(() for _ in range(jobs))
+    fetched = sum(result is None for result in app.results(submitted, timeout=TIMEOUT))
+    seconds = time.perf_counter() - started_at
+    assert fetched == jobs, f"{fetched} of {jobs} results came"
+    return {"seconds": seconds, "rate": jobs / seconds}
 
 
 def latency(jobs: int) -> dict[str, Any]:
@@ -58,7 +67,7 @@ def latency(jobs: int) -> dict[str, Any]:
 
 def main() -> None:
     mode, jobs = sys.argv[1], int(sys.argv[2])
-    figures = {"bulk": bulk, "e2e": e2e, "latency": latency}[mode](jobs)
+    figures = {"bulk": bulk, "e2e": e2e, "results": results, "latency": latency}[mode](jobs)
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"mode": mode, "jobs": jobs, **figures, "client_cpu_s": used.ru_utime + used.ru_stime}))
 

@@ -39,6 +39,13 @@ def cells(sqlite: Contestant) -> list[Cell]:
             at_least=10_000,
         ),
         Cell(
+            key="api-results",
+            measure="the same until the client has every result",
+            required="",
+            unit="jobs/s",
+            sides=(Side("mainspring sqlite", sqlite, until_results),),
+        ),
+        Cell(
             key="api-bulk",
             measure="Python API: bulk submit",
             required="30,000/s",
@@ -59,9 +66,19 @@ def cells(sqlite: Contestant) -> list[Cell]:
 
 def end_to_end(server: Server, scale: Scale) -> Run:
     """Jobs a second from the first submit until the server has settled the last."""
+    return _beside_a_worker(server, "e2e", scale)
+
+
+def until_results(server: Server, scale: Scale) -> Run:
+    """Jobs a second from the first submit until the client has the last result."""
+    return _beside_a_worker(server, "results", scale)
+
+
+def _beside_a_worker(server: Server, mode: str, scale: Scale) -> Run:
     with _worker(server) as worker:
-        details = _client(server, "e2e", scale.count(50_000, 2_000))
-        return Run(details["rate"], {**details, "worker_cpu_s": _cpu_seconds(worker)})
+        cpu_before = _cpu_seconds(worker)
+        details = _client(server, mode, scale.count(50_000, 2_000))
+        return Run(details["rate"], {**details, "worker_cpu_s": _cpu_seconds(worker) - cpu_before})
 
 
 def bulk_submit(server: Server, scale: Scale) -> Run:
