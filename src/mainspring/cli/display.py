@@ -30,8 +30,10 @@ def printable(value: object) -> str:
     """Write a value in one line: nothing as ``-``, control characters as escapes."""
     if value is None or value == "":
         return "-"
-    if isinstance(value, dict):
+    if isinstance(value, dict) and "message" in value:
         value = ": ".join(str(part) for key in ("type", "message") if (part := value.get(key)))
+    elif isinstance(value, dict):
+        value = " ".join(f"{key}={part}" for key, part in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

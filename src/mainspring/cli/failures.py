@@ -26,7 +26,6 @@ from mainspring.errors import (
     ServerError,
     StoreBusyError,
     StoreCorruptError,
-    StoreError,
     StoreForeignError,
     StoreFullError,
     UsageError,
@@ -59,12 +58,16 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 _ADVICE: tuple[tuple[type[BaseException], str], ...] = (
-    (ConnectionLostError, "start one with: mainspring serve, or name it with --server or MAINSPRING_SERVER"),
     (StoreFullError, "free some space and start again; nothing that was accepted is lost"),
     (StoreBusyError, "stop the other node, or give this one another --store"),
     (StoreCorruptError, "restore a backup (mainspring backup makes them), or start with another --store"),
     (StoreForeignError, "give another --store"),
 )
+
+_ADVICE_SIGNS = ("; ", "--store", "mainspring import")
+"""Whoever raised the error has said already what to do."""
+
+_NO_SERVER_ADVICE = "start one with: mainspring serve, or name it with --server or MAINSPRING_SERVER"
 
 _SYSTEM = {
     errno.EACCES: "permission denied; run as a user who may, or change the file's rights",
@@ -88,15 +91,12 @@ def explain(error: BaseException) -> str:
         reason = _SYSTEM.get(error.errno or 0, error.strerror or str(error) or type(error).__name__)
         return f"{error.filename}: {reason}" if error.filename else reason
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ConnectionLostError):
+        return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") else text
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), None)
-    if advice is None or "; " in text or _mentions_cure(error, text):
+    if advice is None or any(sign in text for sign in _ADVICE_SIGNS):
         return text
     return f"{text}; {advice}"
-
-
-def _mentions_cure(error: BaseException, text: str) -> bool:
-    """Tell whether whoever raised the error said already what to do."""
-    return isinstance(error, StoreError) and (": " in text.rpartition("mainspring ")[2] or "--store" in text)
 
 
 def complain(text: str, *, stream: TextIO | None = None) -> None:

@@ -18,7 +18,6 @@ from mainspring.cli.gearmand_options import (
     read_config_file,
 )
 from mainspring.cli.node import run_node
-from mainspring.cli.version import version
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
 from mainspring.server.addresses import TcpAddress
@@ -34,6 +33,7 @@ from mainspring.server.settings import (
     default_node_name,
     parse_store,
 )
+from mainspring.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,7 +24,7 @@ from mainspring.cli.failures import (
 from mainspring.cli.gearmand import gearmand
 from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
 from mainspring.cli.manual import ManualPage
-from mainspring.cli.version import version
+from mainspring.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.cli.failures import EXPECTED, complain, exit_code, explain
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.logs import start_logging
 from mainspring.server.process import Detachment, PidFile, raise_limits, switch_user
 
 if TYPE_CHECKING:
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from mainspring.server.build import Listening
     from mainspring.server.settings import ServerSettings
 
+Ready: TypeAlias = "Callable[[Sequence[Listening]], None]"
+"""Told once, on the loop's thread, when the ports are open."""
 
-def run_node(settings: ServerSettings, *, started: Callable[[Sequence[Listening]], None] | None = None) -> int:
-    """Run a node until a signal ends it; return the exit code.
+Main: TypeAlias = "Callable[[ServerSettings, Ready], Coroutine[object, object, int]]"
 
-    ``started`` is called on the loop's thread once the ports are open. Raises what `mainspring.cli.failures` explains.
+
+def run_node(settings: ServerSettings, main: Main | None = None) -> int:
+    """Run a node, or a main that contains one, until a signal ends it; return the exit code.
+
+    Raises what `mainspring.cli.failures` explains.
     """
-    from mainspring.server.build import serve  # noqa: PLC0415 - loads the whole server, which clients do not need
-
+    settings = replace(settings, store=settings.store.absolute())
     process = settings.process
     raise_limits(process.max_files, core_dumps=process.core_dumps)
     detachment = Detachment() if process.daemon else None
 
     def ready(ports: Sequence[Listening]) -> None:
         for port in ports:
-            print(f"listening {port.face} {_shown(port)}", flush=True)
-        if started is not None:
-            started(ports)
+            print(f"listening {port.face} {shown(port)}", flush=True)
         if detachment is not None:
             detachment.ready()
 
@@ -44,8 +46,7 @@ def run_node(settings: ServerSettings, *, started: Callable[[Sequence[Listening]
                 stack.enter_context(PidFile(process.pid_file, owner=process.user))
             if process.user is not None:
                 switch_user(process.user)
-            start_logging(settings.log)
-            return _loop(serve(settings, ready=ready))
+            return run_loop((main or _serve)(settings, ready))
     except EXPECTED as error:
         if detachment is None:
             raise
@@ -54,14 +55,19 @@ def run_node(settings: ServerSettings, *, started: Callable[[Sequence[Listening]
         return exit_code(error)
 
 
-def _shown(port: Listening) -> str:
-    if port.host.startswith("unix:"):
-        return port.host
-    return str(TcpAddress(port.host, port.port))
+async def _serve(settings: ServerSettings, ready: Ready) -> int:
+    from mainspring.server.build import serve  # noqa: PLC0415 - the whole server, which other commands do not need
+
+    return await serve(settings, ready=ready)
 
 
-def _loop(main: Coroutine[object, object, int]) -> int:
-    """Run the node on uvloop, where there is one."""
+def shown(port: Listening) -> str:
+    """Write where a port is, as clients are told."""
+    return port.host if port.host.startswith("unix:") else str(TcpAddress(port.host, port.port))
+
+
+def run_loop(main: Coroutine[object, object, int]) -> int:
+    """Run a coroutine on uvloop, where there is one."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if sys.platform != "win32":
         import uvloop  # noqa: PLC0415

@@ -1,6 +1,139 @@
 """``mainspring run``: be a node, and run workers of the tasks in a file."""
 
+from __future__ import annotations
 
-def run() -> int:
-    """Run a node and workers of the tasks in a file, in one command."""
-    return 1
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from mainspring.cli.failures import DONE
+from mainspring.cli.node import run_node, shown
+from mainspring.cli.node_options import NodeOptions
+from mainspring.cli.worker import AppSelector, WorkerOptions, supervised
+from mainspring.client.addresses import SERVER_VARIABLE
+from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
+from mainspring.worker.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.cli.node import Ready
+    from mainspring.cli.worker_process import WorkerOrder
+    from mainspring.server.build import Listening
+    from mainspring.server.settings import ServerSettings
+
+USUAL_NODE = NodeOptions()
+USUAL_WORKERS = WorkerOptions()
+
+FAREWELL: Final = 5.0
+"""Seconds for the workers to end after the node has drained; what they ran has ended or was handed back by then."""
+
+
+ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - read, not listened on
+"""Where a port is from here that is open on all of the machine's addresses."""
+
+
+def run(app: AppSelector, /, *, workers: WorkerOptions = USUAL_WORKERS, node: NodeOptions = USUAL_NODE) -> int:
+    """Run a node and workers of the tasks in a file, in one command.
+
+    All that `serve` takes is taken here, and most of what `worker` takes. Prints one line for each port when it is
+    ready, such as "listening gearman 127.0.0.1:4730". The workers end with the node.
+
+    EXAMPLES
+      mainspring run app.py
+      mainspring run app.py --store memory:// --gearman 127.0.0.1:0
+      mainspring run app.py --processes 4 --http 127.0.0.1:8080
+
+    SIGNALS
+      TERM, INT   stop: running jobs get the time of --drain, then they are handed
+                  back
+      USR1        stop once all running jobs have ended
+      HUP         open the log again and read the TLS files again
+
+    EXIT CODES
+      0 stopped by a signal, 1 it could not start or go on, 2 the file or an
+      option is wrong
+    """
+    settings = node.settings()
+    order = replace(workers.order(app, []), log_level=settings.log.level, log_format=settings.log.format)
+
+    async def main(settings: ServerSettings, ready: Ready) -> int:
+        with contextlib.ExitStack() as stack:
+            private = None
+            if not any(_is_way_in(address, settings) for address in settings.listen.gearman):
+                # The workers' own way in: no port that others could find, and no certificates.
+                directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="mainspring-"))
+                private = UnixAddress(str(Path(directory) / "workers.sock"))
+            return await _node_and_workers(settings, ready, order, workers.processes, private)
+
+    return run_node(settings, main)
+
+
+async def _node_and_workers(
+    settings: ServerSettings, ready: Ready, order: WorkerOrder, processes: int, private: UnixAddress | None
+) -> int:
+    """Run the node; once it is ready, the workers; stop the node where they cannot work.
+
+    The order at a stop: the node drains, while its workers still run jobs and settle them; then the workers end.
+    """
+    from mainspring.server.build import serve  # noqa: PLC0415 - the whole server, which other commands do not need
+
+    supervisor: Supervisor | None = None
+    working: asyncio.Task[int] | None = None
+
+    def start(ports: Sequence[Listening]) -> None:
+        nonlocal supervisor, working
+        server = str(private) if private is not None else _way_in(ports, settings)
+        os.environ[SERVER_VARIABLE] = server  # for what tasks submit themselves
+        supervisor = Supervisor(supervised(replace(order, servers=[server]), dies_with_parent=True), processes)
+        working = asyncio.create_task(supervisor.run(), name="mainspring workers")
+        working.add_done_callback(_stop_node)
+        ready([port for port in ports if private is None or shown(port) != str(private)])
+
+    if private is not None:
+        listen = dataclasses.replace(settings.listen, gearman=(*settings.listen.gearman, private))
+        settings = dataclasses.replace(settings, listen=listen)
+    code = failure = DONE
+    try:
+        code = await serve(settings, ready=start)
+    finally:
+        if supervisor is not None and working is not None:
+            working.remove_done_callback(_stop_node)
+            supervisor.stop()
+            try:
+                failure = await asyncio.wait_for(asyncio.shield(working), FAREWELL)
+            except TimeoutError:
+                supervisor.kill()
+                failure = await working
+    return code or failure
+
+
+def _stop_node(_working: asyncio.Task[int]) -> None:
+    """Stop this process as its user would: its workers have ended for good."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_way_in(address: Address, settings: ServerSettings) -> bool:
+    """Tell whether this machine's workers can use an address without certificates."""
+    if isinstance(address, UnixAddress):
+        return True
+    return settings.listen.tls is None and (is_local(address) or address.host in ANY_ADDRESS)
+
+
+def _way_in(ports: Sequence[Listening], settings: ServerSettings) -> str:
+    """Return where the workers connect, of the ports that are open."""
+    for port in ports:
+        if port.face != "gearman":
+            continue
+        address = parse_address(shown(port))
+        if _is_way_in(address, settings):
+            host = ANY_ADDRESS.get(address.host) if isinstance(address, TcpAddress) else None
+            return shown(port) if host is None else f"{host}:{port.port}"
+    raise AssertionError("one of the addresses is a way in: that was looked at before the start")

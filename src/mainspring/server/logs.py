@@ -113,13 +113,24 @@ class SyslogSink:
         """Do nothing."""
 
 
+_sinks: list[LogSink] = []
+"""The sink in use: logging is one for the process, in structlog too."""
+
+
+def reopen_logs() -> None:
+    """Open the log's file again, after somebody has moved it away."""
+    for sink in _sinks:
+        sink.reopen()
+
+
 def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> LogSink:
-    """Send everything that is logged from now on where the settings say, and return the sink for `LogSink.reopen`.
+    """Send everything that is logged from now on where the settings say, and return the sink.
 
     Raises SettingsError where the file cannot be opened.
     """
     stream = sys.stderr if stream is None else stream
-    sink = _sink(settings, stream)
+    sink = _open_sink(settings, stream)
+    _sinks[:] = [sink]
     threshold = logging.getLevelName(settings.level.upper())
     assert isinstance(threshold, int), settings.level
     structlog.configure(
@@ -138,7 +149,7 @@ def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> Log
     return sink
 
 
-def _sink(settings: LogSettings, stream: TextIO) -> LogSink:
+def _open_sink(settings: LogSettings, stream: TextIO) -> LogSink:
     if settings.syslog:
         return SyslogSink()
     return StreamSink(stream) if settings.file is None else FileSink(settings.file)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
@@ -45,6 +45,13 @@ class StoreSettings:
 
     cache_bytes: int = 64 * MIB
     """Memory for pages of the file."""
+
+    def absolute(self) -> StoreSettings:
+        """Return the same store, named so that it is found from any working directory."""
+        if self.path is None:
+            return self
+        path = self.path.absolute()
+        return replace(self, path=path, url=f"sqlite:///{quote(str(path))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,14 @@ def test_sqlite_stores(url, path):
     assert (settings.engine, settings.path, settings.url) == ("sqlite", path, url)
 
 
+def test_an_absolute_store_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    absolute = parse_store("sqlite:///a%20b.db").absolute()
+    assert absolute.path == tmp_path / "a b.db"
+    assert parse_store(absolute.url).path == absolute.path
+    assert parse_store("memory://").absolute().url == "memory://"
+
+
 def test_memory_store():
     assert parse_store("memory://").path is None
 

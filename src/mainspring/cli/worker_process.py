@@ -1,0 +1,130 @@
+"""One worker process: ``python -m mainspring.cli.worker_process ORDER``, where ORDER is a `WorkerOrder` as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.cli.failures import DONE, EXPECTED, complain, exit_code, explain
+from mainspring.cli.node import run_loop
+from mainspring.cli.options import ServerOptions
+from mainspring.client.addresses import parse_address
+from mainspring.errors import SettingsError
+from mainspring.server.logs import start_logging
+from mainspring.server.settings import LogFormat, LogSettings
+from mainspring.worker.link import tcp
+from mainspring.worker.mortality import die_with
+from mainspring.worker.runtime import Ending, Worker, WorkerSettings
+from mainspring.worker.selector import load_registry
+from mainspring.worker.supervisor import RECYCLED_EXIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.worker.link import Connector
+
+
+class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker process is to do."""
+
+    app: str
+    """``FILE.py[:name]`` or ``module[:name]``."""
+
+    servers: list[str]
+    """``HOST:PORT`` or ``unix:PATH``."""
+
+    concurrency: int
+    grace: float
+    """Seconds for running jobs at a stop."""
+
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    """Bytes."""
+
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    log_level: str = "info"
+    log_format: LogFormat = "auto"
+    parent: int | None = None
+    """The supervisor's process id; None: there is none."""
+
+    dies_with_parent: bool = False
+    """Killed when the parent ends, in place of stopping politely then."""
+
+    def command(self) -> list[str]:
+        """Return the command of a process that does it."""
+        return [sys.executable, "-m", "mainspring.cli.worker_process", msgspec.json.encode(self).decode()]
+
+
+def work(order: WorkerOrder) -> int:
+    """Be the worker; return the exit code.  Raises what `mainspring.cli.failures` explains."""
+    start_logging(LogSettings(level=order.log_level, format=order.log_format))
+    try:
+        registry = load_registry(order.app)
+    except SettingsError as error:
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)  # the user's own code: the place says more than our sentence
+        raise
+    settings = WorkerSettings(
+        concurrency=order.concurrency, grace=order.grace, max_jobs=order.max_jobs, max_rss=order.max_memory
+    )
+
+    async def main() -> int:
+        worker = Worker(registry, _connectors(order), settings, selector=order.app)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, worker.stop)
+        if order.parent is None:
+            loop.add_signal_handler(signal.SIGINT, worker.stop)
+        else:
+            # A terminal sends Ctrl-C to the whole group: the supervisor gets it too and tells us what to do.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ending = await worker.run()
+        return RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
+
+    return run_loop(main())
+
+
+def _connectors(order: WorkerOrder) -> dict[str, Connector]:
+    tls = ServerOptions(tls_ca=_path(order.tls_ca), tls_cert=_path(order.tls_cert), tls_key=_path(order.tls_key)).tls()
+    connectors: dict[str, Connector] = {}
+    for server in order.servers:
+        if server.startswith("unix:"):
+            connectors[server] = _unix(server.removeprefix("unix:"))
+        else:
+            connectors[server] = tcp(parse_address(server), tls)
+    return connectors
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _unix(path: str) -> Connector:
+    async def connect(factory: Callable[[], asyncio.Protocol]) -> Any:
+        return await asyncio.get_running_loop().create_unix_connection(factory, path)
+
+    return connect
+
+
+def main() -> int:
+    """Run the process that a supervisor started."""
+    order = msgspec.json.decode(sys.argv[1], type=WorkerOrder)
+    if order.parent is not None:
+        die_with(order.parent, signal.SIGKILL if order.dies_with_parent else signal.SIGTERM)
+    try:
+        return work(order)
+    except EXPECTED as error:
+        complain(f"worker {os.getpid()}: {explain(error)}")
+        return exit_code(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
