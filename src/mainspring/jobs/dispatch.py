@@ -30,6 +30,8 @@ class Dispatch:
     def __init__(self, *, round_robin: bool = False) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.workers: dict[Worker, None] = {}
+        self.limited = False
+        """Whether any function has a ``maxqueue``."""
         self._round_robin = round_robin
 
     def queue(self, name: bytes) -> FunctionQueue:

@@ -78,6 +78,9 @@ class WorkerFace(Protocol):
     def no_job(self) -> None:
         """Answer a request for a job that had to wait for the store and found nothing."""
 
+    def name(self) -> str:
+        """Return what the worker calls itself, or where it is connected from."""
+
     def stop(self, held: Held, reason: bytes) -> None:
         """Ask the worker to stop a job: ``cancelled``, ``timeout`` or ``lost``."""
 
@@ -92,6 +95,7 @@ class Worker:
         "excepted",
         "face",
         "grabbing",
+        "passed",
         "running",
         "streams",
         "turn",
@@ -114,6 +118,8 @@ class Worker:
         """By handle."""
         self.excepted: bytes | None = None
         """The job that it ended last with an exception: many libraries send a failure after it."""
+        self.passed: set[bytes] = set()
+        """Jobs that were cancelled while it ran them and it could not be told: its results are passed over."""
 
 
 class FunctionQueue:
@@ -122,6 +128,8 @@ class FunctionQueue:
     __slots__ = (
         "backlog",
         "claiming",
+        "ended",
+        "foreground",
         "inflight",
         "live",
         "maximum",
@@ -156,16 +164,35 @@ class FunctionQueue:
         """Pending jobs in the store, by priority."""
         self.live = 0
         """Stored jobs that have not ended."""
+        self.foreground = 0
+        """Jobs that are nowhere but in memory."""
         self.inflight = 0
         """Jobs on the way to the store that are leased to this node already."""
         self.claiming = False
         self.window = 0
         self.settled = 0
-        """Settlements since the window was adapted last."""
+        """Deliveries that have ended since the window was adapted last."""
+        self.ended = 0
+        """The same before that."""
         self.mean_size = 0.0
         """Mean size of payloads, in bytes."""
-        self.maximum: list[int] | None = None
+        self.maximum: tuple[int, int, int] | None = None
         """``maxqueue`` of each priority; 0 is no limit."""
+
+    def is_full(self, priority: int) -> bool:
+        """Say whether ``maxqueue`` forbids one more job of a priority."""
+        return bool(self.maximum and self.maximum[priority] and self.waiting() >= self.maximum[priority])
+
+    def total(self) -> int:
+        """Return how many jobs have not ended."""
+        return self.live + self.foreground
+
+    def waiting_by_priority(self) -> tuple[int, int, int]:
+        """Return how many jobs wait in memory and in the store, high first; looks at each job in memory."""
+        high, normal, low = (
+            sum(held.queued for held in ready) + stored for ready, stored in zip(self.ready, self.backlog, strict=True)
+        )
+        return high, normal, low
 
     def waiting(self) -> int:
         """Return how many jobs wait, in memory and in the store."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.errors import RefusedError
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import FindUnique, Found, Submit
 
@@ -257,6 +256,7 @@ class Intake:
             held.adopting = False
             held.stored = True
             held.queue.live += 1
+            held.queue.foreground -= 1
             accepted(found[job.id].id if found else job.id)
             self._continue(held)
 
@@ -273,11 +273,3 @@ class Intake:
         then, held.then = held.then, None
         for function in then or ():
             function()
-
-    def full(self, queue: FunctionQueue, priority: int) -> RefusedError | None:
-        """Say why a function takes no more jobs of a priority (``maxqueue``); None where it does."""
-        if queue.maximum is not None:
-            limit = queue.maximum[priority]
-            if limit and queue.waiting() >= limit:
-                return RefusedError("QUEUE_ERROR", "Job queue is full")
-        return None

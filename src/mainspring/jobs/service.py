@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
+from mainspring.jobs.remembered import Remembered
 from mainspring.jobs.settling import Settling, failure
 from mainspring.jobs.store import Assign, Cancel, Count, Find, FindUnique, Recover, Redrive, Sweep, Wake
 from mainspring.jobs.timers import Timers
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.hub import Hub
-    from mainspring.ids import Handles, JobId, Term
+    from mainspring.ids import Handles, Term
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
@@ -66,6 +69,7 @@ class JobService:
         self.dispatch = Dispatch(round_robin=round_robin)
         self.timers = Timers(earlier)
         self.listeners = Listeners()
+        self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
         self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit)
         self.intake = Intake(self.window, self.listeners, hub)
@@ -86,11 +90,12 @@ class JobService:
 
         def counted(counts: dict[tuple[bytes, int, int], int], recovered: int) -> None:
             for (function, state, priority), number in counts.items():
+                if State(state).ended:
+                    continue
                 queue = self.dispatch.queue(function)
+                queue.live += number
                 if state == State.PENDING:
                     queue.backlog[priority] = number
-                if state < State.SUCCEEDED:
-                    queue.live += number
             self._wake()
             ready(recovered)
 
@@ -257,6 +262,8 @@ class JobService:
 
     def _started(self, held: Held, worker: Worker) -> None:
         held.started_us = round(self.clock.wall() * 1_000_000)
+        if self.hub.active:
+            self.hub.publish(self.seen(held))
         options = held.job.options
         ability = worker.abilities.get(held.queue)
         timeout = options.timeout if options is not None else None
@@ -310,6 +317,11 @@ class JobService:
             return True
         return False
 
+    @staticmethod
+    def pass_over(worker: Worker | None, handle: bytes) -> bool:
+        """Say whether what a plain worker reports of a job is passed over, because it was cancelled while it ran."""
+        return worker is not None and handle in worker.passed
+
     # ---- progress ----
 
     def data(self, held: Held, data: bytes) -> None:
@@ -333,7 +345,7 @@ class JobService:
 
     # ---- clients ----
 
-    def wait(self, job_id: JobId, listener: Listener, unknown: Callable[[], None]) -> None:
+    def wait(self, job_id: int, listener: Listener, unknown: Callable[[], None]) -> None:
         """Tell a listener when a job has ended, at once if it has."""
         self.listeners.add(job_id, listener)
         if self.handles.of(job_id) in self.window.held:
@@ -364,7 +376,7 @@ class JobService:
         self.window.release(held)
 
     def cancel(
-        self, job_id: JobId, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
     ) -> None:
         """Cancel a job; ``done`` is told ``cancelled``, ``running`` (its worker was asked), or the state it had ended in."""
         held = self.window.held.get(self.handles.of(job_id))
@@ -396,10 +408,11 @@ class JobService:
             done("running")
             return
         self.dispatch.drop(held)
-        # A plain worker cannot be told: its result will be passed over.
+        if worker is not None:
+            worker.passed.add(held.handle)  # a plain worker cannot be told
         self.settling.cancelled(held, reason, lambda _: done("cancelled"))
 
-    def retry(self, job_id: JobId, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
+    def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
         """Put an ended, unsuccessful job back to pending."""
 
         def redriven(outcome: Redriven) -> None:
@@ -426,11 +439,25 @@ class JobService:
 
         self.commits.put(Redrive(job_id, redriven, failed))
 
-    def find(self, job_id: JobId, done: Callable[[Job | None], None], failed: Callable[[StoreError], None]) -> None:
+    @staticmethod
+    def worker_name(held: Held) -> str | None:
+        """Return the name of the worker that has a job; None where it waits."""
+        return held.worker.face.name() if held.worker is not None else None
+
+    @staticmethod
+    def seen(held: Held) -> Job:
+        """Return a job in memory as the outside sees it: running once a worker has it."""
+        if held.worker is None:
+            return held.job
+        return msgspec.structs.replace(
+            held.job, state=int(State.RUNNING), started_us=held.started_us, attempt=held.job.attempt + 1
+        )
+
+    def find(self, job_id: int, done: Callable[[Job | None], None], failed: Callable[[StoreError], None]) -> None:
         """Look a job up, wherever it is; one in memory is told as it is there."""
         held = self.window.held.get(self.handles.of(job_id))
         if held is not None:
-            done(held.job)
+            done(self.seen(held))
             return
         self.commits.put(Find([job_id], lambda jobs: done(jobs.get(job_id)), failed))
 

@@ -82,7 +82,10 @@ class Window:
     def hold(self, job: Job, *, stored: bool) -> Held:
         """Take a job into memory; the caller pushes it and serves its queue."""
         handle = self.handles.of(job.id)
-        held = self.held[handle] = Held(job, handle, self.dispatch.queue(job.function), stored=stored)
+        queue = self.dispatch.queue(job.function)
+        held = self.held[handle] = Held(job, handle, queue, stored=stored)
+        if not stored:
+            queue.foreground += 1
         return held
 
     def refill(self, queue: FunctionQueue) -> None:
@@ -222,9 +225,9 @@ class Window:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
         del self.held[held.handle]
         job = held.job
-        if not held.stored and job.unique:
-            known = self.foreground.get((job.function, job.unique))
-            if known is held:
+        if not held.stored:
+            held.queue.foreground -= 1
+            if job.unique and self.foreground.get((job.function, job.unique)) is held:
                 del self.foreground[job.function, job.unique]
         self.take_back(held)
         if held in self._suspects:
@@ -247,6 +250,7 @@ class Window:
         """Fit each function's window to what its workers got through in the last so many seconds."""
         for queue in self.dispatch.queues.values():
             rate = queue.settled / seconds
+            queue.ended += queue.settled
             queue.settled = 0
             wanted = int(rate * WINDOW_SECONDS)
             # Grows at once, shrinks slowly: a pause of the clients says little about the workers.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State  # noqa: TC001 - msgspec reads the annotation
 from mainspring.storage.operation import Operation
 
 if TYPE_CHECKING:

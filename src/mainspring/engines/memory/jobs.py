@@ -204,6 +204,7 @@ def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
             _enter(tables, job, Event.EXPIRE)
             expired.append((_copy(job), before))
             left -= 1
+    left = operation.rows
     while left and tables.due and tables.due[0][0] <= now_us:
         due_us, job_id = heapq.heappop(tables.due)
         job = tables.jobs.get(job_id)

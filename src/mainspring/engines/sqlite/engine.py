@@ -46,8 +46,17 @@ class SqliteEngine:
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 
-    def __init__(self, path: Path, *, thread_rows: int = THREAD_ROWS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: opening.Synchronous = "full",
+        cache_bytes: int = opening.CACHE_BYTES,
+        thread_rows: int = THREAD_ROWS,
+    ) -> None:
         self._path = path
+        self._synchronous = synchronous
+        self._cache_bytes = cache_bytes
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
         self._connection: apsw.Connection | None = None
@@ -81,7 +90,7 @@ class SqliteEngine:
 
     def _open(self, node: NodeId) -> Opened:
         connection = self._connection = apsw.Connection(str(self._path))
-        opening.prepare(connection, self._path)
+        opening.prepare(connection, self._path, synchronous=self._synchronous, cache_bytes=self._cache_bytes)
         cursor = connection.cursor()
         cursor.execute("BEGIN IMMEDIATE")
         ((term,),) = cursor.execute(SQL["next_term"], (node,))

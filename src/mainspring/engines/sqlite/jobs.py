@@ -44,26 +44,35 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
 
 
 def _submit_named(tx: Transaction, named: list[Job]) -> dict[int, ops.Found]:
-    joined = {}
-    fresh = []
+    joined: dict[int, ops.Found] = {}
+    fresh: list[Job] = []
     for job in named:
         kept = _kept(tx, job)
         if kept is None:
-            fresh.append((job, tx.functions.number(job.namespace, job.function)))
+            fresh.append(job)
         else:
-            joined[job.id] = kept
+            # A live job comes before one that has ended, also where it has only just been submitted.
+            _store_named(tx, fresh, joined)
+            fresh = []
+            function = tx.functions.number(job.namespace, job.function)
+            joined[job.id] = _first(tx, SQL["live"], (function, job.unique)) or kept
+    _store_named(tx, fresh, joined)
+    return joined
+
+
+def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]) -> None:
+    numbered = [(job, tx.functions.number(job.namespace, job.function)) for job in fresh]
     connection = tx.cursor.connection
     before = connection.total_changes()
-    tx.cursor.executemany(SQL["submit_unique"], [rows.submitted(job, function) for job, function in fresh])
+    tx.cursor.executemany(SQL["submit_unique"], [rows.submitted(job, function) for job, function in numbered])
     all_stored = connection.total_changes() - before == len(fresh)
-    for job, function in fresh:
+    for job, function in numbered:
         if not all_stored:
             (live,) = tx.cursor.execute(SQL["live"], (function, job.unique))
             if live[0] != job.id:
                 joined[job.id] = ops.Found(*live)
                 continue
         tx.count(function, job.state, job.priority, 1)
-    return joined
 
 
 def _kept(tx: Transaction, job: Job) -> ops.Found | None:
@@ -71,9 +80,7 @@ def _kept(tx: Transaction, job: Job) -> ops.Found | None:
     if keep is None:
         return None
     function = tx.functions.number(job.namespace, job.function)
-    kept = _first(tx, SQL["kept"], (function, job.unique, rules.kept_since(job.created_us, keep)))
-    # A live job comes before one that has ended.
-    return kept and (_first(tx, SQL["live"], (function, job.unique)) or kept)
+    return _first(tx, SQL["kept"], (function, job.unique, rules.kept_since(job.created_us, keep)))
 
 
 def _first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Found | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import apsw
 
@@ -17,12 +17,11 @@ APPLICATION_ID = 0x4D535052
 """``MSPR`` in the file's header: the file is ours."""
 
 SCHEMA_VERSION = 1
-CACHE_KIB = 48 * 1024
+CACHE_BYTES = 48 * 2**20
+Synchronous = Literal["full", "normal"]
 
 _HEADER = 100
 _SETTINGS = (
-    "synchronous=FULL",
-    f"cache_size=-{CACHE_KIB}",
     "wal_autocheckpoint=8000",
     "temp_store=MEMORY",
     f"journal_size_limit={64 * 2**20}",
@@ -62,7 +61,9 @@ def _tables(path: Path) -> set[str]:
         raise failures.explain(error, path) from error
 
 
-def prepare(connection: apsw.Connection, path: Path) -> None:
+def prepare(
+    connection: apsw.Connection, path: Path, *, synchronous: Synchronous = "full", cache_bytes: int = CACHE_BYTES
+) -> None:
     """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreForeignError."""
     connection.set_busy_timeout(5000)
     ((version,),) = connection.execute("PRAGMA user_version")
@@ -79,7 +80,7 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
             f"cannot keep a write-ahead log beside {path} (its journal mode stays {mode!r}): "
             "the store has to be on a local file system that can be written"
         )
-    for setting in _SETTINGS:
+    for setting in (f"synchronous={synchronous}", f"cache_size=-{cache_bytes // 1024}", *_SETTINGS):
         connection.execute(f"PRAGMA {setting}").fetchall()
     if version < SCHEMA_VERSION:
         with connection:

@@ -1,0 +1,173 @@
+"""The administration protocol: one line of text in, text out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.model import State
+from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.wire.gearman import admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.errors import MainspringError
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.model import Job
+    from mainspring.wire.gearman.admin import Command
+
+LISTED = 10_000
+"""Jobs that ``show`` lists of each state."""
+
+
+def command(peer: Peer, args: list[bytes]) -> None:
+    """Answer a line."""
+    parsed = admin.parse(args[0])
+    if isinstance(parsed, bytes):
+        peer.outbox.send(parsed)
+    else:
+        _COMMANDS[parsed.name](peer, parsed)
+
+
+def _status(peer: Peer, _: Command) -> None:
+    peer.outbox.send(admin.listing(admin.status_line(_function(queue)) for queue in _queues(peer)))
+
+
+def _priority_status(peer: Peer, _: Command) -> None:
+    peer.outbox.send(admin.listing(admin.priority_line(_function(queue)) for queue in _queues(peer)))
+
+
+def _queues(peer: Peer) -> Iterable[FunctionQueue]:
+    return peer.service.dispatch.queues.values()
+
+
+def _function(queue: FunctionQueue) -> admin.FunctionStatus:
+    workers = sum(queue.workers.values())
+    return admin.FunctionStatus(queue.name, queue.total(), queue.running, workers, *queue.waiting_by_priority())
+
+
+def _workers(peer: Peer, _: Command) -> None:
+    lines = []
+    for other in reversed(peer.face.peers):
+        worker = other.worker
+        functions = [queue.name for queue in reversed(worker.abilities)] if worker is not None else []
+        lines.append(
+            admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))
+        )
+    peer.outbox.send(admin.listing(lines))
+
+
+def _show_jobs(peer: Peer, _: Command) -> None:
+    handle = peer.service.handles.of
+
+    def line(job: Job) -> bytes:
+        waits = job.state <= State.PENDING
+        return admin.job_line(admin.JobLine(handle(job.id), job.attempt, cancelled=False, background=waits))
+
+    _show(peer, line)
+
+
+def _show_unique_jobs(peer: Peer, _: Command) -> None:
+    _show(peer, lambda job: admin.unique_line(job.unique))
+
+
+def _show(peer: Peer, line: Callable[[Job], bytes]) -> None:
+    """List the live jobs: those in memory, then those in the store."""
+    service = peer.service
+    jobs = [service.seen(held) for held in service.window.held.values()]
+    slot = peer.outbox.reserve()
+    states = [State.PENDING, State.SCHEDULED]
+
+    def more(stored: list[Job]) -> None:
+        jobs.extend(reversed(stored))
+        if states:
+            which = JobFilter(state=states.pop(0), limit=LISTED)
+            service.commits.put(ListJobs(which, more, failed))
+        else:
+            peer.outbox.fill(slot, admin.listing([line(job) for job in jobs]))
+
+    def failed(error: MainspringError) -> None:
+        peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
+
+    more([])
+
+
+def _cancel_job(peer: Peer, asked: Command) -> None:
+    job_id = peer.service.handles.parse(asked.args[0])
+    if job_id is None:
+        peer.outbox.send(admin.UNKNOWN_JOB)
+        return
+    slot = peer.outbox.reserve()
+
+    def done(state: str) -> None:
+        known = state in {"cancelled", "running"}
+        peer.outbox.fill(slot, admin.OK if known else admin.UNKNOWN_JOB)
+
+    reason = "cancelled by an administrator"
+    peer.service.cancel(job_id, reason, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
+
+
+def _create_function(peer: Peer, asked: Command) -> None:
+    peer.service.dispatch.queue(asked.args[0])
+    peer.outbox.send(admin.OK)
+
+
+def _drop_function(peer: Peer, asked: Command) -> None:
+    """Unlike gearmand, also refuse where jobs are queued: they would never run."""
+    queues = peer.service.dispatch.queues
+    queue = queues.get(asked.args[0])
+    if queue is None:
+        peer.outbox.send(admin.FUNCTION_NOT_FOUND)
+    elif queue.workers or queue.total():
+        peer.outbox.send(admin.FUNCTION_IN_USE)
+    else:
+        del queues[queue.name]
+        peer.outbox.send(admin.OK)
+
+
+def _maxqueue(peer: Peer, asked: Command) -> None:
+    dispatch = peer.service.dispatch
+    queue = dispatch.queues.get(asked.args[0])
+    if queue is not None:
+        queue.maximum = admin.queue_limits(asked.args[1:])
+        dispatch.limited = any(any(other.maximum) for other in dispatch.queues.values() if other.maximum)
+    peer.outbox.send(admin.OK)
+
+
+def _getpid(peer: Peer, _: Command) -> None:
+    peer.outbox.send(admin.pid_reply(os.getpid()))
+
+
+def _version(peer: Peer, _: Command) -> None:
+    peer.outbox.send(admin.version_reply(peer.face.settings.version))
+
+
+def _verbose(peer: Peer, _: Command) -> None:
+    peer.outbox.send(admin.verbose_reply(peer.face.verbosity))
+
+
+def _shutdown(peer: Peer, asked: Command) -> None:
+    if not (peer.address == "localhost" or peer.address.startswith("127.") or peer.address == "::1"):
+        peer.outbox.send(b"ERR REFUSED shutdown+is+taken+from+this+machine+only\r\n")
+        return
+    peer.outbox.send(admin.OK)
+    peer.face.shut_down(asked.args == (b"graceful",))
+
+
+_COMMANDS: dict[str, Callable[[Peer, Command], None]] = {
+    "status": _status,
+    "prioritystatus": _priority_status,
+    "workers": _workers,
+    "show jobs": _show_jobs,
+    "show unique jobs": _show_unique_jobs,
+    "cancel job": _cancel_job,
+    "create function": _create_function,
+    "drop function": _drop_function,
+    "maxqueue": _maxqueue,
+    "getpid": _getpid,
+    "version": _version,
+    "verbose": _verbose,
+    "shutdown": _shutdown,
+}

@@ -1,0 +1,260 @@
+"""The methods of CALL: what tools ask of a node."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.errors import ConflictError, NotFoundError
+from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.settling import JobFailure
+from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import MainspringError
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.service import JobService
+
+_encode = msgspec.json.Encoder().encode
+_failure = msgspec.json.Decoder(JobFailure).decode
+WATCHER_BACKLOG = 2**20
+"""Bytes that a watcher may leave unread before it misses events."""
+
+
+class _ListParams(msgspec.Struct, forbid_unknown_fields=True):
+    state: str | None = None
+    function: str | None = None
+    unique: str | None = None
+    before: str | None = None
+    limit: int = 100
+
+
+class _HandleParams(msgspec.Struct, forbid_unknown_fields=True):
+    handle: str
+
+
+class _CancelParams(msgspec.Struct, forbid_unknown_fields=True):
+    handle: str
+    reason: str = "cancelled on request"
+
+
+class _WatchParams(msgspec.Struct, forbid_unknown_fields=True):
+    function: str | None = None
+    handle: str | None = None
+
+
+class _NoParams(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+class Call:
+    """One call and the ways to answer it."""
+
+    __slots__ = ("id", "peer")
+
+    def __init__(self, peer: Peer, call_id: bytes) -> None:
+        self.peer = peer
+        self.id = call_id
+
+    def answer(self, value: object) -> None:
+        """Send the method's value."""
+        self.peer.outbox.write(response(Type.ANSWER, self.id, _encode(value)))
+
+    def fault(self, code: str, message: str) -> None:
+        """Send why there is none."""
+        self.peer.outbox.write(response(Type.FAULT, self.id, code.encode(), message.encode()))
+
+    def failed(self, error: MainspringError) -> None:
+        """Send an error as the fault that it is."""
+        if isinstance(error, NotFoundError):
+            self.fault("not_found", str(error))
+        elif isinstance(error, ConflictError):
+            self.fault("conflict", str(error))
+        else:
+            self.fault("unavailable", str(error))
+
+    def job_id(self, handle: str) -> int | None:
+        """Return the id of a handle, or answer that there is none."""
+        job_id = self.peer.service.handles.parse(handle.encode())
+        if job_id is None:
+            self.fault("not_found", f"no job has the handle {handle}")
+        return job_id
+
+
+class Calls:
+    """Answers calls; ``status`` returns the node's status."""
+
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._methods: dict[str, tuple[type, Callable[[Call, Any], None]]] = {
+            "jobs.list": (_ListParams, _list),
+            "jobs.show": (_HandleParams, _show),
+            "jobs.cancel": (_CancelParams, _cancel),
+            "jobs.retry": (_HandleParams, _retry),
+            "jobs.watch": (_WatchParams, _watch),
+            "node.status": (_NoParams, lambda call, _: call.answer(status())),
+        }
+
+    def __call__(self, peer: Peer, call_id: bytes, method: str, params: bytes) -> None:
+        """Answer one call."""
+        call = Call(peer, call_id)
+        known = self._methods.get(method)
+        if known is None:
+            call.fault("usage", f"there is no method {method!r}; there are {', '.join(sorted(self._methods))}")
+            return
+        kind, function = known
+        try:
+            said: Any = msgspec.json.decode(params or b"{}", type=kind)
+        except msgspec.MsgspecError as error:
+            call.fault("usage", f"the params of {method} cannot be read: {error}")
+            return
+        function(call, said)
+
+
+def describe(job: Job, service: JobService) -> dict[str, Any]:
+    """Return a job as tools see it; docs/reference/protocol.md lists the keys."""
+    return {
+        "handle": service.handles.of(job.id).decode(),
+        "function": _text(job.function),
+        "unique": _text(job.unique),
+        "state": State(job.state).name.lower(),
+        "priority": Priority(job.priority).name.lower(),
+        "attempt": job.attempt,
+        "created_at": _time(job.created_us),
+        "started_at": _time(job.started_us),
+        "ended_at": _time(job.ended_us),
+        "error": _error(job.error),
+    }
+
+
+def _details(job: Job, service: JobService) -> dict[str, Any]:
+    options = job.options
+    held = service.window.held.get(service.handles.of(job.id))
+    return describe(job, service) | {
+        "run_at": _time(job.due_us),
+        "expires_at": _time(job.expires_us),
+        "input_size": job.input_size,
+        "output_size": job.output_size,
+        "max_attempts": options.retry.max_attempts if options is not None and options.retry is not None else 1,
+        "timeout": options.timeout if options is not None else None,
+        "worker": service.worker_name(held) if held is not None else None,
+        "numerator": _text(held.numerator) if held is not None else "0",
+        "denominator": _text(held.denominator) if held is not None else "0",
+    }
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _time(time_us: int) -> str | None:
+    if not time_us:
+        return None
+    return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _error(error: bytes) -> str | None:
+    if not error:
+        return None
+    failure = _failure(error)
+    return f"{failure.type}: {failure.message}"
+
+
+def _list(call: Call, said: _ListParams) -> None:
+    service = call.peer.service
+    states = {state.name.lower(): state for state in State}
+    if said.state is not None and said.state not in states:
+        call.fault("usage", f"there is no state {said.state!r}; there are {', '.join(states)}")
+        return
+    if not 1 <= said.limit <= 1000:
+        call.fault("usage", f"limit is a number from 1 to 1000, not {said.limit}")
+        return
+    before = call.job_id(said.before) if said.before is not None else None
+    if said.before is not None and before is None:
+        return
+    state = states[said.state] if said.state is not None else None
+    function = said.function.encode() if said.function is not None else None
+    unique = said.unique.encode() if said.unique is not None else None
+    # What runs is known to the store only after a while: ask it for all that is held, and see who has it.
+    asked = State.LEASED if state is State.RUNNING else state
+    which = JobFilter(asked, function, unique, before, said.limit)
+
+    def matches(job: Job) -> bool:
+        return (
+            (state is None or job.state == state)
+            and (function is None or job.function == function)
+            and (unique is None or job.unique == unique)
+            and (before is None or job.id < before)
+        )
+
+    def found(stored: list[Job]) -> None:
+        jobs = {job.id: job for job in stored}
+        for held in service.window.held.values():
+            if held.job.id in jobs or not held.stored or state is State.RUNNING:
+                jobs[held.job.id] = service.seen(held)
+        newest = sorted((job for job in jobs.values() if matches(job)), key=lambda job: -job.id)
+        call.answer({"jobs": [describe(job, service) for job in newest[: said.limit]]})
+
+    service.commits.put(ListJobs(which, found, call.failed))
+
+
+def _show(call: Call, said: _HandleParams) -> None:
+    job_id = call.job_id(said.handle)
+    if job_id is None:
+        return
+    service = call.peer.service
+
+    def found(job: Job | None) -> None:
+        if job is None:
+            call.fault("not_found", f"no job has the handle {said.handle}: it never existed here, or is no longer kept")
+        else:
+            call.answer(_details(job, service))
+
+    service.find(job_id, found, call.failed)
+
+
+def _cancel(call: Call, said: _CancelParams) -> None:
+    job_id = call.job_id(said.handle)
+    if job_id is not None:
+        call.peer.service.cancel(
+            job_id, said.reason, lambda state: call.answer({"handle": said.handle, "state": state}), call.failed
+        )
+
+
+def _retry(call: Call, said: _HandleParams) -> None:
+    job_id = call.job_id(said.handle)
+    if job_id is not None:
+        service = call.peer.service
+        service.retry(job_id, lambda job: call.answer(describe(job, service)), call.failed)
+
+
+def _watch(call: Call, said: _WatchParams) -> None:
+    peer, service = call.peer, call.peer.service
+    if peer.watcher is not None:
+        call.fault("conflict", "this connection watches already: open another one")
+        return
+    job_id = call.job_id(said.handle) if said.handle is not None else None
+    if said.handle is not None and job_id is None:
+        return
+    function = said.function.encode() if said.function is not None else None
+    missed = 0
+
+    def changed(job: Job) -> None:
+        nonlocal missed
+        if (function is not None and job.function != function) or (job_id is not None and job.id != job_id):
+            return
+        if peer.transport.get_write_buffer_size() > WATCHER_BACKLOG:
+            missed += 1
+            return
+        if missed:
+            peer.outbox.write(response(Type.EVENT, call.id, _encode({"missed": missed})))
+            missed = 0
+        peer.outbox.write(response(Type.EVENT, call.id, _encode(describe(job, service))))
+
+    call.answer({})
+    peer.watcher = changed
+    service.hub.watch(changed)

@@ -1,0 +1,220 @@
+"""Gearman's requests of clients."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cronsim import CronSim, CronSimError
+
+from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.store import Find
+from mainspring.wire.gearman.packets import EXTENSION, Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.store import Found
+
+LATEST_EPOCH = 253_402_300_800
+"""The year 10000."""
+
+
+def unique_of_payload(payload: bytes) -> bytes:
+    """Return the unique that ``-`` stands for: the payload's own."""
+    return hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
+
+
+def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
+    def submit(peer: Peer, args: list[bytes]) -> None:
+        function, unique, payload = args
+        checked = peer.check(function, unique, payload, priority)
+        if checked is not None:
+            _submit_foreground(peer, Job(peer.face.next_id(), function, payload, checked, priority, State.PENDING))
+
+    return submit
+
+
+def _submit_foreground(peer: Peer, job: Job) -> None:
+    job.created_us = round(peer.service.clock.wall() * 1_000_000)
+    handle = peer.service.handles.of
+    outbox = peer.outbox
+    if not job.unique:
+        # Cannot join anything, so that the answer is known at once.
+        peer.service.intake.submit_foreground(
+            job, peer.plain, lambda job_id: outbox.send(response(Type.JOB_CREATED, handle(job_id))), _never
+        )
+        return
+    slot = outbox.reserve()
+    peer.service.intake.submit_foreground(
+        job,
+        peer.plain,
+        lambda job_id: outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
+        lambda error: outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+    )
+
+
+def _never(error: Exception) -> None:
+    raise AssertionError("a job without a unique asks the store nothing") from error
+
+
+def _submit_epoch(peer: Peer, args: list[bytes]) -> None:
+    function, unique, epoch, payload = args
+    checked = peer.check(function, unique, payload, Priority.NORMAL)
+    if checked is None:
+        return
+    if not epoch.isdigit() or int(epoch) >= LATEST_EPOCH:
+        peer.refuse(b"INVALID_ARGUMENTS", b"the time of SUBMIT_JOB_EPOCH is a number of seconds since 1970")
+        return
+    _submit_at(peer, function, checked, payload, int(epoch))
+
+
+def _submit_sched(peer: Peer, args: list[bytes]) -> None:
+    """Run once, at the next time (UTC) that fits; an empty field fits any."""
+    function, unique, *fields, payload = args
+    checked = peer.check(function, unique, payload, Priority.NORMAL)
+    if checked is None:
+        return
+    expression = " ".join(field.decode("ascii", "replace") or "*" for field in fields)
+    now = datetime.fromtimestamp(peer.service.clock.wall(), UTC)
+    try:
+        at = next(CronSim(expression, now))
+    except (CronSimError, StopIteration):
+        message = f"no time fits minute, hour, day of month, month and day of week {expression!r}"
+        peer.refuse(b"INVALID_ARGUMENTS", message.encode())
+        return
+    _submit_at(peer, function, checked, payload, at.timestamp())
+
+
+def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: float) -> None:
+    now = peer.service.clock.wall()
+    job = Job(peer.face.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
+    if at > now:
+        job.due_us = round(at * 1_000_000)
+    handle = peer.service.handles.of
+    peer.store([job], lambda ids, _: response(Type.JOB_CREATED, handle(ids[0])))
+
+
+def _submit_reduce(peer: Peer, args: list[bytes]) -> None:
+    job = _reduce_job(peer, args)
+    if job is not None:
+        _submit_foreground(peer, job)
+
+
+def _submit_reduce_background(peer: Peer, args: list[bytes]) -> None:
+    job = _reduce_job(peer, args)
+    if job is not None:
+        handle = peer.service.handles.of
+        peer.store([job], lambda ids, _: response(Type.JOB_CREATED, handle(ids[0])))
+
+
+def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
+    function, unique, reducer, _aggregator, payload = args
+    checked = peer.check(function, unique, payload, Priority.NORMAL)
+    if checked is None:
+        return None
+    created_us = round(peer.service.clock.wall() * 1_000_000)
+    options = Options(reducer=reducer)
+    return Job(peer.face.next_id(), function, payload, checked, created_us=created_us, options=options)
+
+
+def _get_status(peer: Peer, args: list[bytes]) -> None:
+    handle = args[0]
+    held = peer.service.window.held.get(handle)
+    if held is not None:
+        peer.outbox.send(response(Type.STATUS_RES, handle, *_held_status(held)))
+        return
+    job_id = peer.service.handles.parse(handle)
+    unknown = response(Type.STATUS_RES, handle, b"0", b"0", b"0", b"0")
+    if job_id is None:
+        peer.outbox.send(unknown)
+        return
+    slot = peer.outbox.reserve()
+
+    def found(job: Job | None) -> None:
+        known = job is not None and not State(job.state).ended
+        running = b"1" if job is not None and State(job.state).held else b"0"
+        answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if known else unknown
+        peer.outbox.fill(slot, answer)
+
+    peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown))
+
+
+def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
+    return b"1", b"1" if held.worker is not None else b"0", held.numerator, held.denominator
+
+
+def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
+    unique = args[0]
+    service = peer.service
+    slot = peer.outbox.reserve()
+
+    def answer(held: Held | None, known: bool, waiting: int) -> None:
+        status = _held_status(held) if held is not None else (b"1" if known else b"0", b"0", b"0", b"0")
+        peer.outbox.fill(slot, response(Type.STATUS_RES_UNIQUE, unique, *status, b"%d" % waiting))
+
+    for name in service.dispatch.queues:
+        held = service.window.foreground.get((name, unique))
+        if held is not None:
+            answer(held, known=True, waiting=len(service.listeners.of(held.job.id)))
+            return
+
+    def found(other: Found | None) -> None:
+        if other is None:
+            answer(None, known=False, waiting=0)
+        else:
+            held = service.window.held.get(service.handles.of(other.id))
+            answer(held, known=True, waiting=len(service.listeners.of(other.id)))
+
+    service.find_unique(unique, found, lambda _: answer(None, known=False, waiting=0))
+
+
+def _echo(peer: Peer, args: list[bytes]) -> None:
+    """Answer once everything that the peer sent before is on disk."""
+    service = peer.service
+    answer = response(Type.ECHO_RES, args[0])
+    if service.commits.idle and not service.settling.unsettled:
+        peer.outbox.send(answer)
+        return
+    slot = peer.outbox.reserve()
+
+    def committed(_: object) -> None:
+        if service.settling.unsettled:
+            service.timers.at(service.clock.monotonic() + 0.25, barrier)
+        else:
+            peer.outbox.fill(slot, answer)
+
+    def barrier() -> None:
+        service.commits.put(Find([], committed, committed))
+
+    barrier()
+
+
+def _option(peer: Peer, args: list[bytes]) -> None:
+    option = args[0]
+    if option == b"exceptions":
+        peer.exceptions = True
+    elif option == EXTENSION:
+        peer.wire.extended = True
+    else:
+        peer.outbox.send(response(Type.ERROR, b"UNKNOWN_OPTION", b"Server does not recognize given option"))
+        return
+    peer.outbox.send(response(Type.OPTION_RES, option))
+
+
+HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
+    Type.SUBMIT_JOB: _foreground(Priority.NORMAL),
+    Type.SUBMIT_JOB_HIGH: _foreground(Priority.HIGH),
+    Type.SUBMIT_JOB_LOW: _foreground(Priority.LOW),
+    Type.SUBMIT_JOB_EPOCH: _submit_epoch,
+    Type.SUBMIT_JOB_SCHED: _submit_sched,
+    Type.SUBMIT_REDUCE_JOB: _submit_reduce,
+    Type.SUBMIT_REDUCE_JOB_BACKGROUND: _submit_reduce_background,
+    Type.GET_STATUS: _get_status,
+    Type.GET_STATUS_UNIQUE: _get_status_unique,
+    Type.ECHO_REQ: _echo,
+    Type.OPTION_REQ: _option,
+}

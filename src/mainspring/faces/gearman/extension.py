@@ -1,0 +1,322 @@
+"""The requests of the protocol extension; docs/reference/protocol.md is their specification."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from mainspring.errors import MainspringError
+from mainspring.jobs.held import Ability
+from mainspring.jobs.model import Job, Options, Priority, Retry, State
+from mainspring.jobs.settling import JobFailure, failure
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import Found
+
+_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+_FURTHEST = 100 * 366 * 86_400.0
+
+
+class SubmitOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The options of SUBMIT."""
+
+    priority: Literal["high", "normal", "low"] = "normal"
+    wait: bool = False
+    delay: float | None = None
+    run_at: float | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+    expires: float | None = None
+    retry: Retry | None = None
+    keep_unique: float | None = None
+
+
+class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The options of REGISTER."""
+
+    timeout: float | None = None
+    heartbeat: float | None = None
+    retry: Retry | None = None
+
+
+class SettleDetail(msgspec.Struct, forbid_unknown_fields=True):
+    """The detail of SETTLE."""
+
+    error: JobFailure | None = None
+    final: bool = False
+    delay: float = 0.0
+
+
+class Beats(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of HEARTBEAT."""
+
+    jobs: list[tuple[str, str]]
+
+
+_submit_options = msgspec.json.Decoder(SubmitOptions).decode
+_register_options = msgspec.json.Decoder(RegisterOptions).decode
+_settle_detail = msgspec.json.Decoder(SettleDetail).decode
+_beats = msgspec.json.Decoder(Beats).decode
+_encode = msgspec.json.Encoder().encode
+_NO_OPTIONS = SubmitOptions()
+
+
+def _refuse(peer: Peer, message: str) -> None:
+    peer.refuse(b"INVALID_ARGUMENTS", message.encode())
+
+
+# ---- clients ----
+
+
+def submit(peer: Peer, args: list[bytes]) -> None:
+    """Add one SUBMIT to the peer's batch, or refuse it."""
+    function, unique, text, payload = args
+    try:
+        options = _submit_options(text) if text else _NO_OPTIONS
+        job = _job(peer, function, unique, options, payload)
+    except (msgspec.MsgspecError, ValueError) as error:
+        _refuse(peer, f"the options of SUBMIT cannot be read: {error}")
+        return
+    if job is not None:
+        peer.gather(job, wait=options.wait)
+
+
+def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payload: bytes) -> Job | None:
+    priority = _PRIORITIES[said.priority]
+    if unique or not function or peer.service.dispatch.limited:
+        checked = peer.check(function, unique, payload, priority)
+        if checked is None:
+            return None
+        unique = checked
+    job = Job(peer.face.next_id(), function, payload, unique, priority)
+    now = peer.service.clock.wall()
+    job.created_us = round(now * 1_000_000)
+    if said is _NO_OPTIONS:
+        return job
+    for name in ("delay", "timeout", "heartbeat", "expires", "keep_unique"):
+        seconds = getattr(said, name)
+        if seconds is not None and not 0 <= seconds < _FURTHEST:
+            raise ValueError(f"{name} is a number of seconds from 0 on, not {seconds}")
+    if said.delay is not None and said.run_at is not None:
+        raise ValueError("give delay or run_at, not both")
+    at = now + said.delay if said.delay is not None else said.run_at
+    if at is not None and at > now:
+        if at > now + _FURTHEST:
+            raise ValueError(f"run_at is {at}, more than a century away")
+        job.due_us = round(at * 1_000_000)
+    if said.expires is not None:
+        job.expires_us = round((now + said.expires) * 1_000_000)
+    if said.retry is not None:
+        _check_retry(said.retry)
+    if (said.retry, said.timeout, said.heartbeat, said.keep_unique) != (None, None, None, None):
+        job.options = Options(said.retry, said.timeout, said.heartbeat, said.keep_unique)
+    return job
+
+
+def _check_retry(retry: Retry) -> None:
+    if (
+        retry.max_attempts < 1
+        or retry.initial < 0
+        or retry.factor < 0
+        or retry.maximum < 0
+        or not 0 <= retry.jitter <= 1
+    ):
+        raise ValueError("retry takes max_attempts from 1, initial, factor and maximum from 0, and jitter from 0 to 1")
+
+
+def submitted(peer: Peer, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
+    """Return what answers a batch of SUBMIT: one SUBMITTED each, and those who wait are noted."""
+
+    def answer(ids: list[int], joined: dict[int, Found]) -> bytes:
+        handle = peer.service.handles.of
+        packets = []
+        for job, job_id, wait in zip(jobs, ids, waits, strict=True):
+            packets.append(response(Type.SUBMITTED, handle(job_id), b"1" if job.id in joined else b"0"))
+            if wait:
+                if job.id in joined:
+                    _wait_for(peer, job_id)
+                else:
+                    peer.service.listeners.add(job_id, peer.results)
+        return b"".join(packets)
+
+    return answer
+
+
+def _wait(peer: Peer, args: list[bytes]) -> None:
+    job_id = peer.service.handles.parse(args[0])
+    if job_id is None:
+        peer.outbox.send(_unknown(args[0]))
+    else:
+        _wait_for(peer, job_id)
+
+
+def _wait_for(peer: Peer, job_id: int) -> None:
+    handle = peer.service.handles.of(job_id)
+    peer.service.wait(job_id, peer.results, lambda: peer.outbox.send(_unknown(handle)))
+
+
+def _unknown(handle: bytes) -> bytes:
+    return response(Type.RESULT, handle, b"unknown", b"0", b"", b"")
+
+
+def _call(peer: Peer, args: list[bytes]) -> None:
+    call_id, method, params = args
+    peer.face.calls(peer, call_id, method.decode("utf-8", "replace"), params)
+
+
+# ---- workers ----
+
+
+def _register(peer: Peer, args: list[bytes]) -> None:
+    function, text = args
+    try:
+        said = _register_options(text) if text else RegisterOptions()
+        if said.retry is not None:
+            _check_retry(said.retry)
+    except (msgspec.MsgspecError, ValueError) as error:
+        _refuse(peer, f"the options of REGISTER cannot be read: {error}")
+        return
+    ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry)
+    peer.service.register(peer.as_worker(), function, ability)
+
+
+def _ready(peer: Peer, args: list[bytes]) -> None:
+    if not args[0].isdigit() or len(args[0]) > 6:
+        _refuse(peer, "READY takes a number of jobs below a million")
+        return
+    peer.service.ready(peer.as_worker(), int(args[0]))
+
+
+def assignment(held: Held, service: JobService) -> bytes:
+    """Return the packet that hands a job to a worker of the extension."""
+    job = held.job
+    info: dict[str, object] = {
+        "attempt": job.attempt + 1,
+        "term": service.term,
+        "submitted_at": job.created_us / 1_000_000,
+    }
+    ability = held.worker.abilities.get(held.queue) if held.worker is not None else None
+    options = job.options
+    for name in ("timeout", "heartbeat"):
+        seconds = getattr(options, name) if options is not None else None
+        if seconds is None and ability is not None:
+            seconds = getattr(ability, name)
+        if seconds is not None:
+            info[name] = seconds
+            if name == "timeout":
+                info["deadline"] = held.started_us / 1_000_000 + seconds
+    policy = service.settling.policy(held)
+    if policy is not None:
+        info["max_attempts"] = policy.max_attempts
+    return response(Type.ASSIGN, held.handle, held.lease, job.function, job.unique, _encode(info), job.payload)
+
+
+def _settle(peer: Peer, args: list[bytes]) -> None:
+    handle, lease, outcome, text, data = args
+    held = peer.running(handle)
+    if held is None or held.lease != lease:
+        _settle_again(peer, handle, lease)
+        return
+    try:
+        detail = _settle_detail(text) if text else SettleDetail()
+    except msgspec.MsgspecError as error:
+        detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {error}"), final=True)
+        outcome = b"failed"
+
+    def acknowledge(recorded: bool) -> None:
+        if recorded:
+            peer.service.remembered.add(handle, lease)
+        verdict = b"recorded" if recorded else b"stale"
+        peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
+
+    settling = peer.service.settling
+    if outcome == b"succeeded":
+        if len(data) > peer.face.settings.max_value:
+            message = f"the result has {len(data)} bytes, the store takes {peer.face.settings.max_value}"
+            settling.failed(held, failure("ResultTooLarge", message), final=True, acknowledge=acknowledge)
+        else:
+            settling.succeeded(held, data, acknowledge)
+    elif outcome == b"failed":
+        why = _encode(detail.error or JobFailure("Error", "the worker gave no reason"))
+        settling.failed(held, why, final=detail.final, acknowledge=acknowledge)
+    elif outcome == b"released":
+        if held.cancelled:
+            settling.cancelled(held, "cancelled while it ran", acknowledge)
+        else:
+            settling.released(held, acknowledge)
+    elif outcome == b"snoozed":
+        settling.snoozed(held, min(max(detail.delay, 0.0), _FURTHEST), acknowledge)
+    elif outcome == b"cancelled":
+        settling.cancelled(held, "cancelled while it ran", acknowledge)
+    else:
+        _refuse(peer, f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}")
+
+
+def _settle_again(peer: Peer, handle: bytes, lease: bytes) -> None:
+    """A settlement of a delivery that is over: sent again because its answer was lost, or too late."""
+    service = peer.service
+    if (handle, lease) in service.remembered:
+        peer.outbox.write(response(Type.SETTLED, handle, lease, b"recorded"))
+        return
+    parts = lease.split(b".")
+    job_id = service.handles.parse(handle)
+    stale = response(Type.SETTLED, handle, lease, b"stale")
+    if job_id is None or len(parts) != 3 or not all(part.isdigit() for part in parts):
+        peer.outbox.write(stale)
+        return
+    term, attempt = int(parts[0]), int(parts[1])
+
+    def found(job: Job | None) -> None:
+        # The term stays with a job that has ended, and an attempt is counted once: together they name the delivery.
+        same = job is not None and State(job.state).ended and (job.term, job.attempt) == (term, attempt)
+        peer.outbox.write(response(Type.SETTLED, handle, lease, b"recorded") if same else stale)
+
+    service.find(job_id, found, lambda _: None)
+
+
+def _heartbeat(peer: Peer, args: list[bytes]) -> None:
+    try:
+        beats = _beats(args[0])
+    except msgspec.MsgspecError as error:
+        _refuse(peer, f"HEARTBEAT cannot be read: {error}")
+        return
+    now = peer.service.clock.monotonic()
+    stop, lost = [], []
+    for handle, lease in beats.jobs:
+        held = peer.running(handle.encode())
+        if held is None or held.lease != lease.encode():
+            lost.append((handle, lease))
+            continue
+        held.beat = now
+        if held.cancelled:
+            stop.append((handle, lease))
+    peer.outbox.write(response(Type.BEATEN, _encode({"stop": stop, "lost": lost})))
+
+
+def _pause(peer: Peer, args: list[bytes]) -> None:
+    del args
+    peer.as_worker().credit = 0
+    peer.outbox.write(response(Type.PAUSED))
+
+
+def explain(error: Exception) -> bytes:
+    """Return an error as a sentence for the wire."""
+    return str(error if isinstance(error, MainspringError) else "internal error").encode()
+
+
+HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
+    Type.WAIT: _wait,
+    Type.CALL: _call,
+    Type.REGISTER: _register,
+    Type.READY: _ready,
+    Type.SETTLE: _settle,
+    Type.HEARTBEAT: _heartbeat,
+    Type.PAUSE: _pause,
+}

@@ -1,0 +1,71 @@
+"""What all peers of the Gearman port share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mainspring.wire.gearman.connection import MAX_BODY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.service import JobService
+
+
+@dataclass(frozen=True, slots=True)
+class GearmanSettings:
+    """What the Gearman port does, and its bounds for one peer."""
+
+    max_packet: int = MAX_BODY
+    """Bytes of one packet's body."""
+    max_value: int = 2**32 - 1
+    """Bytes of a payload or result that the store can take."""
+    queued_jobs: int = 4096
+    """Background submits of a peer that are not on disk yet; above it reading pauses."""
+    exceptions: bool = False
+    """Send WORK_EXCEPTION also to clients that did not ask for it."""
+    version: str = "1.1.20"
+    """What ``version`` answers."""
+    idle_timeout: float | None = None
+    packet_timeout: float = 60.0
+
+
+class GearmanFace:
+    """The peers of all Gearman ports of a node."""
+
+    def __init__(
+        self,
+        service: JobService,
+        settings: GearmanSettings,
+        *,
+        next_id: Callable[[], int],
+        calls: Callable[[Peer, bytes, str, bytes], None],
+        shut_down: Callable[[bool], None],
+    ) -> None:
+        self.service = service
+        self.settings = settings
+        self.next_id = next_id
+        self.calls = calls
+        """Answers a CALL of the extension."""
+        self.shut_down = shut_down
+        """Ends the node; True: politely."""
+        self.peers: dict[Peer, None] = {}
+        self.accepting = True
+        self.verbosity = "ERROR"
+        self.connections = 0
+        own = service.handles.of(service.term * 10**12 + 1)
+        prefix = own[: own.rindex(b":") + 1]
+        self.created = b"\0RES\0\0\0\x08\0\0\0" + bytes([len(own)]) + prefix.replace(b"%", b"%%") + b"%d"
+        """``JOB_CREATED`` for an id of this term: they all have the same number of digits."""
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on reading from all peers: the store cannot keep up."""
+        for peer in self.peers:
+            peer.pause("store", paused=paused)
+
+    def close(self) -> None:
+        """End all connections once what was written to them is out."""
+        for peer in list(self.peers):
+            peer.close()

@@ -1,0 +1,251 @@
+"""One connection on the Gearman port: bytes to messages to handlers, and answers back in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from mainspring.faces.gearman import administration, clients, extension, workers
+from mainspring.faces.gearman.listening import PlainListener, ResultListener
+from mainspring.faces.gearman.outbox import Outbox
+from mainspring.jobs.held import Worker
+from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.store import Find
+from mainspring.wire.gearman.connection import BAD, FATAL, TEXT, Connection
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.jobs.held import Held
+
+    Handler = Callable[["Peer", list[bytes]], None]
+
+_BACKGROUND: dict[int, int] = {
+    Type.SUBMIT_JOB_BG: Priority.NORMAL,
+    Type.SUBMIT_JOB_HIGH_BG: Priority.HIGH,
+    Type.SUBMIT_JOB_LOW_BG: Priority.LOW,
+}
+_PENDING = int(State.PENDING)
+_SUBMIT = int(Type.SUBMIT)
+UNIQUE_LIMIT = 64
+
+
+def _bad(peer: Peer, args: list[bytes]) -> None:
+    peer.outbox.send(response(Type.ERROR, *args))
+
+
+def _fatal(peer: Peer, args: list[bytes]) -> None:
+    peer.outbox.send(response(Type.ERROR, *args))
+    peer.close()
+
+
+_HANDLERS: dict[int, Handler] = {
+    **clients.HANDLERS,
+    **workers.HANDLERS,
+    **extension.HANDLERS,
+    TEXT: administration.command,
+    BAD: _bad,
+    FATAL: _fatal,
+}
+
+
+class Peer(asyncio.Protocol):
+    """A client, a worker, both, or somebody with a text command."""
+
+    def __init__(self, face: GearmanFace) -> None:
+        self.face = face
+        self.service = face.service
+        self.wire = Connection("server", max_body=face.settings.max_packet)
+        self.address = "-"
+        self.descriptor = -1
+        self.client_id = b"-"
+        self.exceptions = face.settings.exceptions
+        self.worker: Worker | None = None
+        self.assigns: int = Type.JOB_ASSIGN
+        """How this worker is handed jobs: as it asked last."""
+        self.plain = PlainListener(self)
+        self.results = ResultListener(self)
+        self.watcher: Callable[[Any], None] | None = None
+        self.outbox = Outbox(self._discard)
+        self._batch: list[Job] = []
+        self._waits: list[bool] = []
+        """For a batch of the extension: which of its submissions wait for their result."""
+        self._unstored = 0
+        self._paused: set[str] = set()
+        self._closing = False
+        self.heard = 0.0
+        """Monotonic time of the last bytes."""
+
+    # ---- the transport ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer has connected."""
+        # uvloop's transports are none of asyncio's by class.
+        self.transport = transport = cast("asyncio.Transport", transport)
+        self.outbox.write = transport.write
+        transport.set_write_buffer_limits(high=8 * 2**20)
+        name = transport.get_extra_info("peername")
+        self.address = name[0] if isinstance(name, tuple) else "localhost"
+        sock = transport.get_extra_info("socket")
+        self.descriptor = sock.fileno() if sock is not None else -1
+        self.face.peers[self] = None
+        self.face.connections += 1
+        self.heard = self.service.clock.monotonic()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what one read has brought: runs of background submits as one batch each."""
+        dispatch = self.service.dispatch
+        next_id = self.face.next_id
+        for kind, args in self.wire.receive(data):
+            priority = _BACKGROUND.get(kind)
+            if priority is not None:
+                if self._waits:
+                    self.submit_batch()
+                function, unique, payload = args
+                if unique or not function or dispatch.limited:
+                    checked = self.check(function, unique, payload, priority)
+                    if checked is None:
+                        continue
+                    unique = checked
+                self._batch.append(Job(next_id(), function, payload, unique, priority, _PENDING))
+            elif kind == _SUBMIT:
+                if not self._waits:
+                    self.submit_batch()
+                extension.submit(self, args)
+            else:
+                self.submit_batch()
+                _HANDLERS[kind](self, args)
+                if self._closing:
+                    break
+        self.submit_batch()
+        self.heard = self.service.clock.monotonic()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
+        if self.outbox:
+            self.service.commits.put(Find([], lambda _: self.close(), lambda _: self.close()))
+        else:
+            self.close()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
+        del exc
+        self._closing = True
+        self.outbox.write = self._discard
+        self.face.peers.pop(self, None)
+        if self.watcher is not None:
+            self.service.hub.leave(self.watcher)
+        self.service.client_gone(self.plain)
+        self.service.client_gone(self.results)
+        if self.worker is not None:
+            self.service.gone(self.worker)
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: stop reading its requests."""
+        self.pause("unread", paused=True)
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.pause("unread", paused=False)
+
+    def pause(self, why: str, *, paused: bool) -> None:
+        """Stop reading for a reason, or go on once the last reason is gone."""
+        if paused:
+            if not self._paused and not self._closing:
+                self.transport.pause_reading()
+            self._paused.add(why)
+        elif why in self._paused:
+            self._paused.discard(why)
+            if not self._paused and not self._closing:
+                self.transport.resume_reading()
+
+    def close(self) -> None:
+        """End the connection once what was written is out."""
+        self._closing = True
+        self.transport.close()
+
+    def _discard(self, data: bytes) -> None:
+        """The peer is gone."""
+
+    # ---- submitting ----
+
+    def check(self, function: bytes, unique: bytes, payload: bytes, priority: int) -> bytes | None:
+        """Return the unique to use, or answer with an error and return None."""
+        if not function:
+            self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
+            return None
+        if len(unique) > UNIQUE_LIMIT:
+            self.refuse(b"ARGUMENT_TOO_LARGE", b"a unique has at most %d bytes" % UNIQUE_LIMIT)
+            return None
+        if self.service.dispatch.limited:
+            queue = self.service.dispatch.queues.get(function)
+            if queue is not None and queue.is_full(priority):
+                self.refuse(b"QUEUE_ERROR", b"Job queue is full")
+                return None
+        return clients.unique_of_payload(payload) if unique == b"-" else unique
+
+    def refuse(self, code: bytes, message: bytes) -> None:
+        """Answer a submission with an error, in its place."""
+        self.submit_batch()
+        self.outbox.send(response(Type.ERROR, code, message))
+
+    def gather(self, job: Job, *, wait: bool) -> None:
+        """Add a submission of the extension to the batch."""
+        self._batch.append(job)
+        self._waits.append(wait)
+
+    def submit_batch(self) -> None:
+        """Send what has gathered to the store: either Gearman's submissions or the extension's."""
+        batch = self._batch
+        if not batch:
+            return
+        self._batch = []
+        if self._waits:
+            waits, self._waits = self._waits, []
+            self.store(batch, extension.submitted(self, batch, waits))
+        else:
+            now_us = round(self.service.clock.wall() * 1_000_000)
+            for job in batch:
+                job.created_us = now_us
+            self.store(batch, self._created)
+
+    def store(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
+        """Submit background jobs; their answers come in their place."""
+        slot = self.outbox.reserve()
+        number = len(jobs)
+        self._unstored += number
+        if self._unstored > self.face.settings.queued_jobs:
+            self.pause("unstored", paused=True)
+
+        def stored(data: bytes) -> None:
+            self._unstored -= number
+            if "unstored" in self._paused and self._unstored <= self.face.settings.queued_jobs // 2:
+                self.pause("unstored", paused=False)
+            self.outbox.fill(slot, data)
+
+        def refused(error: Exception) -> None:
+            stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
+
+        self.service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+
+    def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
+        if not joined:
+            return (self.face.created * len(ids)) % tuple(ids)
+        handle = self.service.handles.of
+        return b"".join([response(Type.JOB_CREATED, handle(job_id)) for job_id in ids])
+
+    # ---- being a worker ----
+
+    def as_worker(self) -> Worker:
+        """Return this peer as a worker; it becomes one with its first word as such."""
+        worker = self.worker
+        if worker is None:
+            worker = self.worker = Worker(workers.WorkerSide(self))
+        return worker
+
+    def running(self, handle: bytes) -> Held | None:
+        """Return the job that this worker has under a handle."""
+        return self.worker.running.get(handle) if self.worker is not None else None

@@ -1,0 +1,222 @@
+"""Gearman's requests of workers, and what the server says to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.faces.gearman import extension
+from mainspring.jobs.held import Ability
+from mainspring.jobs.settling import failure
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.peer import Peer
+    from mainspring.jobs.held import Held
+
+_NOOP = response(Type.NOOP)
+_NO_JOB = response(Type.NO_JOB)
+_NOT_FOUND = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
+_PLAIN = Ability()
+
+
+class WorkerSide:
+    """How dispatch reaches the worker behind a peer."""
+
+    __slots__ = ("peer",)
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+
+    def wake(self) -> None:
+        """Send NOOP."""
+        self.peer.outbox.write(_NOOP)
+
+    def assign(self, held: Held) -> None:
+        """Hand a job over, in the way that the worker asked for it."""
+        peer = self.peer
+        worker = peer.worker
+        if worker is not None and worker.streams:
+            peer.outbox.write(extension.assignment(held, peer.service))
+        else:
+            peer.outbox.write(assignment(held, peer.assigns))
+
+    def no_job(self) -> None:
+        """Answer a request that waited for the store."""
+        self.peer.outbox.write(_NO_JOB)
+
+    def name(self) -> str:
+        """Return the client id, or the address where it has none."""
+        own = self.peer.client_id
+        return self.peer.address if own == b"-" else own.decode("utf-8", "backslashreplace")
+
+    def stop(self, held: Held, reason: bytes) -> None:
+        """Send STOP; a plain worker cannot be told."""
+        worker = self.peer.worker
+        if worker is not None and worker.streams:
+            self.peer.outbox.write(response(Type.STOP, held.handle, held.lease, reason))
+
+
+def assignment(held: Held, kind: int) -> bytes:
+    """Return the packet that hands a job to a plain worker."""
+    job = held.job
+    if kind == Type.JOB_ASSIGN:
+        return response(Type.JOB_ASSIGN, held.handle, job.function, job.payload)
+    if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer is not None:
+        return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, job.unique, job.options.reducer, job.payload)
+    return response(Type.JOB_ASSIGN_UNIQ, held.handle, job.function, job.unique, job.payload)
+
+
+# ---- abilities ----
+
+
+def _can_do(peer: Peer, args: list[bytes]) -> None:
+    peer.service.register(peer.as_worker(), args[0], _PLAIN)
+
+
+def _can_do_timeout(peer: Peer, args: list[bytes]) -> None:
+    """Gearman's page says seconds, its server takes milliseconds, at least 1,000, and 0 for none."""
+    function, text = args
+    if not text.isdigit() or len(text) > 12:
+        message = b"the timeout of CAN_DO_TIMEOUT is a number of milliseconds"
+        peer.outbox.send(response(Type.ERROR, b"INVALID_ARGUMENTS", message))
+        return
+    milliseconds = int(text)
+    timeout = max(milliseconds, 1000) / 1000 if milliseconds else None
+    peer.service.register(peer.as_worker(), function, Ability(timeout=timeout))
+
+
+def _cant_do(peer: Peer, args: list[bytes]) -> None:
+    peer.service.unregister(peer.as_worker(), args[0])
+
+
+def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
+    del args
+    for queue in list(peer.as_worker().abilities):
+        peer.service.unregister(peer.as_worker(), queue.name)
+
+
+def _set_client_id(peer: Peer, args: list[bytes]) -> None:
+    peer.client_id = args[0] or b"-"
+
+
+# ---- asking for jobs ----
+
+
+def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
+    def grab(peer: Peer, args: list[bytes]) -> None:
+        del args
+        peer.assigns = kind
+        worker = peer.worker
+        if worker is None or not worker.abilities:
+            peer.outbox.write(_NO_JOB)
+            return
+        window = peer.service.window
+        held = window.grab(worker)
+        if held is not None:
+            peer.outbox.write(assignment(held, kind))
+        elif not window.looks(worker):
+            peer.outbox.write(_NO_JOB)
+
+    return grab
+
+
+def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
+    del args
+    worker = peer.as_worker()
+    woken_for = worker.woken_for
+    work = peer.service.dispatch.sleep(worker)
+    if work:
+        peer.service.dispatch.rouse(worker)
+        peer.outbox.write(_NOOP)
+    elif woken_for is not None:
+        peer.service.window.serve(woken_for)
+    for queue in worker.abilities:
+        peer.service.window.refill(queue)
+
+
+# ---- reporting ----
+
+
+def _complete(peer: Peer, args: list[bytes]) -> None:
+    held = peer.running(args[0])
+    if held is None:
+        _not_found(peer, args[0])
+    elif len(args[1]) > peer.face.settings.max_value:
+        limit = peer.face.settings.max_value
+        message = f"the result has {len(args[1])} bytes, the store takes {limit}"
+        peer.service.settling.failed(held, failure("ResultTooLarge", message), final=True)
+    else:
+        peer.service.settling.succeeded(held, args[1])
+
+
+def _fail(peer: Peer, args: list[bytes]) -> None:
+    held = peer.running(args[0])
+    if held is not None:
+        peer.service.settling.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
+    elif peer.worker is not None and peer.worker.excepted == args[0]:
+        peer.worker.excepted = None  # Perl's library sends both, and an error would end it
+    else:
+        _not_found(peer, args[0])
+
+
+def _exception(peer: Peer, args: list[bytes]) -> None:
+    handle, data = args
+    held = peer.running(handle)
+    if held is None:
+        _not_found(peer, handle)
+        return
+    assert peer.worker is not None
+    peer.worker.excepted = handle
+    error = failure("WorkException", data[:65536].decode("utf-8", "replace"))
+    peer.service.settling.failed(held, error, exception=data)
+
+
+def _data(peer: Peer, args: list[bytes]) -> None:
+    held = peer.running(args[0])
+    if held is None:
+        _not_found(peer, args[0])
+    else:
+        peer.service.data(held, args[1])
+
+
+def _warning(peer: Peer, args: list[bytes]) -> None:
+    held = peer.running(args[0])
+    if held is None:
+        _not_found(peer, args[0])
+    else:
+        peer.service.warning(held, args[1])
+
+
+def _status(peer: Peer, args: list[bytes]) -> None:
+    held = peer.running(args[0])
+    if held is None:
+        _not_found(peer, args[0])
+    else:
+        peer.service.status(held, args[1], args[2])
+
+
+def _not_found(peer: Peer, handle: bytes) -> None:
+    """The job was cancelled or given to another worker meanwhile, or never was this worker's."""
+    if not peer.service.pass_over(peer.worker, handle):
+        peer.outbox.write(_NOT_FOUND)
+
+
+HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
+    Type.CAN_DO: _can_do,
+    Type.CAN_DO_TIMEOUT: _can_do_timeout,
+    Type.CANT_DO: _cant_do,
+    Type.RESET_ABILITIES: _reset_abilities,
+    Type.SET_CLIENT_ID: _set_client_id,
+    Type.GRAB_JOB: _grab(Type.JOB_ASSIGN),
+    Type.GRAB_JOB_UNIQ: _grab(Type.JOB_ASSIGN_UNIQ),
+    Type.GRAB_JOB_ALL: _grab(Type.JOB_ASSIGN_ALL),
+    Type.PRE_SLEEP: _pre_sleep,
+    Type.WORK_COMPLETE: _complete,
+    Type.WORK_FAIL: _fail,
+    Type.WORK_EXCEPTION: _exception,
+    Type.WORK_DATA: _data,
+    Type.WORK_WARNING: _warning,
+    Type.WORK_STATUS: _status,
+}

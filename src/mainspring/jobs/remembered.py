@@ -1,0 +1,23 @@
+"""The deliveries that were settled last, for settlements that are sent again because their answer was lost."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+LIMIT = 10_000
+
+
+class Remembered:
+    """A bounded set of (handle, lease)."""
+
+    def __init__(self) -> None:
+        self._leases: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+
+    def add(self, handle: bytes, lease: bytes) -> None:
+        """Remember one, and forget the oldest."""
+        self._leases[handle, lease] = None
+        if len(self._leases) > LIMIT:
+            self._leases.popitem(last=False)
+
+    def __contains__(self, key: tuple[bytes, bytes]) -> bool:
+        return key in self._leases

@@ -1,0 +1,200 @@
+"""The one place where a node is put together, and its life from the first port to the last commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.errors import SettingsError
+from mainspring.faces.gearman.peer import Peer
+from mainspring.faces.http.app import http_app
+from mainspring.faces.http.gearmand_http import GearmandHttp
+from mainspring.faces.http.listener import HttpListener
+from mainspring.server.addresses import TcpAddress, UnixAddress
+from mainspring.server.clock import SystemClock
+from mainspring.server.http_jobs import NodeHttpJobs
+from mainspring.server.keepalive import keep_alive
+from mainspring.server.logs import start_logging
+from mainspring.server.node import Node
+from mainspring.server.sockets import bind, bound_address
+from mainspring.server.tls import reload_context, server_context
+from mainspring.version import version
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from mainspring.server.addresses import Address
+    from mainspring.server.logs import LogSink
+    from mainspring.server.settings import ServerSettings, StoreSettings
+    from mainspring.storage.engine import Engine
+
+log = structlog.get_logger("mainspring.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """An open port."""
+
+    face: str
+    """``gearman``, ``http`` or ``gearman-http``."""
+    host: str
+    """``unix:PATH`` for a socket in the file system."""
+    port: int
+    """0 where there is none."""
+
+
+def build_engine(settings: StoreSettings) -> Engine:
+    """Return the engine that a store's settings name; it is not open yet."""
+    if settings.engine == "memory":
+        return MemoryEngine()
+    assert settings.path is not None
+    return SqliteEngine(settings.path, synchronous=settings.synchronous, cache_bytes=settings.cache_bytes)
+
+
+class Server:
+    """A node and its ports."""
+
+    def __init__(self, settings: ServerSettings, log_sink: LogSink) -> None:
+        self.settings = settings
+        self._log_sink = log_sink
+        self.node = Node(settings, build_engine(settings.store), SystemClock())
+        self._tls: ssl.SSLContext | None = None
+        self._servers: list[asyncio.Server] = []
+        self._http: HttpListener | None = None
+        self._gearmand_http: GearmandHttp | None = None
+
+    async def start(self) -> list[Listening]:
+        """Bind the ports, open the store, and begin to listen; nothing is left open where that fails."""
+        listen = self.settings.listen
+        if listen.tls is not None:
+            self._tls = server_context(listen.tls)
+        # Ports first: a port in use should not cost the start of a store.
+        bound = [(address, sock) for address in listen.gearman for sock in bind(address, listen.backlog)]
+        http = list(bind(listen.http, listen.backlog)) if listen.http is not None else []
+        legacy = list(bind(listen.gearman_http, listen.backlog)) if listen.gearman_http is not None else []
+        try:
+            await self.node.open()
+        except BaseException:
+            for sock in (*(sock for _, sock in bound), *http, *legacy):
+                sock.close()
+            raise
+        opened = [await self._listen_gearman(address, sock) for address, sock in bound]
+        for sock in http:
+            self._http = HttpListener(http_app(self.node, version=version()), sock, tls=self._tls)
+            await self._http.start()
+            opened.append(_listening("http", sock))
+        opened += [await self._listen_gearmand_http(sock) for sock in legacy]
+        return opened
+
+    async def _listen_gearman(self, address: Address, sock: socket.socket) -> Listening:
+        loop = asyncio.get_running_loop()
+        keepalive = self.settings.keepalive
+
+        def peer() -> Peer:
+            return Peer(self.node.face)
+
+        listening = _listening("gearman", sock)
+        if isinstance(address, UnixAddress):
+            self._servers.append(await loop.create_unix_server(peer, sock=sock, backlog=self.settings.listen.backlog))
+            return listening
+        if keepalive.enabled:
+            keep_alive(sock, keepalive)
+        server = await loop.create_server(
+            peer,
+            sock=sock,
+            backlog=self.settings.listen.backlog,
+            ssl=self._tls,
+            ssl_handshake_timeout=self.settings.limits.handshake_timeout if self._tls is not None else None,
+        )
+        self._servers.append(server)
+        return listening
+
+    async def _listen_gearmand_http(self, sock: socket.socket) -> Listening:
+        listening = _listening("gearman-http", sock)
+        face = self._gearmand_http = GearmandHttp(
+            NodeHttpJobs(self.node),
+            banner=self.node.face.settings.version,
+            max_payload=self.settings.limits.max_packet,
+            read_timeout=self.settings.limits.packet_timeout,
+        )
+        self._servers.append(await asyncio.start_server(face.serve_connection, sock=sock, ssl=self._tls))
+        return listening
+
+    def reload(self) -> None:
+        """SIGHUP: open the log again, and read the TLS files again."""
+        self._log_sink.reopen()
+        if self._tls is not None and self.settings.listen.tls is not None:
+            try:
+                reload_context(self._tls, self.settings.listen.tls)
+            except SettingsError as error:
+                log.error(  # noqa: TRY400 - the sentence says all
+                    "the TLS files stay as they were", error=str(error)
+                )
+            else:
+                log.info("TLS files read again")
+
+    async def stop(self) -> None:
+        """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store."""
+        for server in self._servers:
+            server.close()
+        await self.node.drain()
+        if self._gearmand_http is not None:
+            await self._gearmand_http.close()
+        if self._http is not None:
+            await self._http.stop()
+        self.node.close()
+
+
+def _listening(face: str, sock: socket.socket) -> Listening:
+    address = bound_address(sock)
+    if isinstance(address, TcpAddress):
+        return Listening(face, address.host, address.port)
+    return Listening(face, str(address), 0)
+
+
+async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening]], None]) -> int:
+    """Be a node until a signal; returns the exit code.
+
+    ``ready`` is called once all ports are open. Raises SettingsError, PortError or StoreError where the node cannot start, and
+    StoreBrokenError where its disk fails: what was acknowledged is safe, and nothing more can be promised.
+    """
+    settings.check()
+    server = Server(settings, start_logging(settings.log))
+    loop = asyncio.get_running_loop()
+    node = server.node
+    with contextlib.ExitStack() as signals:
+        for number, function in (
+            (signal.SIGTERM, node.stop),
+            (signal.SIGINT, node.stop),
+            (signal.SIGUSR1, lambda: node.stop(graceful=True)),
+            (signal.SIGHUP, server.reload),
+        ):
+            loop.add_signal_handler(number, function)
+            signals.callback(loop.remove_signal_handler, number)
+        ports = await server.start()
+        _tune_collector()
+        ready(ports)
+        log.info("started", node=settings.name, term=node.term, store=settings.store.url)
+        await node.stopping.wait()
+        await server.stop()
+    if node.broken is not None:
+        raise node.broken
+    log.info("stopped")
+    return 0
+
+
+def _tune_collector() -> None:
+    """Collect garbage rarely: jobs are many, and make no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

@@ -1,0 +1,254 @@
+"""A running node: its store, its jobs, and what its pages and tools see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from mainspring.errors import StoreBrokenError, StoreError
+from mainspring.events.hub import Hub
+from mainspring.faces.gearman.calls import Calls
+from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.http.app import Measure
+from mainspring.ids import Handles, job_ids
+from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.model import Priority
+from mainspring.jobs.service import JobService
+from mainspring.storage.commit_queue import CommitQueue
+from mainspring.version import version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.clock import Clock
+    from mainspring.server.settings import ServerSettings
+    from mainspring.storage.engine import Engine
+
+COMMIT_SECONDS = 10.0
+"""How long a node that ends waits for its last group."""
+
+log = structlog.get_logger("mainspring.node")
+
+
+class Node:
+    """One node in a loop: opened, serving, drained, closed, once and in this order."""
+
+    def __init__(self, settings: ServerSettings, engine: Engine, clock: Clock) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.clock = clock
+        self.stopping = asyncio.Event()
+        self.graceful = False
+        """Wait for running jobs without a limit."""
+        self.broken: StoreError | None = None
+        """Why the node cannot go on."""
+        self._ready = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_tick = 0.0
+        self._started = clock.monotonic()
+
+    async def open(self) -> None:
+        """Open the store and take back what an earlier run of this node held."""
+        loop = self._loop = asyncio.get_running_loop()
+        opened = self.engine.open(self.settings.name, loop.call_soon_threadsafe)
+        self.term = opened.term
+        handles = Handles(opened.nodes)
+        self.commits = CommitQueue(_Watched(self.engine, self._failing), loop.call_soon, pressure=self._pressure)
+        self.hub = Hub()
+        jobs = self.settings.jobs
+        self.service = JobService(
+            self.commits,
+            self.clock,
+            self.term,
+            handles,
+            self.hub,
+            earlier=self._tick_at,
+            round_robin=jobs.round_robin,
+            lost_limit=jobs.job_retries,
+            retention=jobs.retention,
+        )
+        self.face = GearmanFace(
+            self.service,
+            GearmanSettings(
+                max_packet=self.settings.limits.max_packet,
+                max_value=self.engine.max_value,
+                queued_jobs=self.settings.limits.queued_jobs,
+                exceptions=jobs.exceptions,
+                version=self.settings.banner or version(),
+                idle_timeout=self.settings.limits.idle_timeout,
+                packet_timeout=self.settings.limits.packet_timeout,
+            ),
+            next_id=job_ids(self.term),
+            calls=Calls(self.status),
+            shut_down=self.stop,
+        )
+        started: asyncio.Future[int] = loop.create_future()
+        self.service.start(started.set_result, started.set_exception)
+        recovered = await started
+        if recovered:
+            log.info("jobs taken back", jobs=recovered)
+        self._ready = True
+        self._tick()
+
+    def stop(self, graceful: bool = False) -> None:
+        """Ask the node to end; ``graceful``: when all running jobs have ended."""
+        self.graceful = self.graceful or graceful
+        self.stopping.set()
+
+    async def drain(self) -> None:
+        """Let running jobs end for a while, then hand them back, and wait until everything is on disk."""
+        self._ready = False
+        loop = self._loop
+        limit = None if self.graceful else loop.time() + self.settings.process.drain
+        for worker in self.service.dispatch.workers:
+            worker.credit = 0
+        while self.running() and (limit is None or loop.time() < limit) and self.broken is None:  # noqa: ASYNC110 - no hot path counts for a drain
+            await asyncio.sleep(0.02)
+        if self.broken is None:
+            for worker in list(self.service.dispatch.workers):
+                for held in list(worker.running.values()):
+                    self.service.settling.released(held)
+            idle = asyncio.Event()
+            self.commits.when_idle(idle.set)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(idle.wait(), COMMIT_SECONDS)
+
+    def running(self) -> int:
+        """Return how many jobs are with workers."""
+        return sum(len(worker.running) for worker in self.service.dispatch.workers)
+
+    def close(self) -> None:
+        """Close all connections and the store."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.face.close()
+        self.engine.close()
+
+    # ---- time ----
+
+    def _tick_at(self, at: float) -> None:
+        if self._timer is not None and at < self._next_tick:
+            self._timer.cancel()
+            self._arm(at)
+
+    def _tick(self) -> None:
+        self._arm(self.service.tick())
+
+    def _arm(self, at: float) -> None:
+        self._next_tick = at
+        self._timer = self._loop.call_later(max(at - self.clock.monotonic(), 0), self._tick)
+
+    # ---- pressure and failure ----
+
+    def _pressure(self, full: bool) -> None:
+        self.face.pause(full)
+
+    def _failing(self, error: StoreError) -> None:
+        if isinstance(error, StoreBrokenError):
+            if self.broken is None:
+                self.broken = error
+                self.stopping.set()
+        else:
+            log.error("the store refused a group", error=str(error))
+
+    # ---- what others see ----
+
+    def healthy(self) -> bool:
+        """Tell whether the node can do its work at all."""
+        return self.broken is None
+
+    def ready(self) -> bool:
+        """Tell whether the node takes new work."""
+        return self._ready and self.broken is None and not self.service.settling.unsettled
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``mainspring status`` shows."""
+        functions: list[dict[str, Any]] = []
+        for queue in self.service.dispatch.queues.values():
+            high, normal, low = queue.waiting_by_priority()
+            functions.append(
+                {
+                    "function": queue.name.decode("utf-8", "backslashreplace"),
+                    "total": queue.total(),
+                    "running": queue.running,
+                    "workers": sum(queue.workers.values()),
+                    "waiting": {"high": high, "normal": normal, "low": low},
+                }
+            )
+        return {
+            "version": version(),
+            "name": self.settings.name,
+            "term": self.term,
+            "store": self.settings.store.url,
+            "pid": os.getpid(),
+            "uptime": round(self.clock.monotonic() - self._started, 3),
+            "connections": len(self.face.peers),
+            "workers": sum(1 for worker in self.service.dispatch.workers if worker.abilities),
+            "jobs": {
+                "total": sum(entry["total"] for entry in functions),
+                "running": sum(entry["running"] for entry in functions),
+                "waiting": sum(sum(entry["waiting"].values()) for entry in functions),
+            },
+            "commits": {"groups": self.commits.groups, "rows": self.commits.rows},
+            "functions": functions,
+        }
+
+    def metrics(self) -> Iterable[Measure]:
+        """Return the figures of this moment."""
+        queues = [
+            (queue.name.decode("utf-8", "backslashreplace"), queue) for queue in self.service.dispatch.queues.values()
+        ]
+        waiting = [
+            ({"function": name, "priority": priority.name.lower()}, float(number))
+            for name, queue in queues
+            for priority, number in zip(Priority, queue.waiting_by_priority(), strict=True)
+        ]
+        yield Measure("mainspring_jobs_waiting", "gauge", "Jobs that wait for a worker.", waiting)
+        figures: tuple[tuple[str, str, Callable[[FunctionQueue], float]], ...] = (
+            ("mainspring_jobs_running", "Jobs with workers.", lambda queue: queue.running),
+            ("mainspring_jobs_live", "Jobs that have not ended.", FunctionQueue.total),
+            (
+                "mainspring_workers",
+                "Workers that registered for a function.",
+                lambda queue: sum(queue.workers.values()),
+            ),
+        )
+        for name, text, value in figures:
+            yield Measure(name, "gauge", text, [({"function": at}, value(queue)) for at, queue in queues])
+        ended = [({"function": at}, float(queue.ended)) for at, queue in queues]
+        yield Measure("mainspring_deliveries_total", "counter", "Deliveries that have ended, in any way.", ended)
+        for kind, name, text, number in (
+            ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self.face.peers)),
+            ("counter", "mainspring_connections_opened_total", "Connections taken.", self.face.connections),
+            ("counter", "mainspring_commits_total", "Groups given to the store.", self.commits.groups),
+            ("counter", "mainspring_committed_rows_total", "Rows of those groups.", self.commits.rows),
+            ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self.commits.bytes),
+            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self.service.window.held)),
+        ):
+            yield Measure(name, kind, text, [({}, float(number))])  # type: ignore[arg-type]
+
+
+class _Watched:
+    """The engine, with an ear for what it could not commit."""
+
+    def __init__(self, engine: Engine, failing: Callable[[StoreError], None]) -> None:
+        self._engine = engine
+        self._failing = failing
+        self.durable = engine.durable
+        self.max_value = engine.max_value
+        self.open = engine.open
+        self.close = engine.close
+
+    def commit(self, group: Any, committed: Callable[[Any], None]) -> None:
+        """Commit, and tell of a failure first."""
+
+        def heard(outcomes: Any) -> None:
+            if isinstance(outcomes, StoreError):
+                self._failing(outcomes)
+            committed(outcomes)
+
+        self._engine.commit(group, heard)
