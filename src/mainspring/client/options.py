@@ -105,17 +105,21 @@ class Options:
 
     def merged(self, newer: Options) -> Options:
         """Return these options with those that ``newer`` sets in their place."""
-        changes = {f.name: value for f in fields(newer) if (value := getattr(newer, f.name)) not in (None, False)}
+        changes = newer._asked()
         if "delay" in changes or "run_at" in changes:
             changes = {"delay": None, "run_at": None} | changes
         return replace(self, **changes)
 
     def wire(self) -> bytes:
         """Return the options as the protocol's JSON; empty where nothing is asked for."""
-        asked = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in (None, False)}
+        asked = self._asked()
         if self.retry is not None:
             asked["retry"] = self.retry.wire()
         return msgspec.json.encode(asked) if asked else b""
+
+    def _asked(self) -> dict[str, Any]:
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {name: value for name, value in values if value is not None and value is not False}
 
 
 def build_options(

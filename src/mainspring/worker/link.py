@@ -61,6 +61,7 @@ class Link:
         self._owner = owner
         self._wire: _Wire | None = None
         self._flushing = False
+        self._closing = False
         self.refusal: ServerError | None = None
 
     async def keep(self) -> None:
@@ -107,6 +108,7 @@ class Link:
 
     async def close(self) -> None:
         """Write what is left and end the connection."""
+        self._closing = True
         if self._wire is not None:
             self._flush()
             self._wire.close()
@@ -142,7 +144,7 @@ class Link:
         if wire is not self._wire:
             return
         self._wire = None
-        if self.session.agreed:
+        if self.session.agreed and not self._closing:
             _log.warning("connection ended", server=self.name, error=str(error) if error else None)
         self._owner.lost(self, self.session.disconnected())
 

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.client.addresses import Address, parse_address, parse_servers, servers_or_default
+from mainspring.client.options import Options, Retry, build_options
+from mainspring.errors import SettingsError, UsageError
+
+
+def test_nothing_asked_is_empty() -> None:
+    assert build_options().wire() == b""
+
+
+def test_all_options_are_written() -> None:
+    options = build_options(
+        priority="high",
+        run_at=datetime(2030, 1, 1, tzinfo=UTC),
+        timeout=timedelta(minutes=2),
+        heartbeat=3,
+        expires=4.5,
+        retry=Retry(max_attempts=2, maximum=timedelta(hours=2)),
+        keep_unique=60,
+    )
+    assert msgspec.json.decode(options.wire()) == {
+        "priority": "high",
+        "run_at": 1893456000.0,
+        "timeout": 120.0,
+        "heartbeat": 3,
+        "expires": 4.5,
+        "retry": {"max_attempts": 2, "initial": 1.0, "factor": 2.0, "maximum": 7200.0, "jitter": 0.1},
+        "keep_unique": 60,
+    }
+
+
+def test_newer_options_win_and_delay_replaces_run_at() -> None:
+    older = build_options(priority="low", run_at=datetime(2030, 1, 1, tzinfo=UTC), timeout=5)
+    assert older.merged(build_options(delay=0)) == Options(priority="low", delay=0, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"run_at": datetime(2030, 1, 1)}, "run_at has no time zone"),  # noqa: DTZ001
+        ({"run_at": 5}, "run_at must be a datetime"),
+        ({"delay": -1}, "delay must be"),
+        ({"timeout": "5s"}, "timeout must be"),
+        ({"timeout": float("nan")}, "timeout must be"),
+        ({"heartbeat": True}, "heartbeat must be"),
+        ({"priority": "urgent"}, "priority must be"),
+        ({"retry": 5}, "retry must be"),
+        ({"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "exclude each other"),
+    ],
+)
+def test_wrong_options_are_named(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build_options(**asked)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_attempts": 0}, {"max_attempts": 1.5}, {"initial": -1}, {"factor": 0.5}, {"jitter": 2}, {"maximum": "x"}],
+)
+def test_wrong_retries_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Retry(**wrong)
+
+
+def test_which_errors_are_retried() -> None:
+    retry = Retry(on=(OSError,), never=(FileNotFoundError,))
+    assert retry.allows(ConnectionError())
+    assert not retry.allows(FileNotFoundError())
+    assert not retry.allows(ValueError())
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("10.0.0.5:1", Address("10.0.0.5", 1)),
+        ("host", Address("host", 4730)),
+        (":99", Address("127.0.0.1", 99)),
+        ("[::1]:99", Address("::1", 99)),
+        ("[::1]", Address("::1", 4730)),
+        ("::1", Address("::1", 4730)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "host:x", "host:0", "host:65536", "[::1", "[::1]x", "host:-1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_address(text)
+
+
+def test_the_environment_names_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MAINSPRING_SERVER", raising=False)
+    assert servers_or_default(None) == (Address("127.0.0.1", 4730),)
+    monkeypatch.setenv("MAINSPRING_SERVER", "a:1, b:2,a:1")
+    assert servers_or_default(None) == (Address("a", 1), Address("b", 2))
+    assert servers_or_default("c:3") == (Address("c", 3),)
+    with pytest.raises(SettingsError):
+        parse_servers(" , ")

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import dataclasses
+import enum
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.client.payload import Signature, encode_result
+from mainspring.errors import PayloadError
+
+
+@dataclasses.dataclass
+class Size:
+    width: int
+    unit: str = "px"
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: int
+
+
+def plain(path: str, width: int = 3, *, when: datetime | None = None) -> str:
+    return path
+
+
+def untyped(a, b=2):
+    return a
+
+
+def rich(size: Size, colour: Colour, key: uuid.UUID, cost: Decimal, points: list[Point]) -> Size:
+    return size
+
+
+def raw(data: bytes) -> bytes:
+    return data
+
+
+def nothing() -> None: ...
+
+
+def by_position(a: int, b: int = 0, /) -> None: ...
+
+
+def variadic(a: int, /, size: Size, *rest: int, **named: float) -> None: ...
+
+
+def late(value: Later) -> Later:
+    return value
+
+
+Later = int
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "payload"),
+    [
+        (("x",), {}, b'["x"]'),
+        (("x", 4), {}, b'["x",4]'),
+        ((), {"path": "x"}, b'{"path":"x"}'),
+        (("x",), {"width": 4}, b'{"path":"x","width":4}'),
+        (("x",), {"when": datetime(2020, 1, 1, tzinfo=UTC)}, b'{"path":"x","when":"2020-01-01T00:00:00Z"}'),
+    ],
+)
+def test_a_call_is_written_and_read_again(args: tuple[Any, ...], kwargs: dict[str, Any], payload: bytes) -> None:
+    signature = Signature(plain, "plain")
+    assert signature.encode(args, kwargs) == payload
+    read_args, read_kwargs = signature.decode(payload)
+    names = ["path", "width"]
+    assert dict(zip(names, read_args, strict=False)) | read_kwargs == dict(zip(names, args, strict=False)) | kwargs
+
+
+def test_types_are_made_of_json() -> None:
+    signature = Signature(rich, "rich")
+    key = uuid.uuid4()
+    args = (Size(3), Colour.RED, key, Decimal("1.10"), [Point(1, 2)])
+    assert signature.decode(signature.encode(args, {})) == (args, {})
+    assert signature.decode_result(encode_result(Size(3, "mm"))) == Size(3, "mm")
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "message"),
+    [
+        (plain, b'["x","y"]', "plain: parameter 'width': Expected `int`, got `str`"),
+        (plain, b"[1]", "plain: parameter 'path': Expected `str`, got `int`"),
+        (plain, b'["a",1,2]', "plain: too many positional arguments"),
+        (plain, b"{}", "plain: missing a required argument: 'path'"),
+        (plain, b"", "plain: missing a required argument: 'path'"),
+        (plain, b'{"path":1}', "plain: parameter 'path': Expected `str`, got `int`"),
+        (plain, b'{"path":"x","zz":1}', "plain: got an unexpected keyword argument 'zz'"),
+        (plain, b'{"path":"x","when":"noon"}', "plain: parameter 'when': Invalid RFC3339 encoded datetime"),
+        (plain, b"5", "begins with b'5'"),
+        (plain, b'"text"', "a payload is a JSON array"),
+        (plain, b"null", "a payload is a JSON array"),
+        (plain, b"[", "plain: the payload is no JSON"),
+        (plain, b"\xff\xfe", "a payload is a JSON array"),
+        (rich, b'[{"width":"1"}]', "rich: "),
+        (variadic, b'[1,{"width":"1"}]', "variadic: parameter 'size': Expected `int`"),
+        (variadic, b'{"size":{"width":1}}', "variadic: missing a required"),
+        (by_position, b'{"a":1}', "by_position"),
+        (nothing, b"[1]", "nothing: too many positional arguments"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(function: Any, payload: bytes, message: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        Signature(function, function.__name__).decode(payload)
+    assert message in str(error.value)
+
+
+def test_defaults_and_missing_annotations() -> None:
+    signature = Signature(untyped, "untyped")
+    assert signature.decode(b"[1]") == ((1,), {})
+    assert signature.decode(b' {"a": {"z": [1]}} ') == ((), {"a": {"z": [1]}})
+    assert signature.decode(b'{"a":1,"b":null}') == ((), {"a": 1, "b": None})
+
+
+def test_a_lone_bytes_parameter_is_the_payload() -> None:
+    signature = Signature(raw, "raw")
+    assert signature.encode((b"\0[",), {}) == b"\0["
+    assert signature.encode((), {"data": b"x"}) == b"x"
+    assert signature.decode(b"\xff\0") == ((b"\xff\0",), {})
+    assert signature.decode(b"") == ((b"",), {})
+    assert signature.decode_result(b"\xff") == b"\xff"
+    with pytest.raises(PayloadError, match="takes bytes, not str"):
+        signature.encode(("x",), {})
+
+
+def test_no_arguments_is_empty() -> None:
+    signature = Signature(nothing, "nothing")
+    assert signature.encode((), {}) == b""
+    assert signature.decode(b"") == ((), {})
+    assert signature.decode(b"{}") == ((), {})
+    assert signature.decode_result(b"") is None
+
+
+def test_positional_only_and_variadic() -> None:
+    assert Signature(by_position, "f").decode(b"[1]") == ((1,), {})
+    signature = Signature(variadic, "f")
+    assert signature.decode(signature.encode((1, Size(2), 3, 4), {})) == ((1, Size(2), 3, 4), {})
+    with pytest.raises(PayloadError, match="not both"):
+        signature.encode((1, Size(2)), {"z": 2.0})
+
+
+def test_a_wrong_call_fails_as_the_function_would() -> None:
+    with pytest.raises(TypeError, match="missing a required argument: 'path'"):
+        Signature(plain, "plain").encode((), {})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nope'"):
+        Signature(plain, "plain").encode((), {"path": "x", "nope": 1})
+    with pytest.raises(TypeError, match="too many"):
+        Signature(plain, "plain").encode(("x", 1, 2), {})
+
+
+def test_what_is_no_json_is_refused_where_it_is_written() -> None:
+    with pytest.raises(PayloadError, match="argument of plain cannot be written as JSON"):
+        Signature(plain, "plain").encode((object(),), {})
+    with pytest.raises(PayloadError, match="the result cannot be written"):
+        encode_result(object())
+
+
+def test_annotations_may_name_what_comes_later() -> None:
+    signature = Signature(late, "late")
+    assert signature.decode(b"[1]") == ((1,), {})
+    assert signature.decode_result(b"1") == 1
+
+
+def test_an_unknown_annotation_is_named() -> None:
+    def lost(value: Nowhere) -> None:  # type: ignore[name-defined] # noqa: F821
+        ...
+
+    with pytest.raises(PayloadError, match="Nowhere"):
+        Signature(lost, "lost").decode(b"[1]")
+
+
+def test_results() -> None:
+    assert encode_result(None) == b""
+    assert encode_result(b"\0") == b"\0"
+    assert encode_result({"a": 1}) == b'{"a":1}'
+
+    def maybe() -> bytes | None: ...
+
+    assert Signature(maybe, "maybe").decode_result(b"") is None
+    assert Signature(maybe, "maybe").decode_result(b"x") == b"x"
+    with pytest.raises(PayloadError, match="its result cannot be read as int"):
+        Signature(late, "late").decode_result(b'"x"')

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+
+from mainspring.client.outcomes import Notice, Submitted
+from mainspring.client.session import Request, Session, windows
+from mainspring.errors import ConflictError, ConnectionLostError, RefusedError, ServerError, UsageError
+from mainspring.wire.gearman import packets
+from mainspring.wire.gearman.connection import Connection
+from mainspring.wire.gearman.packets import Type
+
+LOST = ConnectionLostError("gone")
+
+
+def frames(count: int, unique: bytes = b"") -> list[bytes]:
+    return [Request(b"f", unique and b"%s%d" % (unique, n), b"", b"%d" % n).frame() for n in range(count)]
+
+
+def sent(session: Session) -> list[tuple[int, list[bytes]]]:
+    connection = Connection("server")
+    connection.extended = True
+    return connection.receive(session.take_output())
+
+
+def agree(session: Session) -> None:
+    session.connected()
+    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+
+
+def test_what_is_asked_before_a_connection_goes_out_with_it() -> None:
+    session = Session()
+    tray = session.submit(frames(2), safe=False)
+    wait = session.wait("H:n:1")
+    session.call("jobs.list", None)
+    assert not session.has_output
+    agree(session)
+    assert [kind for kind, _ in sent(session)] == [Type.SUBMIT, Type.SUBMIT, Type.WAIT, Type.CALL]
+    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    assert not tray.done
+    session.receive(packets.response(Type.ERROR, b"QUEUE_FULL", b"full"))
+    answer, refusal = tray.take()
+    assert answer == Submitted("H:n:1", joined=False)
+    assert isinstance(refusal, RefusedError)
+    assert refusal.code == "QUEUE_FULL"
+    error = b'{"type":"E","message":"m"}'
+    session.receive(packets.response(Type.RESULT, b"H:n:1", b"failed", b"2", error, b"a\0b"))
+    outcome = wait.take()
+    assert (outcome.state, outcome.attempt, outcome.data) == ("failed", 2, b"a\0b")
+    assert outcome.error is not None
+    assert outcome.error.type == "E"
+
+
+def test_a_lost_connection_leaves_submits_without_unique_unknown() -> None:
+    session = Session()
+    agree(session)
+    unsafe = session.submit(frames(3), safe=False)
+    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    session.disconnected(LOST)
+    assert unsafe.take() == [Submitted("H:n:1", joined=False), LOST, LOST]
+    agree(session)
+    assert sent(session) == []
+
+
+def test_a_lost_connection_repeats_what_is_safe() -> None:
+    session = Session()
+    agree(session)
+    safe = session.submit(frames(3, b"u"), safe=True)
+    wait = session.wait("H:n:9")
+    session.wait("H:n:9")
+    call = session.call("jobs.retry", {"handle": "H:n:9"})
+    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    sent(session)
+    session.disconnected(LOST)
+    later = session.call("jobs.list", None)
+    with pytest.raises(ConnectionLostError):
+        call.take()
+    agree(session)
+    again = sent(session)
+    assert [(kind, args[:2]) for kind, args in again] == [
+        (Type.SUBMIT, [b"f", b"u1"]),
+        (Type.SUBMIT, [b"f", b"u2"]),
+        (Type.WAIT, [b"H:n:9"]),
+        (Type.CALL, [again[3][1][0], b"jobs.list"]),
+    ]
+    session.receive(
+        packets.response(Type.SUBMITTED, b"H:n:2", b"1")
+        + packets.response(Type.SUBMITTED, b"H:n:3", b"0")
+        + packets.response(Type.RESULT, b"H:n:9", b"succeeded", b"1", b"", b"")
+        + packets.response(Type.ANSWER, again[3][1][0], b'{"jobs":[]}')
+    )
+    assert [getattr(answer, "handle", None) for answer in safe.take()] == ["H:n:1", "H:n:2", "H:n:3"]
+    assert wait.take().state == "succeeded"
+    assert later.take() == {"jobs": []}
+    assert not session.unfinished
+
+
+def test_faults_become_errors_and_events_go_to_their_call() -> None:
+    session = Session()
+    agree(session)
+    events: list[object] = []
+    call = session.call("jobs.watch", None, events.append)
+    ((_, (number, *_)),) = sent(session)
+    session.receive(packets.response(Type.ANSWER, number, b"{}") + packets.response(Type.EVENT, number, b'{"a":1}'))
+    assert call.take() == {}
+    assert events == [{"a": 1}]
+    session.disconnected(LOST)
+    assert call.error is LOST
+    agree(session)
+    refused = session.call("jobs.retry", None)
+    ((_, (number, *_)),) = sent(session)
+    session.receive(packets.response(Type.FAULT, number, b"conflict", b"it lives"))
+    with pytest.raises(ConflictError, match="it lives"):
+        refused.take()
+
+
+def test_those_who_wait_hear_what_the_job_tells() -> None:
+    session = Session()
+    agree(session)
+    heard: list[Notice] = []
+    wait = session.wait("H:n:1", heard.append)
+    session.receive(
+        packets.response(Type.WORK_STATUS, b"H:n:1", b"1", b"many")
+        + packets.response(Type.WORK_DATA, b"H:n:1", b"d\0")
+        + packets.response(Type.WORK_WARNING, b"H:n:1", b"w")
+        + packets.response(Type.WORK_DATA, b"H:n:2", b"of another")
+    )
+    assert heard == [
+        Notice("progress", 1, 0, b""),
+        Notice("data", 0, 0, b"d\0"),
+        Notice("warning", 0, 0, b"w"),
+    ]
+    session.forget(wait)
+    session.receive(packets.response(Type.RESULT, b"H:n:1", b"succeeded", b"1", b"", b""))
+    assert not wait.done
+
+
+def test_another_server_is_told_apart() -> None:
+    session = Session()
+    session.connected()
+    with pytest.raises(ServerError, match="does not speak"):
+        session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown option"))
+    session.connected()
+    with pytest.raises(ServerError, match="no packet"):
+        session.receive(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_to_abandon_answers_everybody() -> None:
+    session = Session()
+    tray = session.submit(frames(2, b"u"), safe=True)
+    wait = session.wait("H:n:1")
+    call = session.call("jobs.list", None)
+    session.abandon(LOST, waits=False)
+    assert tray.take() == [LOST, LOST]
+    assert call.error is LOST
+    assert not wait.done
+    session.abandon(LOST)
+    assert wait.error is LOST
+    assert not session.unfinished
+
+
+def test_windows_are_bounded() -> None:
+    assert [len(window) for window, _ in windows([Request(b"f", b"", b"", b"")] * 4500)] == [2000, 2000, 500]
+    large = Request(b"f", b"u", b"", b"x" * 600_000)
+    assert [(len(window), safe) for window, safe in windows([large] * 3)] == [(2, True), (1, True)]
+    with pytest.raises(UsageError, match="NUL"):
+        Request(b"f\0", b"", b"", b"").frame()
