@@ -16,6 +16,7 @@ import errno
 import sys
 from typing import TYPE_CHECKING
 
+from mainspring.cli.display import printable
 from mainspring.errors import (
     ConflictError,
     ConnectionLostError,
@@ -100,5 +101,5 @@ def explain(error: BaseException) -> str:
 
 
 def complain(text: str, *, stream: TextIO | None = None) -> None:
-    """Write one line about what was wrong."""
-    print(f"mainspring: {text}", file=sys.stderr if stream is None else stream, flush=True)
+    """Write one line about what was wrong; what others put into it cannot command the terminal."""
+    print(f"mainspring: {printable(text)}", file=sys.stderr if stream is None else stream, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import sys
@@ -19,10 +20,10 @@ from mainspring.client.addresses import parse_address
 from mainspring.errors import SettingsError
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogFormat, LogSettings
+from mainspring.worker import selector
 from mainspring.worker.link import tcp
 from mainspring.worker.mortality import die_with
 from mainspring.worker.runtime import Ending, Worker, WorkerSettings
-from mainspring.worker.selector import load_registry
 from mainspring.worker.supervisor import RECYCLED_EXIT
 
 if TYPE_CHECKING:
@@ -68,10 +69,10 @@ def work(order: WorkerOrder) -> int:
     """Be the worker; return the exit code.  Raises what `mainspring.cli.failures` explains."""
     start_logging(LogSettings(level=order.log_level, format=order.log_format))
     try:
-        registry = load_registry(order.app)
+        registry = selector.load_registry(order.app)
     except SettingsError as error:
         if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)  # the user's own code: the place says more than our sentence
+            _show_cause(error.__cause__)
         raise
     settings = WorkerSettings(
         concurrency=order.concurrency, grace=order.grace, max_jobs=order.max_jobs, max_rss=order.max_memory
@@ -90,6 +91,18 @@ def work(order: WorkerOrder) -> int:
         return RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
 
     return run_loop(main())
+
+
+def _show_cause(error: BaseException) -> None:
+    """Show where the user's own code failed at its import: the place says more than our sentence."""
+    frames = error.__traceback__
+    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames)
+
+
+def _is_import_machinery(filename: str) -> bool:
+    return filename in {selector.__file__, importlib.__file__} or filename.startswith("<frozen importlib")
 
 
 def _connectors(order: WorkerOrder) -> dict[str, Connector]:
