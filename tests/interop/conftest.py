@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import find_program
 
-from .servers import Server, start_gearmand, start_mainspring
+from . import servers as launch
+from .servers import Server
 
 HERE = Path(__file__).parent
 KINDS = ["gearmand", "mainspring"]
@@ -38,9 +39,9 @@ class Servers:
         """Start a server of its own, which ends with the session at the latest."""
         directory = self._directory.mktemp(kind)
         if kind == "gearmand":
-            server = start_gearmand(find_program("gearmand"), directory, *options)
+            server = launch.start_gearmand(find_program("gearmand"), directory, *options)
         else:
-            server = start_mainspring(directory, *options)
+            server = launch.start_mainspring(directory, *options)
         self._stack.callback(server.stop)
         return server
 
@@ -83,9 +84,9 @@ def mainspring(servers: Servers) -> Iterator[Server]:
     assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
 
 
-@pytest.fixture
-def start(kind: str, servers: Servers) -> Iterator[Start]:
-    """Return a function that starts a server of each kind in turn with options of its own."""
+@contextmanager
+def starting(kind: str, servers: Servers) -> Iterator[Start]:
+    """Give a function that starts servers with options of their own; they end with the test."""
     with ExitStack() as stack:
 
         def started(*options: str) -> Server:
@@ -93,6 +94,20 @@ def start(kind: str, servers: Servers) -> Iterator[Start]:
             stack.callback(server.stop)
             return server
 
+        yield started
+
+
+@pytest.fixture
+def start(kind: str, servers: Servers) -> Iterator[Start]:
+    """Return a function that starts a server of each kind in turn."""
+    with starting(kind, servers) as started:
+        yield started
+
+
+@pytest.fixture
+def start_mainspring(servers: Servers) -> Iterator[Start]:
+    """Return a function that starts Mainspring alone."""
+    with starting("mainspring", servers) as started:
         yield started
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -274,15 +273,6 @@ def test_a_line_may_come_byte_by_byte(server: Server) -> None:
     for number in b"verbose\r\n":
         peer.write(bytes([number]))
     assert peer.line() == b"OK ERROR\n"
-
-
-def test_a_half_closed_connection_still_gets_its_reply(server: Server) -> None:
-    """As with ``echo status | nc``."""
-    peer = server.peer()
-    peer.write(b"getpid\n")
-    peer.socket.shutdown(socket.SHUT_WR)
-    assert peer.line() == b"OK %d\n" % server.process.pid
-    assert peer.is_closed()
 
 
 def test_a_line_without_end_closes_the_connection(server: Server) -> None:

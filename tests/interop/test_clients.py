@@ -1,0 +1,263 @@
+"""Clients and workers of other projects, each against a plain peer, and every one of them with every other.
+
+The peer on the other side is the test itself, so that a library's mistake is not hidden by the same mistake on the other
+side. What the libraries cannot do is written down in ``libraries.py``.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .libraries import BY_NAME, FAIL, LIBRARIES, NEWS, RAISE, UPPER, Library, Program, await_worker, command, jobs
+from .packets import Kind, Packet, got
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .packets import Peer
+    from .servers import Server
+
+    Run = Callable[..., Program]
+
+BINARY = bytes(range(256)) + b"ab\0\0cd\xff"
+TEXT = b"plain text"
+
+
+def by_library(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("library", [BY_NAME[name] for name in names], ids=names)
+
+
+every_library = by_library(*BY_NAME)
+
+
+@pytest.fixture(scope="session")
+def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture
+def run(build_directory: Path, tmp_path: Path) -> Iterator[Run]:
+    """Return a function that starts a library's program; it ends with the test."""
+    with ExitStack() as stack:
+
+        def started(library: Library, server: Server, *arguments: str) -> Program:
+            line = [*command(library, build_directory), str(server.port), *arguments]
+            program = Program(line, tmp_path / f"{library.name}-{len(list(tmp_path.iterdir()))}.log")
+            stack.callback(program.kill)
+            return program
+
+        yield started
+
+
+def upper(data: bytes) -> bytes:
+    """Do what the workers do: ASCII letters alone."""
+    return data.upper()
+
+
+# -- workers
+
+
+@pytest.fixture
+def prefix(unique: bytes) -> str:
+    """Begin functions' names with something short: abraxas takes 64 bytes for a whole name."""
+    return unique[:12].decode()
+
+
+def start_worker(library: Library, server: Server, prefix: str, run: Run) -> None:
+    run(library, server, "worker", prefix)
+    await_worker(server.peer(), *[f"{prefix}-{name}" for name in library.functions])
+
+
+def called(client: Peer, prefix: str, name: str, payload: bytes = b"") -> list[Packet]:
+    """Call a worker's function and return what comes, without the handle."""
+    handle = client.submit(f"{prefix}-{name}".encode(), b"", payload)
+    packets: list[Packet] = []
+    while not packets or packets[-1].kind not in {Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION}:
+        kind, (told, *rest) = client.receive()
+        assert told == handle
+        packets.append(got(kind, *rest))
+    return packets
+
+
+@every_library
+def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> None:
+    start_worker(library, server, prefix, run)
+    client = server.peer()
+    client.option(b"exceptions")
+    payload = BINARY if library.binary_results else TEXT
+    for data in (payload, b"x" * 100_000):
+        assert called(client, prefix, UPPER, data) == [got(Kind.WORK_COMPLETE, upper(data))]
+
+    handles = [
+        client.submit(f"{prefix}-{UPPER}".encode(), b"", b"quiet", kind)
+        for kind in (Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_HIGH_BG, Kind.SUBMIT_JOB_LOW_BG)
+    ]
+    for handle in handles:
+        client.await_status(handle, b"0", b"0", b"0", b"0")
+
+    for number in range(10):
+        client.send(Kind.SUBMIT_JOB, f"{prefix}-{UPPER}".encode(), b"", b"a%d" % number)
+    packets = [client.receive() for _ in range(20)]
+    created = [packet.arguments[0] for packet in packets if packet.kind is Kind.JOB_CREATED]
+    for number, handle in enumerate(created):
+        assert got(Kind.WORK_COMPLETE, handle, b"A%d" % number) in packets
+
+    if FAIL in library.functions:
+        assert called(client, prefix, FAIL) == [got(Kind.WORK_FAIL)]
+    if NEWS in library.functions:
+        assert called(client, prefix, NEWS) == [
+            got(Kind.WORK_DATA, b"part"),
+            got(Kind.WORK_WARNING, b"careful"),
+            got(Kind.WORK_STATUS, b"1", b"2"),
+            got(Kind.WORK_COMPLETE, b"whole"),
+        ]
+    if RAISE in library.functions:
+        assert called(client, prefix, RAISE)[-1] == got(Kind.WORK_EXCEPTION, library.raised)
+        if server.is_mainspring or not library.fails_after_raising:
+            # the worker has survived
+            assert called(client, prefix, UPPER, b"again") == [got(Kind.WORK_COMPLETE, b"AGAIN")]
+
+
+@every_library
+def test_a_killed_workers_job_goes_to_its_successor(server: Server, library: Library, prefix: str, run: Run) -> None:
+    """The first worker is a plain peer that dies with the job; the second is the library's."""
+    function = f"{prefix}-{UPPER}".encode()
+    client, mortal = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"heir")
+    assert mortal.assigned()[0] == handle
+    run(library, server, "worker", prefix)
+    mortal.close()
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"HEIR")
+
+
+# -- clients
+
+
+def serve(worker: Peer, count: int) -> list[tuple[bytes, bytes]]:
+    """Do a number of jobs as the functions' names ask for; return names and payloads."""
+    done: list[tuple[bytes, bytes]] = []
+    while len(done) < count:
+        worker.send(Kind.GRAB_JOB)
+        packet = worker.receive()
+        if packet.kind is Kind.NO_JOB:
+            worker.send(Kind.PRE_SLEEP)
+            packet = worker.receive()
+        if packet.kind is Kind.NOOP:
+            continue
+        handle, function, payload = packet.arguments
+        done.append((function, payload))
+        match function.rpartition(b"-")[2].decode():
+            case "upper":
+                worker.send(Kind.WORK_COMPLETE, handle, upper(payload))
+            case "fail":
+                worker.send(Kind.WORK_FAIL, handle)
+            case "raise":
+                worker.send(Kind.WORK_EXCEPTION, handle, b"boom")
+            case "news":
+                worker.send(Kind.WORK_DATA, handle, b"part")
+                worker.send(Kind.WORK_WARNING, handle, b"careful")
+                worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
+                worker.send(Kind.WORK_COMPLETE, handle, b"whole")
+    worker.settled()
+    return done
+
+
+@every_library
+def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> None:
+    functions = [f"{prefix}-{name}" for name in ("1-upper", "2-upper", "fail", "news")]
+    worker = server.worker(*[function.encode() for function in functions])
+    payload = BINARY if library.binary_client else TEXT
+    wanted = [(functions[0], payload), (functions[1], b"two"), (functions[2], b"three"), (functions[3], b"four")]
+    program = run(library, server, "client", "do", *jobs(*wanted))
+    done = serve(worker, 4)
+    assert sorted(done) == sorted((function.encode(), data) for function, data in wanted)
+    lines = program.finish()
+    assert f"{functions[0]} complete {upper(payload).hex()}" in lines
+    assert f"{functions[1]} complete {b'TWO'.hex()}" in lines
+    assert f"{functions[2]} failed" in lines
+    assert f"{functions[3]} complete {library.whole.hex()}" in lines
+    if "data" in library.news:
+        assert f"{functions[3]} data {b'part'.hex()}" in lines
+    if "warning" in library.news:
+        assert f"{functions[3]} warning {b'careful'.hex()}" in lines
+    if "status" in library.news:
+        assert any(line.startswith(f"{functions[3]} status ") for line in lines)
+
+
+@every_library
+def test_a_background_client(server: Server, library: Library, prefix: str, run: Run) -> None:
+    wanted = [(f"{prefix}-{number}", b"payload %d" % number) for number in range(3)]
+    lines = run(library, server, "client", "background", *jobs(*wanted)).finish()
+    assert sorted(lines) == [f"{function} created" for function, _ in wanted]
+    worker = server.worker(*[function.encode() for function, _ in wanted])
+    for _ in wanted:
+        handle, function, payload = worker.assigned()
+        assert (function.decode(), payload) in wanted
+        worker.complete(handle)
+
+
+@by_library(*[library.name for library in LIBRARIES if library.exceptions])
+def test_a_client_is_told_of_an_exception(server: Server, library: Library, prefix: str, run: Run) -> None:
+    function = f"{prefix}-raise"
+    worker = server.worker(function.encode())
+    program = run(library, server, "client", "do", *jobs((function, b"x")))
+    serve(worker, 1)
+    assert program.finish() == [f"{function} exception {b'boom'.hex()}"]
+
+
+@by_library(*[library.name for library in LIBRARIES if not library.exceptions])
+def test_an_exception_is_a_failure_to_a_client_without_them(
+    mainspring: Server, library: Library, prefix: str, run: Run
+) -> None:
+    """gearmand leaves a NUL in the handle then, and the libraries wait for ever or die."""
+    function = f"{prefix}-raise"
+    worker = mainspring.worker(function.encode())
+    program = run(library, mainspring, "client", "do", *jobs((function, b"x")))
+    serve(worker, 1)
+    assert program.finish() == [f"{function} failed"]
+
+
+# -- every client with every worker
+
+
+@pytest.fixture(scope="module")
+def populations(build_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Populations]:
+    """Remember at which servers all workers stand ready; they end with the module."""
+    with ExitStack() as stack:
+        yield _Populations(build_directory, tmp_path_factory.mktemp("workers"), stack)
+
+
+class _Populations:
+    """Starts one worker of each library at a server, once."""
+
+    def __init__(self, build_directory: Path, directory: Path, stack: ExitStack) -> None:
+        self._build_directory = build_directory
+        self._directory = directory
+        self._stack = stack
+        self._ready: set[int] = set()
+
+    def settle(self, server: Server) -> None:
+        """Wait until all libraries' workers are registered at the server."""
+        if server.port in self._ready:
+            return
+        for library in LIBRARIES:
+            line = [*command(library, self._build_directory), str(server.port), "worker", f"all-{library.name}"]
+            program = Program(line, self._directory / f"{server.port}-{library.name}.log")
+            self._stack.callback(program.kill)
+        await_worker(server.peer(), *[f"all-{library.name}-{UPPER}" for library in LIBRARIES])
+        self._ready.add(server.port)
+
+
+@every_library
+def test_a_client_with_the_workers_of_all_libraries(
+    server: Server, library: Library, populations: _Populations, run: Run
+) -> None:
+    populations.settle(server)
+    data = {other.name: BINARY if library.binary_client and other.binary_results else TEXT for other in LIBRARIES}
+    wanted = [(f"all-{name}-{UPPER}", payload) for name, payload in data.items()]
+    lines = run(library, server, "client", "do", *jobs(*wanted)).finish()
+    assert sorted(lines) == sorted(f"{function} complete {upper(payload).hex()}" for function, payload in wanted)

@@ -1,0 +1,273 @@
+"""Where Mainspring differs from gearmand on purpose: each docstring says what gearmand does and why that is not kept."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .packets import PATIENCE, REQUEST, Kind, encode, got
+
+if TYPE_CHECKING:
+    from .conftest import Start
+    from .packets import Peer
+    from .servers import Server
+
+
+def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None:
+    """gearmand waits for the missing NUL in the packets that follow, and so swallows them."""
+    packets: list[tuple[Kind, list[bytes]]] = [
+        (Kind.SUBMIT_JOB, [b"function"]),
+        (Kind.SUBMIT_JOB, [b"function", b"unique"]),
+        (Kind.SUBMIT_JOB_BG, []),
+        (Kind.SUBMIT_JOB_EPOCH, [b"function", b"unique", b"1"]),
+        (Kind.SUBMIT_REDUCE_JOB, [b"function", b"unique", b"reducer"]),
+        (Kind.WORK_COMPLETE, [b"H:x:1"]),
+        (Kind.WORK_STATUS, [b"H:x:1", b"1"]),
+        (Kind.CAN_DO_TIMEOUT, [b"function"]),
+    ]
+    for kind, arguments in packets:
+        peer = mainspring.peer()
+        peer.send(kind, *arguments)
+        code, message = peer.expect(Kind.ERROR)
+        assert re.fullmatch(rb"[A-Z_]+", code)
+        assert message
+        peer.settled()
+
+
+def test_a_unique_of_64_bytes_matches_itself(mainspring: Server, function: bytes) -> None:
+    """gearmand cuts it to 63 and then never finds it again."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    unique = b"x" * 64
+    handle = client.submit(function, unique, b"pay", Kind.SUBMIT_JOB_BG)
+    assert client.submit(function, unique, b"load", Kind.SUBMIT_JOB_BG) == handle
+    assert client.submit(function, b"x" * 63, b"other", Kind.SUBMIT_JOB_BG) != handle
+    assert worker.grab(Kind.GRAB_JOB_UNIQ) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, unique, b"pay")
+
+
+def test_a_background_job_stays_when_a_foreground_client_of_its_unique_leaves(
+    mainspring: Server, function: bytes, unique: bytes
+) -> None:
+    """gearmand drops the job that it has acknowledged to somebody else."""
+    background, foreground, watcher = mainspring.peer(), mainspring.peer(), mainspring.peer()
+    handle = foreground.submit(function, unique, b"x")
+    assert background.submit(function, unique, b"x", Kind.SUBMIT_JOB_BG) == handle
+    foreground.close()
+    background.close()
+    watcher.await_waiters(unique, 0)
+    worker = mainspring.worker(function)
+    assert worker.assigned() == (handle, function, b"x")
+    worker.complete(handle)
+
+
+def test_a_unique_runs_when_it_is_submitted_after_a_cancel(mainspring: Server, function: bytes) -> None:
+    """gearmand keeps the cancelled job until a worker comes, and lets the new request join it."""
+    client = mainspring.peer()
+    first = client.submit(function, b"u", b"1", Kind.SUBMIT_JOB_BG)
+    assert client.ask(b"cancel job " + first) == b"OK\r\n"
+    assert client.status(first) == (b"0", b"0", b"0", b"0")
+    second = client.submit(function, b"u", b"2", Kind.SUBMIT_JOB_BG)
+    assert second != first
+    worker = mainspring.worker(function)
+    assert worker.assigned() == (second, function, b"2")
+    worker.complete(second)
+
+
+def test_the_failure_that_stands_for_an_exception_has_a_clean_handle(mainspring: Server, function: bytes) -> None:
+    """gearmand leaves a NUL at its end: libgearman waits for ever and the Perl client dies."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
+    worker.settled()
+    assert client.pending() == [got(Kind.WORK_FAIL, handle)]
+
+
+@pytest.mark.parametrize("ending", [Kind.WORK_FAIL, Kind.WORK_COMPLETE])
+def test_a_worker_may_end_a_job_after_its_exception(mainspring: Server, function: bytes, ending: Kind) -> None:
+    """gearmand answers JOB_NOT_FOUND, which kills Perl's workers: they send a failure after each exception."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    client.option(b"exceptions")
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
+    worker.send(ending, *[handle, b""][: 1 if ending is Kind.WORK_FAIL else 2])
+    worker.settled()
+    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+
+
+def test_one_sleeper_is_woken_for_one_job(mainspring: Server, function: bytes) -> None:
+    """gearmand wakes all of them, which costs a thousand sleepers' round trips per job."""
+    client, workers = mainspring.peer(), [mainspring.worker(function) for _ in range(5)]
+    for worker in workers:
+        worker.sleep()
+    client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    woken = [worker for worker in workers if worker.pending()]
+    assert len(woken) == 1
+    woken[0].complete(woken[0].assigned()[0])
+
+
+def test_the_next_sleeper_is_woken_when_the_first_leaves_without_the_job(mainspring: Server, function: bytes) -> None:
+    client, workers = mainspring.peer(), [mainspring.worker(function) for _ in range(3)]
+    for worker in workers:
+        worker.sleep()
+    handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    while len(workers) > 1:
+        woken = await_woken(workers)
+        workers.remove(woken)
+        woken.close()
+    last = await_woken(workers)
+    assert last.assigned()[0] == handle
+    last.complete(handle)
+
+
+def await_woken(sleepers: list[Peer]) -> Peer:
+    """Wait until one of the sleepers has something to read, which has to be the wake-up."""
+    with selectors.DefaultSelector() as selector:
+        for sleeper in sleepers:
+            selector.register(sleeper.socket, selectors.EVENT_READ, sleeper)
+        ((key, _), *_) = selector.select(PATIENCE)
+    woken: Peer = key.data
+    assert woken.receive() == got(Kind.NOOP)
+    return woken
+
+
+def test_a_silent_worker_does_not_strand_the_job_that_woke_it(mainspring: Server, function: bytes) -> None:
+    """Only one sleeper was woken; another one that asks by itself gets the job all the same."""
+    client, silent, other = mainspring.peer(), mainspring.worker(function), mainspring.worker(function)
+    silent.sleep()
+    handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert silent.pending() == [got(Kind.NOOP)]
+    assert other.assigned()[0] == handle
+    other.complete(handle)
+    assert silent.grab() == got(Kind.NO_JOB)
+
+
+def test_a_sleeper_is_woken_when_a_job_falls_due(mainspring: Server, function: bytes) -> None:
+    """gearmand notices only when somebody asks."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    due = int(time.time()) + 1
+    client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % due, b"later")
+    (handle,) = client.expect(Kind.JOB_CREATED)
+    worker.sleep()
+    assert worker.receive() == got(Kind.NOOP)
+    assert time.time() >= due
+    assert worker.assigned() == (handle, function, b"later")
+    worker.complete(handle)
+
+
+def test_low_jobs_do_not_starve_behind_one_that_is_not_due(mainspring: Server, function: bytes) -> None:
+    """gearmand looks no further than the waiting job, which has normal priority."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + 1000), b"later")
+    client.expect(Kind.JOB_CREATED)
+    handle = client.submit(function, b"", b"now", Kind.SUBMIT_JOB_LOW_BG)
+    assert worker.assigned() == (handle, function, b"now")
+    worker.complete(handle)
+
+
+@pytest.mark.parametrize("text", [b"9" * 30, b"-5", b"soon", b""])
+def test_a_time_that_makes_no_sense_is_refused(mainspring: Server, function: bytes, text: bytes) -> None:
+    """gearmand takes words for 0, negative times for past ones, and closes the connection at large ones."""
+    client = mainspring.peer()
+    client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", text, b"x")
+    client.expect(Kind.ERROR)
+    client.settled()
+
+
+def test_a_job_can_be_scheduled_by_the_calendar(mainspring: Server, function: bytes) -> None:
+    """gearmand has the packet type and never expects it."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    month = time.gmtime().tm_mon % 12 + 1
+    client.send(Kind.SUBMIT_JOB_SCHED, function, b"", b"0", b"0", b"15", b"%d" % month, b"", b"some day")
+    (handle,) = client.expect(Kind.JOB_CREATED)
+    assert client.status(handle) == (b"1", b"0", b"0", b"0")
+    assert worker.grab() == got(Kind.NO_JOB)
+    client.send(Kind.SUBMIT_JOB_SCHED, function, b"", b"61", b"", b"", b"", b"", b"never")
+    client.expect(Kind.ERROR)
+    client.settled()
+
+
+def test_the_largest_type_closes_the_connection_alone(mainspring: Server) -> None:
+    """gearmand and its successor 2.0.0 die of it."""
+    peer, other = mainspring.peer(), mainspring.peer()
+    peer.write(encode(0xFFFFFFFF))
+    assert peer.is_closed()
+    other.settled()
+
+
+def test_an_absurd_length_is_refused_from_the_header(mainspring: Server) -> None:
+    """gearmand waits for the 4 GiB."""
+    peer, other = mainspring.peer(), mainspring.peer()
+    peer.write(REQUEST + struct.pack(">II", Kind.SUBMIT_JOB, 0xFFFFFFFF))
+    peer.write(b"function\0unique\0")
+    assert peer.is_closed() or peer.expect(Kind.ERROR)
+    other.settled()
+
+
+def test_a_newline_in_a_client_id_forges_no_row(mainspring: Server, unique: bytes) -> None:
+    """gearmand prints it as it is."""
+    peer = mainspring.peer()
+    peer.send(Kind.SET_CLIENT_ID, unique + b"\n99 10.0.0.1 forged : everything")
+    peer.settled()
+    lines = mainspring.peer().table(b"workers")
+    assert sum(unique in line for line in lines) == 1
+    assert all(re.fullmatch(rb"\d+ 127\.0\.0\.1 .* :.*\n", line) for line in lines)
+
+
+def test_a_created_function_keeps_its_last_letter(mainspring: Server, function: bytes) -> None:
+    """gearmand takes it for half of the line's end where the line ends in LF alone."""
+    peer = mainspring.peer()
+    assert peer.ask(b"create function " + function) == b"OK\r\n"
+    assert function + b"\t0\t0\t0\n" in peer.table(b"status")
+
+
+def test_dropping_a_function_loses_no_job(mainspring: Server, function: bytes) -> None:
+    """gearmand drops the function and orphans its queued jobs."""
+    client = mainspring.peer()
+    handle = client.submit(function, b"", b"kept", Kind.SUBMIT_JOB_BG)
+    client.ask(b"drop function " + function)
+    worker = mainspring.worker(function)
+    assert worker.assigned() == (handle, function, b"kept")
+    worker.complete(handle)
+
+
+def test_a_half_closed_connection_still_gets_its_reply(mainspring: Server) -> None:
+    """As with ``echo status | nc``; gearmand sometimes closes before it answers."""
+    for _ in range(20):
+        peer = mainspring.peer()
+        peer.write(b"getpid\n")
+        peer.socket.shutdown(socket.SHUT_WR)
+        assert peer.line() == b"OK %d\n" % mainspring.process.pid
+        assert peer.is_closed()
+
+
+def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) -> None:
+    """gearmand leaves the old timer running, and it hits the next job there."""
+    client, worker = mainspring.peer(), mainspring.peer()
+    worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
+    worker.settled()
+    first = client.submit(function, b"", b"1")
+    assert worker.assigned()[0] == first
+    client.await_status(first, b"1", b"0", b"0", b"0")
+    assert worker.assigned()[0] == first
+    worker.complete(first, b"second try")
+    assert client.receive() == got(Kind.WORK_COMPLETE, first, b"second try")
+    second = client.submit(function, b"", b"2")
+    assert worker.assigned()[0] == second
+    worker.complete(second)
+    assert client.receive() == got(Kind.WORK_COMPLETE, second, b"")
+
+
+@pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
+def test_shutdown_from_this_machine(start_mainspring: Start, command: bytes) -> None:
+    """gearmand lost the command in 1.1.15; from the loopback interface it is as safe as a signal."""
+    server = start_mainspring()
+    peer = server.peer()
+    assert peer.ask(command).startswith(b"OK")
+    assert server.process.wait(10) == 0
