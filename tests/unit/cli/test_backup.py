@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from mainspring.cli.backup import copy_store
+from mainspring.errors import StoreCorruptError, StoreError
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "jobs.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, payload BLOB)")
+    connection.executemany("INSERT INTO jobs (payload) VALUES (?)", [(b"x" * 1000,)] * 3000)
+    yield path, connection
+    connection.close()
+
+
+def count(path):
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
+    finally:
+        connection.close()
+
+
+def test_a_store_in_use_is_copied_as_of_one_moment(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("mainspring.cli.backup.STEP_PAGES", 100)
+    path, writer = source
+    target = tmp_path / "copy.db"
+    steps = []
+
+    def meanwhile(remaining, pages):
+        steps.append((remaining, pages))
+        writer.execute("INSERT INTO jobs (payload) VALUES (?)", (b"y" * 1000,))  # a node goes on while we copy
+
+    size = copy_store(path, target, meanwhile)
+    assert len(steps) > 1
+    assert steps[-1][0] == 0
+    assert count(target) == 3000
+    assert count(path) > 3000
+    assert size == target.stat().st_size
+    assert not list(tmp_path.glob("copy.db-*"))
+    assert not list(tmp_path.glob(".copy.db*"))
+
+
+def test_a_damaged_store_leaves_no_copy(tmp_path):
+    rubbish = tmp_path / "rubbish.db"
+    rubbish.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreCorruptError, match="nothing was copied"):
+        copy_store(rubbish, tmp_path / "copy.db")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rubbish.db"]
+
+
+def test_a_copy_that_cannot_be_written_is_named(source, tmp_path):
+    with pytest.raises(StoreError, match="cannot copy"):
+        copy_store(source[0], tmp_path / "missing" / "copy.db")
+
+
+def test_an_old_copy_is_kept_until_the_new_one_is_complete(source, tmp_path):
+    target = tmp_path / "copy.db"
+    target.write_bytes(b"old")
+    source[0].write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError):
+        copy_store(source[0], target)
+    assert target.read_bytes() == b"old"

@@ -1,0 +1,104 @@
+"""Option, environment, file, built in: the first that says something counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.cli import main as cli
+from mainspring.cli.defaults import load_defaults
+from mainspring.cli.node_options import NodeOptions
+from mainspring.errors import SettingsError
+from mainspring.server.addresses import TcpAddress
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch, tmp_path):
+    for name in ("STORE", "SERVER", "CONFIG", "GEARMAN", "INSECURE", "RETENTION"):
+        monkeypatch.delenv(f"MAINSPRING_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def parse(*arguments):
+    """Return the options that a command line adds up to."""
+    defaults = load_defaults()
+    app = cli.build_app(defaults)
+    if defaults.found:
+        defaults.check(cli.option_names(app))
+    _, bound, _ = app.parse_args(["serve", *arguments], exit_on_error=False, print_error=False)
+    node = bound.arguments.get("node", NodeOptions())
+    assert isinstance(node, NodeOptions)
+    return node
+
+
+def test_precedence(monkeypatch, tmp_path):
+    assert parse().store == "sqlite:///mainspring.db"
+    (tmp_path / "mainspring.toml").write_text('store = "sqlite:///file.db"\n')
+    assert parse().store == "sqlite:///file.db"
+    monkeypatch.setenv("MAINSPRING_STORE", "sqlite:///env.db")
+    assert parse().store == "sqlite:///env.db"
+    assert parse("--store", "sqlite:///option.db").store == "sqlite:///option.db"
+
+
+def test_all_kinds_of_values(tmp_path):
+    (tmp_path / "mainspring.toml").write_text(
+        'gearman = ["127.0.0.1:1", "127.0.0.1:2"]\nretention = "2h"\nmax-packet = "1M"\nround_robin = true\n'
+        "keepalive = false\n[serve]\nmax_connections = 7\n[worker]\nconcurrency = 3\n"
+    )
+    node = parse()
+    assert node.gearman == (TcpAddress("127.0.0.1", 1), TcpAddress("127.0.0.1", 2))
+    assert (node.retention, node.max_packet, node.round_robin, node.keepalive) == (7200.0, 1 << 20, True, False)
+    assert node.max_connections == 7
+
+
+def test_a_commands_own_table_counts_more(tmp_path):
+    (tmp_path / "mainspring.toml").write_text('store = "memory://"\n[serve]\nstore = "sqlite:///own.db"\n')
+    assert parse().store == "sqlite:///own.db"
+
+
+def test_flags_from_the_environment(monkeypatch):
+    monkeypatch.setenv("MAINSPRING_INSECURE", "1")
+    assert parse().insecure
+    monkeypatch.setenv("MAINSPRING_INSECURE", "no")
+    assert not parse().insecure
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('sotre = "x"', "'sotre' is no option; did you mean 'store'?"),
+        ("[serf]\nx = 1", r"no command for the table \[serf\]; did you mean 'serve'?"),
+        ("[worker]\nstore = 'x'", r"'store' in \[worker\] is no option"),
+        ("store =", "is no TOML"),
+        ("store = 2020-01-01", "must be text, a number"),
+    ],
+)
+def test_errors_in_the_file_are_named(tmp_path, text, words):
+    (tmp_path / "mainspring.toml").write_text(text)
+    with pytest.raises(SettingsError, match=words.replace("?", r"\?")):
+        parse()
+
+
+def test_a_wrong_value_says_where_it_came_from(monkeypatch, tmp_path):
+    (tmp_path / "mainspring.toml").write_text('retention = "5"\n')
+    with pytest.raises(SettingsError, match=r"mainspring\.toml: retention: '5' is no duration"):
+        parse()
+    monkeypatch.setenv("MAINSPRING_RETENTION", "6")
+    with pytest.raises(SettingsError, match="MAINSPRING_RETENTION: '6' is no duration"):
+        parse()
+
+
+def test_another_file_can_be_named(monkeypatch, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text('store = "memory://"')
+    monkeypatch.setenv("MAINSPRING_CONFIG", str(other))
+    assert parse().store == "memory://"
+    other.unlink()
+    with pytest.raises(SettingsError, match="does not exist"):
+        parse()
+
+
+def test_gearmand_takes_its_own_table(tmp_path):
+    (tmp_path / "mainspring.toml").write_text(
+        'store = "sqlite:///x.db"\nserver = "a:1"\n[gearmand]\nport = 4999\nround-robin = true\nexceptions = false\n'
+    )
+    assert load_defaults().of_gearmand() == {"store": "sqlite:///x.db", "port": "4999", "round-robin": ""}

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import errno
+import io
+
+import pytest
+
+from mainspring.cli.failures import complain, exit_code, explain
+from mainspring.errors import (
+    ConflictError,
+    ConnectionLostError,
+    JobCancelled,
+    JobFailed,
+    JobLost,
+    NotFoundError,
+    RefusedError,
+    ServerError,
+    SettingsError,
+    StoreBusyError,
+    StoreFullError,
+)
+from mainspring.server.sockets import PortError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JobFailed("H:a:1", "E", "x", None, 1), 1),
+        (JobCancelled("H:a:1", "cancelled"), 1),
+        (ConflictError("it has not ended"), 1),
+        (RefusedError("QUEUE_FULL", "full"), 1),
+        (StoreFullError("full"), 1),
+        (PortError("in use"), 1),
+        (SettingsError("wrong"), 2),
+        (ConnectionLostError("gone"), 3),
+        (ServerError("no extension"), 3),
+        (NotFoundError("none"), 4),
+        (JobLost("H:a:1", "unknown"), 4),
+        (TimeoutError("late"), 5),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 1),
+    ],
+)
+def test_exit_codes(error, code):
+    assert exit_code(error) == code
+
+
+def test_what_to_do_is_said_once():
+    assert "mainspring serve" in explain(ConnectionLostError("no server could be reached (a:1: Connection refused)"))
+    assert explain(ConnectionLostError("the connection broke")) == "the connection broke"
+    assert explain(StoreBusyError("x.db is in use")).endswith("--store")
+    assert explain(StoreBusyError("x.db is in use; stop that one")) == "x.db is in use; stop that one"
+
+
+def test_errors_of_the_system_name_the_file():
+    assert explain(PermissionError(errno.EACCES, "Permission denied", "/x")).startswith("/x: permission denied;")
+    assert explain(OSError(errno.ENOSPC, "No space left on device")).startswith("no space is left")
+    assert explain(OSError(errno.EIO, "Input/output error", "/x")) == "/x: Input/output error"
+
+
+def test_a_complaint_is_one_line_without_control_characters():
+    stream = io.StringIO()
+    complain(explain(JobFailed("H:a:1", "ValueError", "two\nlines \x1b[31m", None, 2)), stream=stream)
+    assert stream.getvalue() == "mainspring: job H:a:1 failed at attempt 2: ValueError: two lines \\x1b[31m\n"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli.gearmand import gearmand_settings
+from mainspring.cli.gearmand_options import GearmandUsageError, parse_gearmand
+from mainspring.errors import SettingsError
+from mainspring.server.addresses import TcpAddress
+
+
+def settings(line):
+    return gearmand_settings(parse_gearmand(line.split()))
+
+
+def test_without_options_it_keeps_nothing_and_listens_on_loopback():
+    usual = settings("")
+    assert usual.store.engine == "memory"
+    assert usual.listen.gearman == (TcpAddress("127.0.0.1", 4730),)
+    assert usual.listen.gearman_http is None
+    assert usual.jobs.job_retries is None
+    assert usual.jobs.worker_wakeup == 1
+    assert usual.keepalive.enabled
+    assert usual.banner == "1.1.20"
+    usual.check()
+
+
+def test_ports():
+    both = settings("-L 127.0.0.2 -p 4999 -r http --http-port=8081")
+    assert both.listen.gearman == (TcpAddress("127.0.0.2", 4999),)
+    assert both.listen.gearman_http == TcpAddress("127.0.0.2", 8081)
+    assert settings("-r http").listen.gearman_http == TcpAddress("127.0.0.1", 8080)
+
+
+@pytest.mark.parametrize("file", ["jobs.db", "/var/lib/a b%20.db"])
+def test_the_sqlite_queue_is_a_mainspring_store(file):
+    store = gearmand_settings({"queue-type": "libsqlite3", "libsqlite3-db": file}).store
+    assert (store.engine, store.path) == ("sqlite", Path(file))
+
+
+def test_values():
+    one = settings(
+        "-j 3 -w 2 -R --exceptions -b 64 -f 500 --keepalive-idle 30 --keepalive-count=-1 --coredump -d -u root"
+    )
+    assert (one.jobs.job_retries, one.jobs.worker_wakeup, one.jobs.round_robin, one.jobs.exceptions) == (
+        3,
+        2,
+        True,
+        True,
+    )
+    assert one.listen.backlog == 64
+    assert (one.keepalive.idle, one.keepalive.interval, one.keepalive.count) == (30, 15, 4)
+    assert (one.process.max_files, one.process.core_dumps, one.process.daemon) == (500, True, True)
+    assert one.process.user == "root"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", ""])
+def test_no_limit_of_retries(text):
+    assert settings(f"--job-retries={text}").jobs.job_retries is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", ("error", None, True)),
+        ("--verbose=", ("error", None, True)),
+        ("--verbose=DEBUG -l stderr", ("debug", None, True)),
+        ("--verbose INFO -l none", ("info", None, False)),
+        ("-l /var/log/x.log", ("error", Path("/var/log/x.log"), True)),
+    ],
+)
+def test_logs(line, expected):
+    log = settings(line).log
+    assert (log.level, log.file, log.enabled) == expected
+
+
+def test_tls(monkeypatch):
+    monkeypatch.delenv("GEARMAND_SERVER_PEM", raising=False)
+    tls = settings("--ssl --ssl-certificate=c --ssl-key=k --ssl-ca-file=a").listen.tls
+    assert tls is not None
+    assert (tls.certificate, tls.key, tls.client_ca) == (Path("c"), Path("k"), Path("a"))
+    with pytest.raises(GearmandUsageError, match="--ssl-certificate"):
+        settings("--ssl")
+
+
+@pytest.mark.parametrize("queue", ["MySQL", "libdrizzle", "libpq", "postgres", "redis", "libmemcached"])
+def test_other_queues_are_answered_with_what_to_use(queue):
+    with pytest.raises(GearmandUsageError, match="use -q libsqlite3 --libsqlite3-db=FILE"):
+        settings(f"-q {queue}")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-q nope", "initializing the queue : nope"),
+        ("-q libsqlite3", "--libsqlite3-db=FILE"),
+        ("-r nope", "Unknown protocol module : nope"),
+        ("-p nope", r"the argument \('nope'\) for option '--port' is invalid"),
+        ("-p 99999", "invalid"),
+        ("--keepalive-idle 1x", "invalid"),
+        ("--verbose=LOUD", "Invalid value for --verbose"),
+        ("--job-handle-prefix=H:a:b", "--job-handle-prefix"),
+    ],
+)
+def test_wrong_values(line, words):
+    with pytest.raises(GearmandUsageError, match=words):
+        settings(line)
+
+
+def test_a_service_name_is_a_port():
+    assert settings("-p ssh").listen.gearman[0].port == 22
+
+
+def test_handles_begin_with_the_prefix():
+    assert settings("--job-handle-prefix=H:web1").name == "web1"
+
+
+def test_an_address_beyond_loopback_is_refused():
+    with pytest.raises(SettingsError, match="--insecure"):
+        settings("-L 0.0.0.0").check()
+    settings("-L 0.0.0.0 --insecure").check()

@@ -1,0 +1,94 @@
+"""gearmand's options: the parser against what gearmand 1.1.20 was seen to take and to refuse."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from mainspring.cli.gearmand_options import (
+    OPTIONS,
+    GearmandUsageError,
+    help_text,
+    notes,
+    parse_gearmand,
+    read_config_file,
+)
+
+TAKEN = [
+    ("", {}),
+    ("-p 4731", {"port": "4731"}),
+    ("-p4731", {"port": "4731"}),
+    ("-p=4731", {"port": "4731"}),
+    ("--port 4731", {"port": "4731"}),
+    ("--port=4731", {"port": "4731"}),
+    ("-dR", {"daemon": "", "round-robin": ""}),
+    ("-dp 4731", {"daemon": "", "port": "4731"}),
+    ("--verbose= --log-file= --pid-file=", {"verbose": "", "log-file": "", "pid-file": ""}),
+    ("--job-retries -1", {"job-retries": "-1"}),
+    ("--exceptions --check-args", {"exceptions": "", "check-args": ""}),
+    ("--exceptions=", {"exceptions": ""}),
+    ("-l none -L localhost -P x.pid -u root -t 4 -w 1 -j 3 -b 32 -f 1024 -q builtin -r http", None),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), TAKEN)
+def test_taken(line, expected):
+    given = parse_gearmand(line.split())
+    assert expected is None or given == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--nope", "unrecognised option '--nope'"),
+        ("--por=1", "unrecognised option '--por=1'; did you mean '--port'"),
+        ("-Rz", "unrecognised option '-Rz'"),
+        ("extra", "unrecognised option 'extra'"),
+        ("--", "unrecognised option '--'"),
+        ("-", "unrecognised option '-'"),
+        ("--port", "the required argument for option '--port' is missing"),
+        ("-p", "the required argument for option '--port' is missing"),
+        ("--keepalive=1", "option '--keepalive' does not take any arguments"),
+        ("-p 1 --port=2", "option '--port' cannot be specified more than once"),
+    ],
+)
+def test_refused(line, words):
+    with pytest.raises(GearmandUsageError) as caught:
+        parse_gearmand(line.split())
+    assert words in str(caught.value)
+
+
+def test_every_option_that_gearmand_lists_is_known(require):
+    listed = subprocess.run([require("gearmand"), "--help"], capture_output=True, text=True, check=False).stdout
+    theirs = set(re.findall(r"^  (?:-(\w) \[ )?--([a-z0-9-]+)", listed, re.MULTILINE))
+    theirs |= {(short, name) for short, name in re.findall(r"^  -(\w) \[ --([a-z0-9-]+) \]", listed, re.MULTILINE)}
+    ours = {(option.short or "", option.name) for option in OPTIONS}
+    assert theirs
+    assert not theirs - ours
+
+
+def test_names_are_given_once():
+    names = [option.name for option in OPTIONS]
+    shorts = [option.short for option in OPTIONS if option.short]
+    assert len(names) == len(set(names))
+    assert len(shorts) == len(set(shorts))
+
+
+def test_the_help_has_every_option():
+    text = help_text()
+    for option in OPTIONS:
+        assert f"--{option.name}" in text
+    assert max(len(line) for line in text.splitlines()) < 120
+
+
+def test_notes_say_what_has_no_effect():
+    lines = notes({"threads": "4", "port": "1", "mysql-host": "x", "libsqlite3-table": "t"})
+    assert [line.split()[0] for line in lines] == ["--threads", "--mysql-host", "--libsqlite3-table"]
+
+
+def test_a_configuration_file(tmp_path):
+    path = tmp_path / "gearmand.conf"
+    path.write_text("# comment\nport = 4555\nverbose=INFO # more\nkeepalive=1\nround-robin=0\nunknown=1\nrubbish\n")
+    assert read_config_file(path) == {"port": "4555", "verbose": "INFO", "keepalive": ""}

@@ -1,0 +1,130 @@
+"""What the command says, and its exit code, where no server is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.cli.main import COMMANDS, JOB_COMMANDS, build_app, main, option_names
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch, tmp_path):
+    for name in ("STORE", "SERVER", "CONFIG", "GEARMAN", "INSECURE"):
+        monkeypatch.delenv(f"MAINSPRING_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, line):
+    code = main(line.split())
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+WRONG = [
+    ("serve --gearmn x", "Did you mean --gearman?"),
+    ("serv", 'Did you mean "serve"?'),
+    ("jobs lst", 'Did you mean "list"?'),
+    ("serve --store", "--store"),
+    ("serve extra", "extra"),
+    ("serve --store jobs.db", "sqlite:///jobs.db"),
+    ("serve --store postgresql://x/y", "does not have"),
+    ("serve --gearman nonsense:x", "is no address"),
+    ("serve --gearman 0.0.0.0:4730", "--insecure"),
+    ("serve --http 0.0.0.0:80", "--insecure"),
+    ("serve --http 127.0.0.1", "has no port"),
+    ("serve --retention 5", "--retention: '5' is no duration"),
+    ("serve --max-packet x", "is no size"),
+    ("serve --name a:b", "no name for a node"),
+    ("serve --tls-cert x", "belong together"),
+    ("serve --tls-client-ca x", "--tls-cert"),
+    ("serve --log-level loud", "no log level"),
+    ("submit", "FUNCTION"),
+    ("submit f --in 5", "--in: '5' is no duration"),
+    ("submit f --at noon", "--at: 'noon' is no time"),
+    ("submit f --in 5s --at 2030-01-01", "exclude each other"),
+    ("submit f --priority urgent", "high"),
+    ("submit f --attempts 0", "max_attempts"),
+    ("submit f --server a:b", "is no address"),
+    ("submit f --tls-cert x", "--tls-ca"),
+    ("jobs list --state lost", "pending"),
+    ("jobs show", "HANDLE"),
+    ("worker missing.py", "there is no file missing.py"),
+    ("worker missing.py --processes 0", "at least 1"),
+    ("run missing.py", "there is no file missing.py"),
+    ("backup copy.db --store memory://", "memory"),
+    ("backup copy.db --store sqlite:///missing.db", "there is no store"),
+    ("import missing.db", "there is no file missing.db"),
+    ("gearmand -L 0.0.0.0", "--insecure"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), WRONG)
+def test_wrong_usage_is_one_line_and_exit_code_2(capsys, line, words):
+    code, out, err = run(capsys, line)
+    assert (code, out) == (2, "")
+    assert err.startswith("mainspring: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    "line", ["gearmand --nope", "gearmand -p x", "gearmand -q MySQL", "gearmand --config-file=missing"]
+)
+def test_wrong_options_of_gearmand_have_its_exit_code(capsys, line):
+    code, out, err = run(capsys, line)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("mainspring: gearmand: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["status", "submit f", "submit f --background", "jobs list", "jobs show H:a:1", "jobs watch", "jobs cancel H:a:1"],
+)
+def test_no_server_is_exit_code_3(capsys, free_port, line):
+    code, out, err = run(capsys, f"{line} --server 127.0.0.1:{free_port}")
+    assert (code, out) == (3, "")
+    assert "no server could be reached" in err
+    assert "mainspring serve" in err
+
+
+def test_check_args_starts_nothing(capsys):
+    line = "gearmand --check-args --verbose= --log-file= --pid-file= --port= -u root --listen=localhost --job-retries=1"
+    assert run(capsys, f"{line} --round-robin --exceptions -t 4") == (0, "", "")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "gearmand", *(f"jobs {name}" for name in JOB_COMMANDS)])
+def test_help_reads_like_a_manual_page(capsys, command):
+    code, out, err = run(capsys, f"{command} --help".strip())
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: mainspring {command}".rstrip())
+    assert "::" not in out.replace("memory://", "")
+    assert run(capsys, f"help {command}".strip())[1] == out or command == "gearmand"
+
+
+def test_help_lists_the_commands_with_their_purpose(capsys):
+    out = run(capsys, "--help")[1]
+    for command, (_, purpose) in COMMANDS.items():
+        assert f"  {command}" in out
+        assert purpose.split()[0] in out
+    assert run(capsys, "")[1] == out
+
+
+def test_version(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.strip()
+    assert "1.1.20" in run(capsys, "gearmand -V")[1]
+
+
+def test_every_option_can_be_named_in_the_file():
+    names = option_names(build_app())
+    assert {"store", "gearman", "retention"} <= names["serve"]
+    assert {"server", "unique"} <= names["submit"]
+    assert {"processes", "store"} <= names["run"]
+    assert "libsqlite3-db" in names["gearmand"]
+    assert set(names) == {*COMMANDS, "gearmand"}
+
+
+def test_an_empty_variable_is_no_value(capsys, monkeypatch, free_port):
+    monkeypatch.setenv("MAINSPRING_TLS_CA", "")
+    assert run(capsys, f"status --server 127.0.0.1:{free_port}")[0] == 3
