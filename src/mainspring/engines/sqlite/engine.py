@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-THREAD_ROWS = 512
-"""Groups of more rows run in the engine's thread, so that the loop reads on meanwhile; smaller ones are over sooner than a
-hand-over to a thread and back takes."""
+THREAD_ROWS = 4
+"""Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
+to a thread and back takes as long as the disk."""
 
 _HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]] = {
     **jobs.HANDLERS,
@@ -60,7 +60,7 @@ class SqliteEngine:
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
         self._connection: apsw.Connection | None = None
-        self._work: queue.SimpleQueue[tuple[Sequence[Operation], Committed] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Sequence[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._broken: StoreBrokenError | None = None
         """Why nothing is committed any more."""
@@ -102,27 +102,41 @@ class SqliteEngine:
     # ---- committing ----
 
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
-        """Run a group: a small one here and now, a large one in the engine's thread."""
-        if sum(operation.rows for operation in group) > self._thread_rows:
-            self._work.put((group, committed))
+        """Run a group's statements here and now, and wait for the disk in the engine's thread, unless the group is tiny.
+
+        A statement is over sooner than another thread can have the interpreter, row by row, beside a busy loop; the wait for
+        the disk needs no interpreter at all.
+        """
+        outcomes = self._try(lambda: self._execute(group))
+        if isinstance(outcomes, StoreError):
+            committed(outcomes)
+        elif sum(operation.rows for operation in group) > self._thread_rows:
+            self._work.put((outcomes, committed))
         else:
-            committed(self._try(group))
+            committed(self._try(lambda: self._end(outcomes)))
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            group, committed = work
-            outcomes = self._try(group)
-            self._deliver(lambda then=committed, what=outcomes: then(what))  # type: ignore[misc]
+            outcomes, committed = work
+            ended = self._try(lambda outcomes=outcomes: self._end(outcomes))  # type: ignore[misc]
+            self._deliver(lambda then=committed, what=ended: then(what))  # type: ignore[misc]
 
-    def _try(self, group: Sequence[Operation]) -> Sequence[Any] | StoreError:
+    def _execute(self, group: Sequence[Operation]) -> Sequence[Any]:
+        self._tx.cursor.execute("BEGIN IMMEDIATE")
+        outcomes = self._handle(group)
+        self._tx.write_counts()
+        return outcomes
+
+    def _end(self, outcomes: Sequence[Any]) -> Sequence[Any]:
+        self._tx.cursor.execute("COMMIT")
+        return outcomes
+
+    def _try(self, step: Callable[[], Sequence[Any]]) -> Sequence[Any] | StoreError:
+        """Take a step of a transaction; where it fails, nothing of the transaction has happened."""
         if self._broken is not None:
             return self._broken
-        cursor = self._tx.cursor
         try:
-            cursor.execute("BEGIN IMMEDIATE")
-            outcomes = self._handle(group)
-            self._tx.write_counts()
-            cursor.execute("COMMIT")
+            return step()
         except apsw.Error as error:
             failure = self._explain(error)
             failure.__cause__ = error
@@ -135,7 +149,6 @@ class SqliteEngine:
             failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
             failure.__cause__ = error
             return failure
-        return outcomes
 
     def _handle(self, group: Sequence[Operation]) -> Sequence[Any]:
         if len(group) == 1:

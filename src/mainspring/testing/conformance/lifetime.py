@@ -82,6 +82,8 @@ class Lifetime:
         assert new.function == b"new"
         store.end(held)
         store.end(new)
+        store.reopen()
+        assert store.present(new.id).function == b"new"
 
     def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
         """Return a context in which the engine's groups fail, all or those that need much space."""

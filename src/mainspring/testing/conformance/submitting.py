@@ -167,6 +167,13 @@ class Submitting:
         job = store.job(unique=b"u", options=KEEP)
         assert store.submit(job) == {job.id: (live.id, State.PENDING, 0)}
 
+    def test_a_live_job_of_the_same_operation_comes_before_one_that_succeeded(self, store: Store) -> None:
+        kept = store.leased(unique=b"u", options=KEEP)
+        store.end(kept)
+        jobs = [store.job(unique=b"u", options=options) for options in (KEEP, None, KEEP)]
+        joined = store.submit(*jobs)
+        assert {job_id: one.id for job_id, one in joined.items()} == {jobs[0].id: kept.id, jobs[2].id: jobs[1].id}
+
     def test_the_last_success_is_joined(self, store: Store) -> None:
         first = store.leased(unique=b"u", options=KEEP)
         store.end(first, at=NOW + SECOND)

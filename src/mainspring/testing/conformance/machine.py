@@ -1,0 +1,291 @@
+"""An engine beside a model: random groups, random ends of the process, and every outcome compared. Needs Hypothesis.
+
+Derive from ``EngineMachine``, say how an engine is made, and hand ``TestCase`` to pytest::
+
+    class MyMachine(EngineMachine):
+        def make(self) -> Engine: ...
+
+
+    TestMyMachine = MyMachine.TestCase
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.testing.conformance.driver import NOW, Store, ignore
+from mainspring.testing.conformance.model import Model, copy
+
+if TYPE_CHECKING:
+    from mainspring.storage.engine import Engine
+    from mainspring.storage.operation import Operation
+
+_FUNCTIONS = st.sampled_from([b"f", b"g", b"\0\xff"])
+_UNIQUES = st.sampled_from([b"", b"", b"u", b"v", b"\0"])
+_TIMES = st.integers(0, 12)
+_PICKS = st.integers(0, 1000)
+_LIMITS = st.sampled_from([1, 2, 1000])
+_ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
+
+
+class NewJob(NamedTuple):
+    """What a random submit says."""
+
+    function: bytes
+    unique: bytes
+    priority: Priority
+    state: State
+    due: int
+    expires: int
+    keep: float | None
+
+
+class End(NamedTuple):
+    """What a random settlement says. Most are of jobs that are held, some of any job, some under a wrong term."""
+
+    pick: int
+    any: bool
+    event: Event
+    wrong_term: bool
+    due: int
+    text: bytes
+
+
+_NEW_JOBS = st.builds(
+    NewJob,
+    _FUNCTIONS,
+    _UNIQUES,
+    st.sampled_from(Priority),
+    st.sampled_from([State.PENDING, State.PENDING, State.SCHEDULED, State.LEASED]),
+    _TIMES,
+    st.one_of(st.just(0), _TIMES),
+    st.sampled_from([None, None, 3e-6, 1e300]),
+)
+_SOMETIMES = st.integers(0, 9).map(lambda number: number == 0)
+_ENDINGS = st.builds(
+    End, _PICKS, _SOMETIMES, st.sampled_from(_ENDS), _SOMETIMES, _TIMES, st.sampled_from([b"", b"text", b"\0"])
+)
+_PARTS = st.one_of(
+    st.tuples(st.just("submit"), st.lists(_NEW_JOBS, max_size=5)),
+    st.tuples(st.just("settle"), st.lists(_ENDINGS, max_size=5)),
+    st.tuples(st.just("claim"), st.lists(st.tuples(_FUNCTIONS, _LIMITS), max_size=3)),
+    st.tuples(st.just("assign"), st.lists(_PICKS, max_size=3)),
+    st.tuples(st.just("cancel"), _PICKS),
+    st.tuples(st.just("redrive"), _PICKS),
+    st.tuples(st.just("wake"), _LIMITS),
+    st.tuples(st.just("sweep"), st.tuples(_TIMES, _TIMES)),
+    st.tuples(st.just("find"), st.lists(_PICKS, max_size=3)),
+    st.tuples(st.just("find_unique"), st.lists(st.tuples(st.one_of(st.none(), _FUNCTIONS), _UNIQUES), max_size=3)),
+    st.tuples(st.just("recover"), st.none()),
+    st.tuples(st.just("count"), st.none()),
+)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Runs the same groups on an engine and on the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.now = NOW
+        self.ends: dict[int, int] = {}
+        """How often each job has ended since it was submitted or redriven."""
+
+    def make(self) -> Engine:
+        """Return an engine on what was committed so far."""
+        raise NotImplementedError
+
+    def crash(self) -> None:
+        """Let the process that has the engine end without closing it; the next ``make`` finds what was committed."""
+        self.store.engine.close()
+
+    # ---- what happens ----
+
+    @initialize()
+    def begin(self) -> None:
+        """Open the engine for the first time."""
+        self.store = Store(self.make)
+
+    @rule(parts=st.lists(_PARTS, min_size=1, max_size=6), passed=st.integers(0, 3))
+    def commit(self, parts: list[tuple[str, Any]], passed: int) -> None:
+        """A group is committed, some microseconds after the one before."""
+        self.now += passed
+        group = [getattr(self, f"_{kind}")(what) for kind, what in parts]
+        expected = self.model.group(group)
+        outcomes = self.store.group(*group)
+        for operation, outcome, wanted in zip(group, outcomes, expected, strict=True):
+            self._compare(operation, outcome, wanted)
+        for operation, outcome in zip(group, outcomes, strict=True):
+            if isinstance(operation, ops.Settle):
+                self._ended(operation, outcome)
+        # Settlements come first in a group: what ended in it may have been redriven in it.
+        for operation, outcome in zip(group, outcomes, strict=True):
+            if isinstance(operation, ops.Redrive) and outcome.redriven:
+                self.ends[operation.id] = 0
+
+    @rule(crash=st.booleans(), node=st.sampled_from(["n1", "n2"]))
+    def begin_again(self, crash: bool, node: str) -> None:
+        """The node's process ends, well or badly, and another one opens the store."""
+        before = self.store.term
+        if crash:
+            self.crash()
+        else:
+            self.store.engine.close()
+        self.store.open(node)
+        assert self.store.term > before
+        assert self.store.opened.nodes[self.store.term] == node
+
+    @precondition(lambda self: self.model.jobs)
+    @rule()
+    def work(self) -> None:
+        """Everything that can be claimed is done."""
+        wants = [ops.Want(name, 1000) for name in sorted({job.function for job in self.model.jobs.values()})]
+        claim = ops.Claim(self.store.term, wants, ignore, ignore)
+        (expected,) = self.model.group([claim])
+        (claimed,) = self.store.group(claim)
+        assert claimed == expected
+        settle = ops.Settle(
+            [rules.succeeded(job, b"r", self.now, self.now) for jobs in claimed for job in jobs], ignore, ignore
+        )
+        assert self.store.group(settle) == self.model.group([settle]) == [set()]
+        self._ended(settle, set())
+
+    # ---- what always holds ----
+
+    @invariant()
+    def the_content_is_the_models(self) -> None:
+        """Nothing that was acknowledged is lost, nothing else is there, and the counts are right."""
+        if not hasattr(self, "store"):
+            return
+        jobs = self.store.list()
+        assert [_listed(job) for job in jobs] == [
+            _listed(job) for job in sorted(self.model.jobs.values(), key=lambda job: -job.id)
+        ]
+        live = [(job.function, job.unique) for job in jobs if job.unique and not State(job.state).ended]
+        assert len(live) == len(set(live)), "one live job per unique"
+        assert self.store.counts() == self.model.count(ops.Count())
+        assert all(number <= 1 for number in self.ends.values()), "one settlement per job"
+
+    def teardown(self) -> None:
+        """Close the engine."""
+        if hasattr(self, "store"):
+            self.store.engine.close()
+
+    # ---- operations of what was drawn ----
+
+    def _pick(self, number: int, *, held: bool = False) -> Job:
+        jobs = [job for job in self.model.in_order() if not held or State(job.state).held]
+        return copy(jobs[number % len(jobs)]) if jobs else Job(1, b"f", b"")
+
+    def _submit(self, jobs: list[NewJob]) -> Operation:
+        return ops.Submit([self._new(one) for one in jobs], ignore, ignore)
+
+    def _new(self, one: NewJob) -> Job:
+        return self.store.job(
+            one.function,
+            b"payload",
+            unique=one.unique,
+            priority=one.priority,
+            state=one.state,
+            due_us=self.now + one.due if one.state is State.SCHEDULED else 0,
+            expires_us=self.now + one.expires if one.expires else 0,
+            created_us=self.now,
+            options=None if one.keep is None else Options(keep_unique=one.keep),
+        )
+
+    def _settle(self, ends: list[End]) -> Operation:
+        return ops.Settle([self._end(end) for end in ends], ignore, ignore)
+
+    def _end(self, end: End) -> Settlement:
+        job = self._pick(end.pick, held=not end.any)
+        if end.wrong_term:
+            job.term += 1
+        job.suspects = end.pick % 3
+        return Settlement(
+            job,
+            end.event,
+            job.attempt + (end.event not in {Event.RELEASE, Event.SNOOZE}),
+            due_us=self.now + end.due,
+            started_us=self.now,
+            ended_us=self.now - end.due if rules.target(end.event).ended else 0,
+            result=end.text if end.event is Event.SUCCEED else b"",
+            error=b"" if end.event is Event.SUCCEED else end.text,
+        )
+
+    def _claim(self, wants: list[tuple[bytes, int]]) -> Operation:
+        return ops.Claim(self.store.term, [ops.Want(*want) for want in wants], ignore, ignore)
+
+    def _assign(self, picks: list[int]) -> Operation:
+        return ops.Assign([self._pick(pick) for pick in picks], ignore, ignore)
+
+    def _cancel(self, pick: int) -> Operation:
+        return ops.Cancel(self._pick(pick).id, b"{}", self.now, ignore, ignore)
+
+    def _redrive(self, pick: int) -> Operation:
+        return ops.Redrive(self._pick(pick).id, ignore, ignore)
+
+    def _wake(self, limit: int) -> Operation:
+        return ops.Wake(self.now, ignore, ignore, limit)
+
+    def _sweep(self, ages: tuple[int, int]) -> Operation:
+        return ops.Sweep(self.now - ages[0], self.now - ages[1], ignore, ignore, 1_000_000)
+
+    def _find(self, picks: list[int]) -> Operation:
+        return ops.Find([self._pick(pick).id for pick in picks], ignore, ignore)
+
+    def _find_unique(self, keys: list[tuple[bytes | None, bytes]]) -> Operation:
+        return ops.FindUnique(keys, ignore, ignore)
+
+    def _recover(self, _: None) -> Operation:
+        return ops.Recover(self.store.term, ignore, ignore)
+
+    def _count(self, _: None) -> Operation:
+        return ops.Count(ignore, ignore)
+
+    # ---- comparing ----
+
+    def _compare(self, operation: Operation, outcome: Any, wanted: Any) -> None:
+        if isinstance(operation, ops.Wake):
+            assert outcome.due == wanted.due
+            assert _bare(outcome.expired) == _bare(wanted.expired)
+            # An engine may look too early, where nothing is to be done any more, but never too late.
+            assert outcome.next_us <= wanted.next_us or not wanted.next_us
+            assert outcome.next_us or not wanted.next_us
+        elif isinstance(operation, ops.FindUnique):
+            for (function, _), found, any_found in zip(operation.keys, outcome, wanted, strict=True):
+                # Without a function it may be any job that has the unique.
+                assert found == any_found if function is not None else (found is None) == (any_found is None)
+        else:
+            assert _bare(outcome) == _bare(wanted)
+
+    def _ended(self, operation: ops.Settle, stale: set[int]) -> None:
+        for settlement in operation.settlements:
+            job_id = settlement.job.id
+            if job_id not in stale and rules.target(settlement.event).ended:
+                self.ends[job_id] = self.ends.get(job_id, 0) + 1
+
+
+def _bare(outcome: Any) -> Any:
+    """Return an outcome without payloads: only claims promise them."""
+    if isinstance(outcome, Job):
+        return msgspec.structs.replace(outcome, payload=b"")
+    if isinstance(outcome, dict):
+        return {key: _bare(value) for key, value in outcome.items()}
+    if isinstance(outcome, list) and outcome and isinstance(outcome[0], list):
+        return outcome  # claims: whole jobs
+    if isinstance(outcome, (list, tuple)):
+        return [_bare(value) for value in outcome]
+    return outcome
+
+
+def _listed(job: Job) -> Job:
+    """Return a job as lists show it."""
+    return msgspec.structs.replace(job, payload=b"", result=b"")

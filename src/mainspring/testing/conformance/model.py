@@ -1,0 +1,230 @@
+"""What an engine has to do, said as simply as possible: one dictionary of jobs, searched from end to end, and the rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.counts import Counts
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.storage.operation import Operation
+
+
+class Model:
+    """The content of a store. Its outcomes are those of the operations' docstrings."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}
+
+    def group(self, operations: Sequence[Operation]) -> list[Any]:
+        """Run a group and return its outcomes."""
+        outcomes: list[Any] = [None] * len(operations)
+        for kind in ops.PHASES:
+            for index, operation in enumerate(operations):
+                if type(operation) is kind:
+                    outcomes[index] = _HANDLERS[kind](self, operation)
+        return outcomes
+
+    def in_order(self) -> list[Job]:
+        """Return the jobs as they are claimed: by priority, then by age."""
+        return sorted(self.jobs.values(), key=lambda job: (job.priority, job.id))
+
+    def _enter(self, job: Job, event: Event) -> None:
+        job.state = int(rules.step(State(job.state), event))
+        if job.state < State.LEASED:
+            job.term = 0
+
+    def _live(self, functions: Iterable[bytes], unique: bytes) -> Job | None:
+        names = set(functions)
+        live = [
+            job
+            for job in self.jobs.values()
+            if job.function in names and job.unique == unique != b"" and not State(job.state).ended
+        ]
+        return live[0] if live else None
+
+    # ---- leases ----
+
+    def settle(self, operation: ops.Settle) -> set[int]:
+        """End leases."""
+        return {settlement.job.id for settlement in operation.settlements if not self._settle(settlement)}
+
+    def _settle(self, settlement: rules.Settlement) -> bool:
+        job = self.jobs.get(settlement.job.id)
+        if job is None or not State(job.state).held or job.term != settlement.job.term:
+            return False
+        job.attempt, job.suspects = settlement.counted, settlement.job.suspects
+        job.due_us, job.started_us, job.ended_us = settlement.due_us, settlement.started_us, settlement.ended_us
+        job.result, job.output_size = settlement.result, len(settlement.result)
+        if settlement.event is Event.SUCCEED:
+            job.payload, job.error = b"", b""
+        job.error = settlement.error or job.error
+        self._enter(job, settlement.event)
+        return True
+
+    def recover(self, operation: ops.Recover) -> int:
+        """Give back what other terms hold."""
+        held = [job for job in self.jobs.values() if State(job.state).held and job.term != operation.term]
+        return sum(map(self._settle, rules.recovered(held)))
+
+    def assign(self, operation: ops.Assign) -> None:
+        """Record what runs."""
+        for running in operation.jobs:
+            job = self.jobs.get(running.id)
+            if job is not None and State(job.state).held and job.term == running.term:
+                job.attempt = running.attempt
+                self._enter(job, Event.ASSIGN)
+
+    def claim(self, operation: ops.Claim) -> list[list[Job]]:
+        """Lease what is pending."""
+        return [self._claim(operation.term, want) for want in operation.wants]
+
+    def _claim(self, term: int, want: ops.Want) -> list[Job]:
+        pending = [job for job in self.in_order() if job.function == want.function and job.state == State.PENDING]
+        for job in pending[: want.limit]:
+            self._enter(job, Event.CLAIM)
+            job.term = term
+        return [copy(job) for job in pending[: want.limit]]
+
+    # ---- what waits ----
+
+    def submit(self, operation: ops.Submit) -> dict[int, ops.Found]:
+        """Store new jobs."""
+        joined = {}
+        for job in operation.jobs:
+            other = self._live([job.function], job.unique) or self._kept(job)
+            if other is None:
+                self.jobs[job.id] = copy(job)
+            else:
+                joined[job.id] = found(other)
+        return joined
+
+    def _kept(self, new: Job) -> Job | None:
+        if new.options is None or new.options.keep_unique is None or not new.unique:
+            return None
+        since = rules.kept_since(new.created_us, new.options.keep_unique)
+        kept = [
+            job
+            for job in self.jobs.values()
+            if (job.function, job.unique, job.state) == (new.function, new.unique, State.SUCCEEDED)
+            and job.options is not None
+            and job.options.keep_unique is not None
+            and job.ended_us > since
+        ]
+        return max(kept, key=lambda job: (job.ended_us, job.id), default=None)
+
+    def cancel(self, operation: ops.Cancel) -> ops.Cancelled:
+        """Cancel what waits."""
+        job = self.jobs.get(operation.id)
+        if job is None:
+            return ops.Cancelled(None, 0)
+        before = job.state
+        if before < State.LEASED:
+            self._enter(job, Event.CANCEL)
+            job.ended_us, job.error = operation.now_us, operation.error
+        return ops.Cancelled(copy(job), before)
+
+    def redrive(self, operation: ops.Redrive) -> ops.Redriven:
+        """Put an unsuccessful job back."""
+        job = self.jobs.get(operation.id)
+        if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
+            return ops.Redriven(job and copy(job), redriven=False)
+        rival = self._live([job.function], job.unique)
+        if rival is not None:
+            return ops.Redriven(copy(job), redriven=False, rival=rival.id)
+        job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = 0
+        self._enter(job, Event.REDRIVE)
+        return ops.Redriven(copy(job), redriven=True)
+
+    def wake(self, operation: ops.Wake) -> ops.Woken:
+        """Let jobs become due, or expire."""
+        now_us, limit = operation.now_us, operation.rows
+        late = sorted(
+            (job for job in self._expiring() if job.expires_us <= now_us), key=lambda job: (job.expires_us, job.id)
+        )
+        expired = []
+        for job in late[:limit]:
+            before = job.state
+            self._enter(job, Event.EXPIRE)
+            job.ended_us = now_us
+            expired.append((copy(job), before))
+        woken: dict[tuple[bytes, int], int] = {}
+        due = sorted((job for job in self._scheduled() if job.due_us <= now_us), key=lambda job: (job.due_us, job.id))
+        for job in due[:limit]:
+            self._enter(job, Event.DUE)
+            key = (job.function, job.priority)
+            woken[key] = woken.get(key, 0) + 1
+        nexts = [job.due_us for job in self._scheduled()] + [job.expires_us for job in self._expiring()]
+        return ops.Woken(woken, expired, min(nexts, default=0))
+
+    def _scheduled(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.state == State.SCHEDULED]
+
+    def _expiring(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.expires_us and job.state < State.LEASED and job.attempt == 0]
+
+    def sweep(self, operation: ops.Sweep) -> int:
+        """Forget what ended long ago (as if there were no limit)."""
+        forgotten = [
+            job.id
+            for job in self.jobs.values()
+            if State(job.state).ended
+            and job.ended_us < (operation.dead_before_us if job.state == State.FAILED else operation.ended_before_us)
+        ]
+        for job_id in forgotten:
+            del self.jobs[job_id]
+        return len(forgotten)
+
+    # ---- reading ----
+
+    def find(self, operation: ops.Find) -> dict[int, Job]:
+        """Look jobs up."""
+        return {job_id: copy(self.jobs[job_id]) for job_id in operation.ids if job_id in self.jobs}
+
+    def find_unique(self, operation: ops.FindUnique) -> list[ops.Found | None]:
+        """Look live jobs up."""
+        every = {job.function for job in self.jobs.values()}
+        live = [self._live(every if name is None else [name], unique) for name, unique in operation.keys]
+        return [None if job is None else found(job) for job in live]
+
+    def count(self, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
+        """Count."""
+        del operation
+        counts = Counts()
+        for job in self.jobs.values():
+            counts.add(job.function, job.state, job.priority)
+        return dict(counts)
+
+
+def copy(job: Job) -> Job:
+    """Return a job as it is now."""
+    return msgspec.structs.replace(job)
+
+
+def found(job: Job) -> ops.Found:
+    """Return what a look-up says of a job."""
+    return ops.Found(job.id, job.state, job.attempt)
+
+
+_HANDLERS: dict[type[Operation], Callable[[Model, Any], Any]] = {
+    ops.Recover: Model.recover,
+    ops.Settle: Model.settle,
+    ops.Assign: Model.assign,
+    ops.Cancel: Model.cancel,
+    ops.Redrive: Model.redrive,
+    ops.Sweep: Model.sweep,
+    ops.Wake: Model.wake,
+    ops.Submit: Model.submit,
+    ops.Claim: Model.claim,
+    ops.Find: Model.find,
+    ops.FindUnique: Model.find_unique,
+    ops.Count: Model.count,
+}

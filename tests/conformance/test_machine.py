@@ -1,0 +1,63 @@
+"""Every engine does what the model does, whatever happens to it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.testing.conformance.machine import EngineMachine
+
+SHORT = settings(
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+LONG = settings(SHORT, max_examples=1000, stateful_step_count=50)
+
+
+class MemoryMachine(EngineMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = MemoryEngine()
+
+    def make(self) -> MemoryEngine:
+        return self.engine
+
+
+class SqliteMachine(EngineMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = Path(tempfile.mkdtemp(prefix="mainspring-"))
+        self._path = self._directory / "0.db"
+
+    def make(self) -> SqliteEngine:
+        return SqliteEngine(self._path)
+
+    def crash(self) -> None:
+        """Go on with copies of the files as they are now; what the closing does to the old ones does not count."""
+        successor = self._directory / f"{int(self._path.stem) + 1}.db"
+        for ending in ("", "-wal"):
+            shutil.copyfile(f"{self._path}{ending}", f"{successor}{ending}")
+        self.store.engine.close()
+        self._path = successor
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self._directory)
+
+
+@pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
+def test_an_engine_does_what_the_model_does(machine: type[EngineMachine]) -> None:
+    run_state_machine_as_test(machine, settings=SHORT)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
+def test_an_engine_does_what_the_model_does_for_long(machine: type[EngineMachine]) -> None:
+    run_state_machine_as_test(machine, settings=LONG)
