@@ -9,7 +9,7 @@ node was lost after it had recorded the job as running. A polite release and a s
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mainspring.errors import IllegalTransitionError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, Retry
 
 
-class Event(Enum):
+class Event(StrEnum):
     """What can happen to a stored job."""
 
     DUE = "due"

@@ -192,14 +192,27 @@ class Settling:
                 [], lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
             )
             operation.rows = 0
+            operation.urgent = False
             self._batch = batch
             self._window.commits.put(operation)
+        if not operation.urgent and self._is_awaited(pending):
+            operation.urgent = True
+            self._window.commits.hurry()
         self._batch.append(pending)
         operation.settlements.append(pending.settlement)
         operation.rows += 1
         size = len(pending.settlement.result) + 200
         operation.size += size
         self._window.commits.grown(size)
+
+    def _is_awaited(self, pending: _Pending) -> bool:
+        """Say whether anybody waits for a settlement: its worker, a client, or another worker that could have the job."""
+        settlement = pending.settlement
+        return (
+            pending.acknowledge is not None
+            or settlement.event is not Event.SUCCEED
+            or bool(self._listeners.of(settlement.job.id))
+        )
 
     def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub

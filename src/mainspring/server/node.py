@@ -57,7 +57,9 @@ class Node:
         opened = self.engine.open(self.settings.name, loop.call_soon_threadsafe)
         self.term = opened.term
         handles = Handles(opened.nodes)
-        self.commits = CommitQueue(_Watched(self.engine, self._failing), loop.call_soon, pressure=self._pressure)
+        self.commits = CommitQueue(
+            _Watched(self.engine, self._failing), loop.call_soon, loop.call_later, pressure=self._pressure
+        )
         self.hub = Hub()
         jobs = self.settings.jobs
         self.service = JobService(

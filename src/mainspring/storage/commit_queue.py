@@ -1,7 +1,8 @@
 """Group commit: whatever gathers while one transaction runs is committed as the next one.
 
 When a node is idle, an operation is committed at the end of the turn of the loop that brought it; when it is busy, one
-transaction carries thousands. Either way each operation waits for one commit, and nobody waits on a timer.
+transaction carries thousands. Either way each operation waits for one commit, and nobody waits on a timer: only what nobody
+waits for does.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ GROUP_ROWS = 4096
 """A group is closed when it has so many rows: more would only make everybody in it wait longer."""
 
 
+PATIENCE = 0.005
+"""Seconds that operations wait for company at most where nobody waits for their outcome: a commit costs the disk as much for
+one row as for a hundred."""
+PATIENCE_BYTES = 2**20
+
+
 class CommitQueue:
     """Gathers operations into groups and hands them to the engine, one group at a time.
 
-    ``call_soon`` runs a function at the end of the current turn of the node's loop. ``limit`` is the number of bytes that
+    ``call_soon`` runs a function at the end of the current turn of the node's loop, ``call_later`` after some seconds. ``limit`` is the number of bytes that
     may wait; above it ``pressure(True)`` is called, and ``pressure(False)`` once half of it is free again: the owner stops
     reading from its connections in between.
     """
@@ -32,12 +39,14 @@ class CommitQueue:
         self,
         engine: Engine,
         call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
         *,
         limit: int = 64 * 2**20,
         pressure: Callable[[bool], None] | None = None,
     ) -> None:
         self._engine = engine
         self._call_soon = call_soon
+        self._call_later = call_later
         self._limit = limit
         self._pressure = pressure
         self._waiting: list[Operation] = []
@@ -45,6 +54,8 @@ class CommitQueue:
         self._bytes = 0
         self._full = False
         self._scheduled = False
+        self._urgent = False
+        self._patient = False
         self._idle: list[Callable[[], None]] = []
         self.groups = 0
         self.rows = 0
@@ -60,20 +71,36 @@ class CommitQueue:
         return self._bytes
 
     def put(self, operation: Operation) -> None:
-        """Add an operation to the next group."""
+        """Add an operation to the next group, which is committed soon if the operation is urgent."""
         self._waiting.append(operation)
         self._bytes += operation.size
         if self._bytes > self._limit and not self._full:
             self._full = True
             if self._pressure is not None:
                 self._pressure(True)
+        if operation.urgent:
+            self.hurry()
+        elif not self._patient:
+            self._patient = True
+            self._call_later(PATIENCE, self._lose_patience)
+
+    def hurry(self) -> None:
+        """Commit what waits as soon as possible: somebody waits for it."""
+        self._urgent = True
         if not self._scheduled and not self._group:
             self._scheduled = True
             self._call_soon(self.flush)
 
+    def _lose_patience(self) -> None:
+        self._patient = False
+        if self._waiting:
+            self.hurry()
+
     def grown(self, size: int) -> None:
         """Count bytes that were added to an operation after it was put."""
         self._bytes += size
+        if self._bytes > PATIENCE_BYTES:
+            self.hurry()
 
     def flush(self) -> None:
         """Hand the next group to the engine, unless one is under way."""
@@ -89,6 +116,7 @@ class CommitQueue:
                 break
         self._group = waiting[:end]
         self._waiting = waiting[end:]
+        self._urgent = bool(self._waiting)
         self.groups += 1
         self.rows += rows
         self._engine.commit(self._group, self._committed)
@@ -99,6 +127,7 @@ class CommitQueue:
             then()
         else:
             self._idle.append(then)
+            self.hurry()
 
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
@@ -115,9 +144,8 @@ class CommitQueue:
             if self._pressure is not None:
                 self._pressure(False)
         if self._waiting:
-            if not self._scheduled:
-                self._scheduled = True
-                self._call_soon(self.flush)
+            if self._urgent:
+                self.hurry()
         elif self.idle and self._idle:
             then, self._idle = self._idle, []
             for function in then:

@@ -26,7 +26,7 @@ class Operation:
     touches at most.
     """
 
-    __slots__ = ("done", "failed", "open", "rows", "size")
+    __slots__ = ("done", "failed", "open", "rows", "size", "urgent")
 
     def __init__(
         self,
@@ -37,5 +37,7 @@ class Operation:
         self.failed = failed
         self.rows = 1
         self.size = 64
+        self.urgent = True
+        """Whether somebody waits for the outcome. What nobody waits for goes with the next group, or after `PATIENCE`."""
         self.open = True
         """Whether rows may still be added: not once the operation is part of a group."""

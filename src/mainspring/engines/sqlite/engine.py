@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-THREAD_ROWS = 4
+THREAD_ROWS = 64
 """Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
 to a thread and back takes as long as the disk."""
 
