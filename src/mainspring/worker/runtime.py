@@ -115,7 +115,8 @@ class Worker:
         if self._draining.is_set():
             self._hurried.set()
             self._changed.set()
-        self._draining.set()
+        else:
+            self._begin_to_drain()
 
     @property
     def jobs_done(self) -> int:
@@ -214,7 +215,7 @@ class Worker:
 
     def _start(self) -> None:
         free = self.settings.concurrency - self._running
-        if not self._waiting or free <= 0:
+        if not self._waiting or free <= 0 or self._draining.is_set():
             return
         batches: dict[str, list[Delivery]] = {}
         while self._waiting and free:
@@ -304,15 +305,19 @@ class Worker:
     def _recycle(self) -> None:
         if not self._draining.is_set():
             self._ending = Ending.RECYCLED
-            self._draining.set()
+            self._begin_to_drain()
+
+    def _begin_to_drain(self) -> None:
+        # The pause goes out before anything is handed back: otherwise it would come again.
+        for link in self._links:
+            link.session.pause()
+            link.flush()
+        self._draining.set()
 
     async def _drain(self) -> None:
         """Stop: no new jobs; those that run may end; what is left is stopped; all is settled or handed back."""
-        for link in self._links:
-            link.session.pause()
         while self._waiting:
             self._hand_back(self._waiting.popleft())
-        self._flush()
         await self._until(lambda: not self._running and not self._pausing(), self.settings.grace, hurry=True)
         for delivery in self._all_held():
             delivery.job.ask_to_stop("drain")

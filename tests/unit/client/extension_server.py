@@ -10,7 +10,7 @@ import json
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from mainspring.client.addresses import Address
 from mainspring.wire.gearman import packets
@@ -100,10 +100,11 @@ class ExtensionServer:
         self._changed = threading.Condition()
         self._numbers = 0
         self._port = port
+        self.address = Address("127.0.0.1", port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
-    def __enter__(self) -> ExtensionServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         self.address = self.call(self._listen())
         return self
@@ -135,7 +136,11 @@ class ExtensionServer:
         await self._server.wait_closed()
 
     def drop_connections(self) -> None:
-        self.do(lambda: [peer.transport.abort() for peer in self.peers])
+        def act() -> None:
+            for peer in self.peers:
+                peer.transport.abort()
+
+        self.do(act)
 
     def wait_for(self, condition: Callable[[], Any], timeout: float = 10) -> None:
         with self._changed:

@@ -83,12 +83,10 @@ def test_many_are_submitted_in_order_and_refusals_stand_in_their_place(server: E
 def test_large_payloads_go_out_while_answers_come_in(server: ExtensionServer, client: Client) -> None:
     answers = [a for window in client.submit_many(request(b"x" * 700_000) for _ in range(20)) for a in window]
     assert len(answers) == len(server.jobs) == 20
-    outcomes = []
     for handle in list(server.jobs):
         end(server, handle.decode(), b"y" * 700_000)
-    for outcome in client.outcomes([handle.decode() for handle in server.jobs], 20):
-        outcomes.append(len(outcome.data))
-    assert outcomes == [700_000] * 20
+    outcomes = client.outcomes([handle.decode() for handle in server.jobs], 20)
+    assert [len(outcome.data) for outcome in outcomes] == [700_000] * 20
 
 
 def test_threads_share_a_connection(server: ExtensionServer, client: Client) -> None:
@@ -204,7 +202,7 @@ def test_progress_is_heard(server: ExtensionServer, client: Client) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.outcome, handle, 10, hear=heard.append)
         server.wait_for(lambda: server.waiting.get(handle.encode()))
-        server.do(lambda: (server._tell(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]), server.dispatch()))
+        server.do(lambda: server._tell(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]))
         end(server, handle)
         waiting.result()
     assert heard == [Notice("progress", 1, 2, b"")]

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.client.options import Retry
+from mainspring.client.payload import Signature
+from mainspring.errors import UsageError
+from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
+from mainspring.worker.performance import CANCELLED, RELEASED, perform, perform_coroutine
+from mainspring.worker.registry import Function, Registry
+
+
+class Ear:
+    def progress(self, job: CurrentJob, done: int, total: int) -> None: ...
+    def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None: ...
+
+
+def function(call: Any, **options: Any) -> Function:
+    return Function(call.__name__, call, Signature(call, call.__name__), "thread", **options)
+
+
+def job(info: bytes = b"") -> CurrentJob:
+    return CurrentJob(b"H:n:1000000000007", b"u", "f", info, Ear())
+
+
+def fail(error: BaseException) -> Any:
+    def failing() -> None:
+        raise error
+
+    return failing
+
+
+def test_a_result() -> None:
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert perform(function(double), b"[4]", job()) == (b"succeeded", b"", b"8")
+
+
+def test_a_payload_that_does_not_fit_is_final() -> None:
+    def double(x: int) -> int:
+        return 2 * x
+
+    outcome, detail, _ = perform(function(double), b'["4"]', job())
+    described = msgspec.json.decode(detail)
+    assert outcome == b"failed"
+    assert described["final"] is True
+    assert described["error"]["type"] == "PayloadError"
+    assert "parameter 'x'" in described["error"]["message"]
+
+
+def test_a_result_that_is_no_json_is_final() -> None:
+    def odd() -> object:
+        return object()
+
+    outcome, detail, _ = perform(function(odd), b"", job())
+    assert outcome == b"failed"
+    assert msgspec.json.decode(detail)["final"] is True
+
+
+def test_an_error_comes_with_its_traceback_from_the_function_on() -> None:
+    outcome, detail, _ = perform(function(fail(ValueError("no\0such \udcff"))), b"", job())
+    described = msgspec.json.decode(detail)
+    assert outcome == b"failed"
+    assert "final" not in described
+    assert described["error"]["type"] == "ValueError"
+    assert described["error"]["message"] == "no\0such \\udcff"
+    assert b"\0" not in detail
+    assert "in failing" in described["error"]["traceback"]
+    assert "worker/performance.py" not in described["error"]["traceback"]
+
+
+class OwnError(Exception): ...
+
+
+class UnshowableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), UnshowableError(), JobStopped(), OwnError("x" * 10**6)]
+)
+def test_whatever_is_raised_is_a_failure(error: BaseException) -> None:
+    outcome, detail, _ = perform(function(fail(error)), b"", job())
+    assert outcome == b"failed"
+    assert len(detail) < 50_000
+
+
+def test_the_tasks_policy_says_what_is_final() -> None:
+    retry = Retry(on=(OSError,), never=(FileNotFoundError,))
+    for error, final in [(OSError(), None), (FileNotFoundError(), True), (ValueError(), True)]:
+        _, detail, _ = perform(function(fail(error), retry=retry), b"", job())
+        assert msgspec.json.decode(detail).get("final") is final
+
+
+def test_snooze_and_stops() -> None:
+    assert perform(function(fail(Snooze(2.5))), b"", job()) == (b"snoozed", b'{"delay":2.5}', b"")
+    cancelled, drained = job(), job()
+    cancelled.ask_to_stop("cancelled")
+    cancelled.ask_to_stop("timeout")
+    assert cancelled.stop_reason == "cancelled"
+    drained.ask_to_stop("drain")
+
+    def beat() -> None:
+        current_job().heartbeat()
+
+    assert perform(function(beat), b"", cancelled) == CANCELLED
+    assert perform(function(beat), b"", drained) == RELEASED
+    assert perform(function(beat), b"", job())[0] == b"succeeded"
+
+
+def test_a_coroutine_that_is_cancelled_because_it_was_asked_to_stop() -> None:
+    async def main() -> Any:
+        async def wait() -> None:
+            await asyncio.Event().wait()
+
+        asked = job()
+        task = asyncio.ensure_future(perform_coroutine(function(wait), b"", asked))
+        await asyncio.sleep(0)
+        asked.ask_to_stop("cancelled")
+        task.cancel()
+        return await task
+
+    assert asyncio.run(main()) == CANCELLED
+
+
+def test_what_a_task_knows() -> None:
+    info = b'{"attempt":3,"term":9,"deadline":1893456000.5,"later":"ignored"}'
+    known = job(info)
+    assert known.id == 1000000000007
+    assert (known.handle, known.unique, known.attempt, known.term) == ("H:n:1000000000007", "u", 3, 9)
+    assert known.deadline is not None
+    assert known.deadline.isoformat() == "2030-01-01T00:00:00.500000+00:00"
+    assert known.fire_time is None
+    assert CurrentJob(b"odd", b"", "f", b"", Ear()).id is None
+
+
+def test_outside_a_task_there_is_no_current_job() -> None:
+    with pytest.raises(UsageError):
+        contextvars.Context().run(current_job)
+
+
+def test_names_are_taken_once() -> None:
+    def f() -> None: ...
+
+    registry = Registry()
+    registry.add(function(f))
+    with pytest.raises(UsageError, match="two tasks are named 'f'"):
+        registry.add(function(f))
+    assert registry.get("f") is not None
+    assert registry.get("g") is None

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainspring.worker.executors.frames import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
+from mainspring.worker.selector import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.client.extension_server import ExtensionServer
+    from tests.unit.worker.conftest import Running
+
+    from mainspring import App
+
+SELECTOR = str(Path(__file__).with_name("app_of_processes.py"))
+
+
+def the_app() -> App:
+    return load(SELECTOR)
+
+
+def test_frames_are_cut_anywhere() -> None:
+    messages = [frame(Run("f", b"h", b"", b"", b"x" * n)) for n in (0, 1, 300)] + [frame(Ended(b"o", b"", b"", 1))]
+    stream = b"".join(messages)
+    unframer = Unframer()
+    bodies = [body for n in range(len(stream)) for body in unframer.feed(stream[n : n + 1])]
+    assert [len(decode_to_child(body).payload) for body in bodies[:3]] == [0, 1, 300]  # type: ignore[union-attr]
+    assert isinstance(decode_to_parent(bodies[3]), Ended)
+
+
+def test_functions_run_in_processes_that_are_used_again(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=2)
+    jobs = [server.add("square", b"[%d]" % n) for n in range(20)] + [server.add("pid") for _ in range(10)]
+    server.wait_for(lambda: all(job.ended for job in jobs), 20)
+    assert [job.data for job in jobs[:20]] == [b"%d" % (n * n) for n in range(20)]
+    pids = {int(job.data) for job in jobs[20:]}
+    assert len(pids) <= 2
+    assert os.getpid() not in pids
+
+
+def test_they_know_and_tell_as_others_do(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    job = server.add("telling", unique="u")
+    failed = server.add("refuse")
+    unfit = server.add("square", b'["x"]')
+    server.wait_for(lambda: job.ended and failed.ended and unfit.ended, 20)
+    assert job.data == b'"%b 1 u"' % job.handle
+    assert {kind for kind, _ in job.told} == {12, 28, 29}
+    assert b"SystemExit" in failed.error
+    assert b"parameter 'x'" in unfit.error
+    assert unfit.options["final"]
+
+
+def test_a_crash_fails_its_own_job_only(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=2)
+    crash, leave, good = server.add("crash"), server.add("leave"), server.add("square", b"[3]")
+    server.wait_for(lambda: crash.ended and leave.ended and good.ended, 20)
+    assert b"was killed by SIGSEGV" in crash.error
+    assert b"ended by itself with exit code 7" in leave.error
+    assert good.data == b"9"
+
+
+def test_what_is_stuck_is_killed(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    stuck = server.add("stuck")
+    server.wait_for(lambda: stuck.told, 20)
+    server.stop(stuck, "timeout")
+    after = server.add("listening")
+    server.wait_for(lambda: after.told, 20)
+    server.stop(after, "cancelled")
+    server.wait_for(lambda: after.ended, 20)
+    assert after.state == "cancelled"
+    assert stuck.outcomes == []
+
+
+def test_processes_end_with_their_worker(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    worker = run(the_app(), selector=SELECTOR, concurrency=1, grace=0.0)
+    pid = server.add("pid")
+    stuck = server.add("stuck")
+    server.wait_for(lambda: stuck.told, 20)
+    worker.stop()
+    worker.ended()
+    assert stuck.outcomes == [b"released"]
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid.data.decode()}").exists() and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not Path(f"/proc/{pid.data.decode()}").exists()
+
+
+def test_an_app_that_no_process_can_import_is_said(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=None)
+    job = server.add("square", b"[1]")
+    server.wait_for(lambda: job.ended)
+    assert b"not loaded from a file or module" in job.error

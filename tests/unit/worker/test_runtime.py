@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from tests.unit.client.extension_server import ExtensionServer
+
+from mainspring import App, Snooze, current_job
+from mainspring.errors import ServerError, SettingsError
+from mainspring.wire.gearman.packets import Type
+from mainspring.worker.runtime import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.worker.conftest import Running
+
+    Run = Callable[..., Running]
+
+
+def test_threads_and_coroutines_run_jobs(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @app.task
+    async def later(a: int) -> int:
+        await asyncio.sleep(0)
+        return a
+
+    run(app, name="w7")
+    jobs = [server.add("add", b"[%d]" % n) for n in range(50)] + [server.add("later", b'{"a":5}')]
+    server.wait_for(lambda: all(job.state == "succeeded" for job in jobs))
+    assert [job.data for job in jobs] == [b"%d" % (n + 1) for n in range(50)] + [b"5"]
+    assert [peer.name for peer in server.peers] == ["w7"]
+
+
+def test_registrations_carry_the_tasks_options(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task(timeout=5, heartbeat=2)
+    def slow() -> None: ...
+
+    run(app)
+    server.wait_for(lambda: server.seen_of(Type.REGISTER))
+    assert server.seen_of(Type.REGISTER) == [[b"slow", b'{"timeout":5,"heartbeat":2}']]
+
+
+def test_no_more_run_at_a_time_than_there_are_places(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    lock = threading.Lock()
+    now = most = 0
+
+    @app.task
+    def busy() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.001)
+        with lock:
+            now -= 1
+
+    @app.task
+    async def waits() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        await asyncio.sleep(0.001)
+        with lock:
+            now -= 1
+
+    run(app, concurrency=4)
+    jobs = [server.add("busy" if n % 2 else "waits") for n in range(200)]
+    server.wait_for(lambda: all(job.ended for job in jobs))
+    assert most == 4
+
+
+def test_what_one_job_sets_the_next_does_not_see(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    note = contextvars.ContextVar("note", default="clean")
+
+    @app.task
+    def look() -> str:
+        seen = note.get()
+        note.set(current_job().handle)
+        return seen
+
+    run(app, concurrency=1)
+    jobs = [server.add("look") for _ in range(5)]
+    server.wait_for(lambda: all(job.ended for job in jobs))
+    assert {job.data for job in jobs} == {b'"clean"'}
+
+
+def test_what_a_job_tells_arrives_before_its_end(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task
+    def telling() -> None:
+        job = current_job()
+        for done in range(1000):
+            job.progress(done, 1000)
+        job.data(b"d\0")
+        job.warning(b"w")
+        job.progress(1000, 1000)
+
+    @app.task
+    async def atelling() -> None:
+        current_job().progress(1, 2)
+
+    run(app)
+    job, other = server.add("telling"), server.add("atelling")
+    server.wait_for(lambda: job.ended and other.ended)
+    assert (Type.WORK_DATA, [b"d\0"]) in job.told
+    assert (Type.WORK_WARNING, [b"w"]) in job.told
+    assert [args for kind, args in job.told if kind == Type.WORK_STATUS][-1] == [b"1000", b"1000"]
+    assert other.told == [(Type.WORK_STATUS, [b"1", b"2"])]
+
+
+def test_failures_and_snoozes_are_told(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task
+    def fails() -> None:
+        raise ValueError("no")
+
+    @app.task
+    async def sleepy() -> None:
+        raise Snooze(5)
+
+    run(app)
+    failed, snoozed = server.add("fails"), server.add("sleepy")
+    server.wait_for(lambda: failed.ended and snoozed.outcomes)
+    assert failed.state == "failed"
+    assert b'"ValueError"' in failed.error
+    assert snoozed.outcomes == [b"snoozed"]
+
+
+def test_coroutines_are_cancelled_and_threads_are_asked(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    begun = threading.Event()
+
+    @app.task
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    @app.task
+    def looping() -> None:
+        while True:
+            current_job().heartbeat()
+            time.sleep(0.001)
+
+    @app.task
+    def polite() -> str:
+        begun.set()
+        while not current_job().cancel_requested:
+            time.sleep(0.001)
+        return "finished anyway"
+
+    run(app)
+    jobs = [server.add("forever"), server.add("looping"), server.add("polite")]
+    assert begun.wait(10)
+    for job in jobs:
+        server.stop(job, "cancelled")
+    server.wait_for(lambda: all(job.ended for job in jobs))
+    assert [job.state for job in jobs] == ["cancelled", "cancelled", "succeeded"]
+
+
+def test_a_job_whose_time_is_over_is_stopped_and_not_settled(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    begun, stopped = threading.Event(), threading.Event()
+
+    @app.task
+    async def forever() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    @app.task
+    def next_one() -> None: ...
+
+    run(app, concurrency=1)
+    job = server.add("forever")
+    assert begun.wait(10)
+    server.stop(job, "timeout")
+    assert stopped.wait(10)
+    after = server.add("next_one")
+    server.wait_for(lambda: after.ended)
+    assert job.outcomes == []
+
+
+def test_a_lost_connection_stops_what_ran_and_comes_back(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    begun: list[str] = []
+
+    @app.task
+    async def once_slow() -> None:
+        begun.append(current_job().handle)
+        if len(begun) == 1:
+            await asyncio.Event().wait()
+
+    run(app)
+    job = server.add("once_slow")
+    server.wait_for(lambda: job.state == "running" and begun)
+    server.drop_connections()
+    server.wait_for(lambda: job.ended)
+    assert job.state == "succeeded"
+    assert job.attempt == 2
+
+
+def test_an_unacknowledged_settlement_is_sent_again(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task
+    def quick() -> str:
+        return "r"
+
+    dropped = threading.Event()
+
+    def drop_once(peer: Any, args: list[bytes]) -> bool:
+        del server.before[Type.SETTLE]
+        dropped.set()
+        peer.transport.abort()
+        return True
+
+    server.before[Type.SETTLE] = drop_once
+    run(app)
+    server.add("quick")
+    server.wait_for(lambda: len(server.seen_of(Type.SETTLE)) >= 2)
+    first, second, *_ = server.seen_of(Type.SETTLE)
+    assert first == second
+
+
+def test_heartbeats_follow_the_shortest_limit(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    go = threading.Event()
+
+    @app.task
+    def holds() -> None:
+        go.wait(10)
+
+    run(app)
+    job = server.add("holds", heartbeat=0.2)
+    server.wait_for(lambda: len(server.seen_of(Type.HEARTBEAT)) >= 3)
+    assert job.handle in server.seen_of(Type.HEARTBEAT)[0][0]
+    go.set()
+    server.wait_for(lambda: job.ended)
+
+
+def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    go = threading.Event()
+
+    @app.task
+    def quick() -> None: ...
+
+    @app.task
+    def holds() -> None:
+        go.wait(10)
+
+    worker = run(app, concurrency=2)
+    for _ in range(30):  # so that it knows jobs to be brief, and holds some in advance
+        server.wait_for(server.add("quick").outcomes.__len__)
+    jobs = [server.add("holds") for _ in range(6)]
+    server.wait_for(lambda: sum(job.state == "running" for job in jobs) > 2)
+    worker.stop()
+    server.wait_for(lambda: server.peers[0].paused and sum(job.state == "running" for job in jobs) == 2)
+    go.set()
+    assert worker.ended() is Ending.STOPPED
+    assert sorted(job.state for job in jobs) == ["pending"] * 4 + ["succeeded"] * 2
+
+
+def test_a_drain_without_patience_hands_everything_back(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    begun, go = threading.Barrier(3), threading.Event()
+
+    @app.task
+    async def forever() -> None:
+        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.Event().wait()
+
+    @app.task
+    def deaf() -> None:
+        begun.wait(10)
+        go.wait(20)
+
+    worker = run(app, grace=0.05)
+    jobs = [server.add("forever"), server.add("deaf")]
+    begun.wait(10)
+    worker.stop()
+    assert worker.ended() is Ending.STOPPED
+    go.set()
+    assert [job.outcomes for job in jobs] == [[b"released"]] * 2
+
+
+def test_what_cannot_start_goes_back(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    go = threading.Event()
+
+    @app.task
+    def quick() -> None: ...
+
+    @app.task
+    def holds() -> None:
+        go.wait(10)
+
+    run(app, concurrency=1)
+    for _ in range(30):
+        server.wait_for(server.add("quick").outcomes.__len__)
+    first = server.add("holds")
+    server.wait_for(lambda: first.state == "running")
+    held = server.add("quick")
+    server.wait_for(lambda: held.outcomes == [b"released"])
+    go.set()
+    server.wait_for(lambda: held.ended)
+
+
+def test_recycling_after_so_many_jobs(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task
+    def quick() -> None: ...
+
+    worker = run(app, max_jobs=5, concurrency=1)
+    for _ in range(20):
+        server.add("quick")
+    assert worker.ended() is Ending.RECYCLED
+    done = sum(job.state == "succeeded" for job in server.jobs.values())
+    assert done == worker.worker.jobs_done >= 5
+
+
+def test_recycling_when_memory_grows(run: Run) -> None:
+    app = App()
+
+    @app.task
+    def quick() -> None: ...
+
+    assert run(app, max_rss=1).ended() is Ending.RECYCLED
+
+
+def test_several_servers_are_served_within_the_same_places(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    lock = threading.Lock()
+    now = most = 0
+
+    @app.task
+    def busy() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.002)
+        with lock:
+            now -= 1
+
+    with ExtensionServer() as other:
+        worker = run(app, servers=[server, other], concurrency=3)
+        jobs = [s.add("busy") for _ in range(60) for s in (server, other)]
+        for s in (server, other):
+            s.wait_for(lambda: all(job.ended for job in jobs))
+        worker.stop()
+        worker.ended()
+    assert most == 3
+
+
+def test_a_server_that_starts_later_is_found(run: Run, free_port: int) -> None:
+    app = App()
+
+    @app.task
+    def quick() -> None: ...
+
+    late = ExtensionServer(port=free_port)
+    worker = run(app, servers=[late])
+    with late:
+        job = late.add("quick")
+        late.wait_for(lambda: job.ended)
+        worker.stop()
+        worker.ended()
+
+
+def test_a_plain_server_and_an_app_without_tasks_are_refused(run: Run) -> None:
+    app = App()
+    assert isinstance(run(app).ended(), SettingsError)
+
+    @app.task
+    def quick() -> None: ...
+
+    with ExtensionServer(plain=True) as plain:
+        assert isinstance(run(app, servers=[plain]).ended(), ServerError)

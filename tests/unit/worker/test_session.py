@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from mainspring.errors import ServerError
+from mainspring.wire.gearman import packets
+from mainspring.wire.gearman.connection import Connection
+from mainspring.wire.gearman.packets import Type
+from mainspring.worker.performance import RELEASED, Settlement
+from mainspring.worker.session import Assigned, Refused, Stop, WorkerSession
+
+DONE = Settlement(b"succeeded", b"", b"r")
+
+
+def sent(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
+    connection = Connection("server")
+    connection.extended = True
+    return connection.receive(session.take_output())
+
+
+def assign(number: int) -> bytes:
+    return packets.response(Type.ASSIGN, b"H:n:%d" % number, b"l%d" % number, b"f", b"", b"{}", b"p")
+
+
+def key(number: int) -> tuple[bytes, bytes]:
+    return b"H:n:%d" % number, b"l%d" % number
+
+
+@pytest.fixture
+def session() -> WorkerSession:
+    session = WorkerSession([(b"f", b""), (b"g", b'{"timeout":1}')], "w1")
+    session.connected()
+    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    assert sent(session) == [
+        (Type.SET_CLIENT_ID, [b"w1"]),
+        (Type.REGISTER, [b"f", b""]),
+        (Type.REGISTER, [b"g", b'{"timeout":1}']),
+    ]
+    return session
+
+
+def reconnect(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    return sent(session)[3:]
+
+
+def test_credit_is_what_was_asked_for_and_has_not_come(session: WorkerSession) -> None:
+    session.ready(3)
+    (assigned,) = session.receive(assign(1))
+    assert assigned == Assigned(b"H:n:1", b"l1", b"f", b"", b"{}", b"p")
+    assert session.credit == 2
+    assert session.running == {key(1)}
+
+
+def test_a_pause_counts_what_comes_before_and_what_is_asked_after(session: WorkerSession) -> None:
+    session.ready(5)
+    session.pause()
+    session.ready(2)
+    session.receive(assign(1))
+    assert session.pausing
+    session.receive(packets.response(Type.PAUSED))
+    assert not session.pausing
+    assert session.credit == 2
+
+
+def test_settlements_are_kept_until_they_are_on_disk(session: WorkerSession) -> None:
+    session.ready(2)
+    session.receive(assign(1) + assign(2))
+    session.settle(key(1), DONE)
+    session.settle(key(2), RELEASED)
+    sent(session)
+    session.receive(packets.response(Type.SETTLED, *key(2), b"recorded"))
+    assert session.unsettled == 1
+    assert session.disconnected() == set()
+    assert reconnect(session) == [(Type.SETTLE, [*key(1), b"succeeded", b"", b"r"])]
+    session.receive(packets.response(Type.SETTLED, *key(1), b"stale"))
+    assert session.unsettled == 0
+
+
+def test_what_ran_when_the_connection_ended_is_not_settled(session: WorkerSession) -> None:
+    session.receive(assign(1))
+    assert session.disconnected() == {key(1)}
+    session.settle(key(1), DONE)
+    session.progress(key(1), 1, 2)
+    assert reconnect(session) == []
+
+
+def test_stops_come_three_ways(session: WorkerSession) -> None:
+    events = session.receive(
+        packets.response(Type.STOP, *key(1), b"timeout")
+        + packets.response(Type.BEATEN, b'{"stop":[["H:n:2","l2"]],"lost":[["H:n:3","l3"]]}')
+        + packets.response(Type.ERROR, b"CODE", b"why")
+    )
+    assert events == [Stop(key(1), "timeout"), Stop(key(2), "cancelled"), Stop(key(3), "lost"), Refused("CODE", "why")]
+
+
+def test_heartbeats_name_what_runs(session: WorkerSession) -> None:
+    session.receive(assign(1))
+    session.heartbeat()
+    assert sent(session) == [(Type.HEARTBEAT, [b'{"jobs":[["H:n:1","l1"]]}'])]
+    assert session.unanswered_beats == 1
+    session.receive(packets.response(Type.BEATEN, b'{"stop":[],"lost":[],"new":1}'))
+    assert session.unanswered_beats == 0
+
+
+def test_another_server_is_told_apart() -> None:
+    session = WorkerSession([], "w")
+    session.connected()
+    with pytest.raises(ServerError, match="does not speak"):
+        session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown"))
