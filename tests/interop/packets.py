@@ -156,6 +156,16 @@ class Peer:
             return not self._fill(1)
         return True
 
+    def is_refused(self) -> bool:
+        """Wait for the end of the connection; one error may explain it before, as a packet or a line."""
+        if self.is_closed():
+            return True
+        if self._buffer[:1] == b"\0":
+            self.expect(Kind.ERROR)
+        else:
+            assert self.line().startswith(b"ERR ")
+        return self.is_closed()
+
     # -- packets
 
     def send(self, kind: Kind, *arguments: bytes) -> None:

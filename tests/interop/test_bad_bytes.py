@@ -28,10 +28,10 @@ FROM_THE_SERVER = {
 }
 
 
-@pytest.mark.parametrize("kind", FROM_THE_SERVER, ids=lambda kind: str(kind.name))
-def test_a_packet_that_only_servers_send_is_not_expected(server: Server, kind: Kind) -> None:
+@pytest.mark.parametrize("sent", FROM_THE_SERVER, ids=lambda sent: str(sent.name))
+def test_a_packet_that_only_servers_send_is_not_expected(server: Server, sent: Kind) -> None:
     peer = server.peer()
-    peer.send(kind, *[b"x"] * FROM_THE_SERVER[kind])
+    peer.send(sent, *[b"x"] * FROM_THE_SERVER[sent])
     assert peer.receive() == got(Kind.ERROR, b"INVALID_COMMAND", b"Command not expected")
     peer.settled()
 
@@ -40,7 +40,7 @@ def test_a_packet_that_only_servers_send_is_not_expected(server: Server, kind: K
 def test_an_unknown_type_closes_the_connection(server: Server, number: int) -> None:
     peer, other = server.peer(), server.peer()
     peer.write(encode(number, b"x"))
-    assert peer.is_closed()
+    assert peer.is_refused()
     other.settled()
 
 
@@ -54,7 +54,7 @@ def test_the_magic_of_a_response_is_refused(server: Server) -> None:
 def test_any_other_magic_closes_the_connection(server: Server) -> None:
     peer, other = server.peer(), server.peer()
     peer.write(encode(Kind.ECHO_REQ, b"x", magic=b"\0XYZ"))
-    assert peer.is_closed()
+    assert peer.is_refused()
     other.settled()
 
 
