@@ -41,7 +41,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 def _figures(outcome: Outcome, side: int) -> str:
     median = outcome.median(side)
     if median is None:
-        return " ".join(outcome.problems.get(side, "not measured").replace("|", "/").split())[:120]
+        return outcome.problems.get(side, "not measured").strip().splitlines()[-1].replace("|", "/")[-80:]
     figures = [run.figure for run in outcome.runs[side]]
     spread = f" ({_number(min(figures))}-{_number(max(figures))})" if len(figures) > 1 else ""
     return f"{_number(median)} {outcome.cell.unit}{spread}"

@@ -152,7 +152,8 @@ class Server:
         return True
 
     def _last_words(self) -> str:
-        return self._output.read_text(errors="replace")[-2000:].strip() or "it wrote nothing"
+        lines = self._output.read_text(errors="replace").strip().splitlines()
+        return "\n".join(lines[-3:]) or "it wrote nothing"
 
 
 def _free_port() -> int:
