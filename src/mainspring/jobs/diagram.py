@@ -44,8 +44,9 @@ _PAGE = """\
 <!-- Written by `python -m mainspring.jobs.diagram docs/explanation/job-states.md` from the table in
 src/mainspring/jobs/rules.py: change the table and run it again. -->
 
-A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under a lease (leased, running), or has *ended*
-(succeeded, failed, cancelled, expired). Every change of state is a row of one table in the code. The stores guard each change
+A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under a lease (leased, running), or has
+*ended* (succeeded, failed, cancelled, expired). It is submitted as scheduled or pending, or as leased where a worker waits for it
+already. Every change of state is a row of one table in the code. The stores guard each change
 with it, this page is drawn from it, and the tests walk through it. What the table does not list cannot happen.
 
 ```mermaid
@@ -64,8 +65,8 @@ with it, this page is drawn from it, and the tests walk through it. What the tab
 |---|---|---|---|
 {transitions}
 
-That a job runs is recorded only after it has been running for about a second: most jobs end sooner, and recording each of them would
-double the writes. So a job that ends may be *leased* or *running* in the store, and whatever ends a run is legal from both. The
+That a job runs is recorded only after it has been running for about a second: most jobs end sooner, and recording each of them
+would double the writes. So a job that ends may be *leased* or *running* in the store, and whatever ends a run is legal from both. The
 record is needed when a node is lost: a job that was running counts an attempt then, and the others do not.
 """
 
@@ -74,7 +75,7 @@ def mermaid() -> str:
     """Return the diagram; what happens alike in both held states is drawn once."""
     held = {State.LEASED, State.RUNNING}
     lines = ["stateDiagram-v2", "    state held {", "        leased --> running: assign", "    }"]
-    edges: dict[tuple[str, str], list[str]] = {("[*]", "scheduled"): ["submit"], ("[*]", "pending"): ["submit"]}
+    edges = {("[*]", after): ["submit"] for after in ("scheduled", "pending", "leased")}
     for (before, event), after in TRANSITIONS.items():
         if before in held and after in held:
             continue

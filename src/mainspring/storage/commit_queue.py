@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 GROUP_ROWS = 4096
 """A group is closed when it has so many rows: more would only make everybody in it wait longer."""
 
-
 PATIENCE = 0.005
 """Seconds that operations wait for company at most where nobody waits for their outcome: a commit costs the disk as much for
 one row as for a hundred."""
 PATIENCE_BYTES = 2**20
+"""With so many bytes, a group has company enough."""
 
 
 class CommitQueue:
     """Gathers operations into groups and hands them to the engine, one group at a time.
 
-    ``call_soon`` runs a function at the end of the current turn of the node's loop, ``call_later`` after some seconds. ``limit`` is the number of bytes that
-    may wait; above it ``pressure(True)`` is called, and ``pressure(False)`` once half of it is free again: the owner stops
-    reading from its connections in between.
+    ``call_soon`` runs a function at the end of the current turn of the node's loop, ``call_later`` after some seconds.
+    ``limit`` is the number of bytes that may wait; above it ``pressure(True)`` is called, and ``pressure(False)`` once half of it
+    is free again: the owner stops reading from its connections in between.
     """
 
     def __init__(
@@ -73,11 +73,7 @@ class CommitQueue:
     def put(self, operation: Operation) -> None:
         """Add an operation to the next group, which is committed soon if the operation is urgent."""
         self._waiting.append(operation)
-        self._bytes += operation.size
-        if self._bytes > self._limit and not self._full:
-            self._full = True
-            if self._pressure is not None:
-                self._pressure(True)
+        self.grown(operation.size)
         if operation.urgent:
             self.hurry()
         elif not self._patient:
@@ -101,6 +97,10 @@ class CommitQueue:
         self._bytes += size
         if self._bytes > PATIENCE_BYTES:
             self.hurry()
+        if self._bytes > self._limit and not self._full:
+            self._full = True
+            if self._pressure is not None:
+                self._pressure(True)
 
     def flush(self) -> None:
         """Hand the next group to the engine, unless one is under way."""

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.errors import StoreError
+from mainspring.storage.commit_queue import GROUP_ROWS, PATIENCE, PATIENCE_BYTES, CommitQueue
+from mainspring.storage.operation import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.ids import NodeId
+    from mainspring.storage.engine import Committed, Opened
+
+
+class Desk:
+    """A loop, an engine and an owner in one: what they are asked to do waits until the test does it."""
+
+    durable = False
+    max_value = 0
+
+    def __init__(self, limit: int = 1000) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.group: list[Operation] | None = None
+        self.committed: Committed | None = None
+        self.events: list[object] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.queue = CommitQueue(
+            self,
+            self.soon.append,
+            lambda seconds, function: self.later.append((seconds, function)),
+            limit=limit,
+            pressure=self.events.append,
+        )
+
+    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        assert self.group is None, "one group at a time"
+        self.group = list(group)
+        self.committed = committed
+
+    def put(self, name: str, *, rows: int = 1, size: int = 10, urgent: bool = True) -> Operation:
+        operation = Operation(
+            lambda outcome: self.events.append((name, outcome)), lambda error: self.events.append((name, str(error)))
+        )
+        operation.rows, operation.size, operation.urgent = rows, size, urgent
+        self.queue.put(operation)
+        return operation
+
+    def put_silently(self, name: str) -> None:
+        self.put(name)
+
+    @property
+    def answered(self) -> list[str]:
+        """The names of the operations that were answered, in order."""
+        return [event[0] for event in self.events if isinstance(event, tuple)]
+
+    def turn(self) -> None:
+        """Run what was put off to the end of the turn."""
+        soon, self.soon[:] = self.soon[:], []
+        for function in soon:
+            function()
+
+    def answer(self, outcomes: Sequence[Any] | StoreError | None = None) -> None:
+        """The group under way ends, each operation with its place in the group as its outcome."""
+        assert self.group is not None
+        assert self.committed is not None
+        number = len(self.group)
+        self.group = None
+        self.committed(range(number) if outcomes is None else outcomes)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_what_one_turn_brings_is_one_group(desk: Desk) -> None:
+    operations = [desk.put(name) for name in "abc"]
+    assert desk.group is None, "not before the turn's end"
+    assert len(desk.soon) == 1
+    desk.turn()
+    assert desk.group == operations
+    desk.answer()
+    assert desk.events == [("a", 0), ("b", 1), ("c", 2)]
+    assert (desk.queue.groups, desk.queue.rows) == (1, 3)
+
+
+def test_what_comes_during_a_commit_is_the_next_group(desk: Desk) -> None:
+    first = desk.put("a")
+    desk.turn()
+    second, third = desk.put("b"), desk.put("c")
+    assert desk.soon == [], "nothing to do before the answer"
+    assert desk.group == [first]
+    desk.answer()
+    desk.turn()
+    assert desk.group == [second, third]
+    desk.answer()
+    desk.turn()
+    assert desk.group is None
+    assert desk.queue.groups == 2
+
+
+def test_a_group_is_closed_when_it_is_large(desk: Desk) -> None:
+    operations = [desk.put(name, rows=GROUP_ROWS // 2) for name in "abcde"]
+    groups = []
+    for _ in range(3):
+        desk.turn()
+        groups.append(desk.group)
+        desk.answer()
+    assert groups == [operations[:2], operations[2:4], operations[4:]]
+    assert desk.answered == list("abcde")
+
+
+def test_an_operation_larger_than_a_group_goes_alone(desk: Desk) -> None:
+    operations = [desk.put("a", rows=GROUP_ROWS * 3), desk.put("b")]
+    desk.turn()
+    assert desk.group == operations[:1]
+
+
+def test_an_operation_of_no_rows_is_committed_too(desk: Desk) -> None:
+    desk.put("a", rows=0)
+    desk.turn()
+    desk.answer()
+    assert desk.events == [("a", 0)]
+
+
+def test_a_failed_group_fails_each_of_its_operations_and_no_other(desk: Desk) -> None:
+    desk.put("a")
+    desk.put("b")
+    desk.turn()
+    desk.put("c")
+    desk.answer(StoreError("full"))
+    assert desk.events == [("a", "full"), ("b", "full")]
+    desk.turn()
+    desk.answer()
+    assert desk.events[2:] == [("c", 0)]
+    assert desk.queue.idle
+
+
+def test_what_an_outcome_puts_is_in_the_next_group(desk: Desk) -> None:
+    desk.queue.put(Operation(lambda _: desk.put_silently("b")))
+    desk.turn()
+    desk.answer()
+    assert desk.queue.groups == 1
+    assert not desk.queue.idle
+    desk.turn()
+    desk.answer()
+    assert desk.events == [("b", 0)]
+
+
+def test_flushing_twice_does_nothing_twice(desk: Desk) -> None:
+    desk.put("a")
+    desk.queue.flush()
+    desk.turn()
+    desk.put("b")
+    desk.queue.flush()
+    desk.answer()
+    desk.queue.flush()
+    desk.turn()
+    desk.answer()
+    desk.queue.flush()
+    assert desk.events == [("a", 0), ("b", 0)]
+
+
+# ---- what nobody waits for ----
+
+
+def test_what_nobody_waits_for_goes_with_the_next_group(desk: Desk) -> None:
+    patient = desk.put("a", urgent=False)
+    assert desk.soon == []
+    assert patient.open
+    urgent = desk.put("b")
+    desk.turn()
+    assert desk.group == [patient, urgent]
+    assert not patient.open, "its rows are the engine's now"
+
+
+def test_patience_ends(desk: Desk) -> None:
+    patient = [desk.put(name, urgent=False) for name in "ab"]
+    ((seconds, lose_patience),) = desk.later
+    assert seconds == PATIENCE
+    lose_patience()
+    desk.turn()
+    assert desk.group == patient
+    desk.put("c", urgent=False)
+    desk.answer()
+    assert len(desk.later) == 2, "the next one has its own patience"
+    desk.later[1][1]()
+    desk.turn()
+    desk.answer()
+    assert desk.answered == list("abc")
+
+
+def test_patience_that_ends_too_late_does_nothing(desk: Desk) -> None:
+    desk.put("a", urgent=False)
+    desk.put("b")
+    desk.turn()
+    desk.answer()
+    desk.later[0][1]()
+    assert (desk.soon, desk.queue.idle) == ([], True)
+
+
+def test_patience_during_a_commit_ends_with_it(desk: Desk) -> None:
+    desk.put("a")
+    desk.turn()
+    patient = desk.put("b", urgent=False)
+    desk.later[0][1]()
+    desk.answer()
+    desk.turn()
+    assert desk.group == [patient]
+
+
+def test_patience_has_a_limit_in_bytes() -> None:
+    desk = Desk(limit=2**30)
+    desk.put("a", size=PATIENCE_BYTES, urgent=False)
+    assert desk.soon == []
+    desk.put("b", size=1, urgent=False)
+    desk.turn()
+    desk.answer()
+    assert desk.queue.idle
+
+
+def test_what_waits_for_idleness_is_in_a_hurry(desk: Desk) -> None:
+    desk.put("a", urgent=False)
+    desk.queue.when_idle(lambda: desk.events.append("idle"))
+    desk.turn()
+    desk.answer()
+    assert desk.events == [("a", 0), "idle"]
+
+
+# ---- the bound ----
+
+
+def test_a_full_queue_presses_until_half_of_it_is_free(desk: Desk) -> None:
+    desk.put("a", size=600)
+    desk.turn()
+    desk.put("b", size=400)
+    assert desk.events == []
+    desk.put("c", size=1)
+    assert desk.events == [True]
+    desk.put("d", size=200)
+    assert desk.events == [True], "said once"
+    assert desk.queue.bytes == 1201
+    desk.answer()
+    assert desk.queue.bytes == 601
+    assert False not in desk.events
+    desk.turn()
+    desk.answer()
+    assert desk.queue.bytes == 0
+    assert [event for event in desk.events if isinstance(event, bool)] == [True, False]
+
+
+def test_a_failed_group_frees_its_bytes(desk: Desk) -> None:
+    desk.put("a", size=2000)
+    desk.turn()
+    desk.answer(StoreError("no"))
+    assert desk.queue.bytes == 0
+    assert desk.events == [True, ("a", "no"), False]
+
+
+def test_what_an_operation_grows_by_counts(desk: Desk) -> None:
+    operation = desk.put("a", size=10)
+    operation.size += 700
+    desk.queue.grown(700)
+    assert desk.queue.bytes == 710
+    desk.turn()
+    desk.answer()
+    assert desk.queue.bytes == 0
+
+
+def test_growing_can_fill_the_queue(desk: Desk) -> None:
+    operation = desk.put("a", size=10)
+    operation.size += 2000
+    desk.queue.grown(2000)
+    assert desk.events == [True]
+
+
+# ---- idleness ----
+
+
+def test_idle_means_nothing_waits_and_nothing_is_under_way(desk: Desk) -> None:
+    order: list[str] = []
+    desk.queue.when_idle(lambda: order.append("at once"))
+    assert order == ["at once"]
+    desk.put("a")
+    desk.queue.when_idle(lambda: order.append("later"))
+    desk.turn()
+    desk.put("b")
+    desk.answer()
+    assert order == ["at once"]
+    desk.turn()
+    desk.answer()
+    assert order == ["at once", "later"]
+    assert desk.queue.idle
+
+
+def test_idle_comes_after_the_outcomes(desk: Desk) -> None:
+    desk.put("a")
+    desk.queue.when_idle(lambda: desk.events.append("idle"))
+    desk.turn()
+    desk.answer(StoreError("no"))
+    assert desk.events == [("a", "no"), "idle"]
+
+
+def test_idle_waits_for_what_the_outcomes_put(desk: Desk) -> None:
+    desk.queue.put(Operation(lambda _: desk.put_silently("b")))
+    desk.queue.when_idle(lambda: desk.events.append("idle"))
+    desk.turn()
+    desk.answer()
+    assert desk.events == []
+    desk.turn()
+    desk.answer()
+    assert desk.events == [("b", 0), "idle"]
