@@ -185,6 +185,7 @@ class Settling:
                 acknowledge(True)
 
     def _put(self, pending: _Pending) -> None:
+        settlement, _, acknowledge = pending
         operation = self._open
         if operation is None or not operation.open:
             batch: list[_Pending] = []
@@ -195,24 +196,18 @@ class Settling:
             operation.urgent = False
             self._batch = batch
             self._window.commits.put(operation)
-        if not operation.urgent and self._is_awaited(pending):
+        if not operation.urgent and (
+            acknowledge is not None or settlement.event is not Event.SUCCEED or self._listeners.of(settlement.job.id)
+        ):
+            # Its worker waits, or a client, or another worker that could have the job.
             operation.urgent = True
             self._window.commits.hurry()
         self._batch.append(pending)
-        operation.settlements.append(pending.settlement)
+        operation.settlements.append(settlement)
         operation.rows += 1
-        size = len(pending.settlement.result) + 200
+        size = len(settlement.result) + 200
         operation.size += size
         self._window.commits.grown(size)
-
-    def _is_awaited(self, pending: _Pending) -> bool:
-        """Say whether anybody waits for a settlement: its worker, a client, or another worker that could have the job."""
-        settlement = pending.settlement
-        return (
-            pending.acknowledge is not None
-            or settlement.event is not Event.SUCCEED
-            or bool(self._listeners.of(settlement.job.id))
-        )
 
     def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub

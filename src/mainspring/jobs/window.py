@@ -195,7 +195,9 @@ class Window:
         held = self.dispatch.grab(worker)
         if held is not None:
             self.start(held, worker)
-            self.refill(held.queue)
+            queue = held.queue
+            if queue.backlog[0] or queue.backlog[1] or queue.backlog[2]:
+                self.refill(queue)
         if woken_for is not None and (held is None or held.queue is not woken_for):
             self.serve(woken_for)  # it was woken for a job that it did not take: somebody else has to
         return held

@@ -115,11 +115,13 @@ class Peer(asyncio.Protocol):
                     self.submit_batch()
                 extension.submit(self, args)
             else:
-                self.submit_batch()
+                if self._batch:
+                    self.submit_batch()
                 _HANDLERS[kind](self, args)
                 if self._closing:
                     break
-        self.submit_batch()
+        if self._batch:
+            self.submit_batch()
         self.heard = self.service.clock.monotonic()
 
     def eof_received(self) -> bool:
