@@ -16,7 +16,8 @@ from . import servers as launch
 from .servers import Server
 
 HERE = Path(__file__).parent
-KINDS = ["gearmand", "mainspring"]
+KINDS = ["gearmand", "mainspring", "durable"]
+"""The oracle; Mainspring as `mainspring gearmand` starts it, with a store in memory; Mainspring with a store on disk."""
 
 Start = Callable[..., Server]
 
@@ -40,6 +41,9 @@ class Servers:
         directory = self._directory.mktemp(kind)
         if kind == "gearmand":
             server = launch.start_gearmand(find_program("gearmand"), directory, *options)
+        elif kind == "durable":
+            store = ["-q", "libsqlite3", f"--libsqlite3-db={directory / 'jobs.db'}"]
+            server = launch.start_mainspring(directory, *store, *options)
         else:
             server = launch.start_mainspring(directory, *options)
         self._stack.callback(server.stop)
@@ -75,10 +79,10 @@ def server(kind: str, servers: Servers) -> Iterator[Server]:
     assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
 
 
-@pytest.fixture
-def mainspring(servers: Servers) -> Iterator[Server]:
-    """Give Mainspring alone: for what it does better than gearmand."""
-    shared = servers.shared("mainspring")
+@pytest.fixture(params=KINDS[1:])
+def mainspring(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Server]:
+    """Give Mainspring alone, with each store: for what it does better than gearmand."""
+    shared = servers.shared(request.param)
     yield shared
     shared.part()
     assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"

@@ -36,7 +36,7 @@ def test_a_packet_that_only_servers_send_is_not_expected(server: Server, sent: K
     peer.settled()
 
 
-@pytest.mark.parametrize("number", [0, 43, 44, 999, 0x7FFFFFFF])
+@pytest.mark.parametrize("number", [0, 43, 44, 999, 1000, 0x7FFFFFFF])
 def test_an_unknown_type_closes_the_connection(server: Server, number: int) -> None:
     peer, other = server.peer(), server.peer()
     peer.write(encode(number, b"x"))

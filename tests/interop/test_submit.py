@@ -10,6 +10,7 @@ import pytest
 from .packets import Kind, got
 
 if TYPE_CHECKING:
+    from .conftest import Start
     from .servers import Server
 
 FOREGROUND = [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_HIGH, Kind.SUBMIT_JOB_LOW]
@@ -154,6 +155,16 @@ def test_listeners_of_one_job_hear_of_an_exception_each_in_its_way(server: Serve
     assert curious.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
     ((kind, _),) = plain.pending()
     assert kind is Kind.WORK_FAIL
+
+
+def test_a_server_may_send_exceptions_to_everyone(start: Start) -> None:
+    server = start("--exceptions")
+    client, worker = server.peer(), server.worker(b"f")
+    handle = client.submit(b"f", b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
+    worker.settled()
+    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
 def test_a_failure_after_an_exception_is_not_told_twice(server: Server, function: bytes) -> None:
