@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mainspring.worker.executors.frames import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
 from mainspring.worker.selector import load
@@ -20,7 +20,7 @@ SELECTOR = str(Path(__file__).with_name("app_of_processes.py"))
 
 
 def the_app() -> App:
-    return load(SELECTOR)
+    return cast("App", load(SELECTOR))
 
 
 def test_frames_are_cut_anywhere() -> None:
@@ -28,7 +28,7 @@ def test_frames_are_cut_anywhere() -> None:
     stream = b"".join(messages)
     unframer = Unframer()
     bodies = [body for n in range(len(stream)) for body in unframer.feed(stream[n : n + 1])]
-    assert [len(decode_to_child(body).payload) for body in bodies[:3]] == [0, 1, 300]  # type: ignore[union-attr]
+    assert [len(decode_to_child(body).payload) for body in bodies[:3]] == [0, 1, 300]
     assert isinstance(decode_to_parent(bodies[3]), Ended)
 
 

@@ -199,17 +199,17 @@ def test_a_job_whose_time_is_over_is_stopped_and_not_settled(server: ExtensionSe
 
 def test_a_lost_connection_stops_what_ran_and_comes_back(server: ExtensionServer, run: Run) -> None:
     app = App()
-    begun: list[str] = []
+    begun = threading.Event()
 
     @app.task
     async def once_slow() -> None:
-        begun.append(current_job().handle)
-        if len(begun) == 1:
+        if not begun.is_set():
+            begun.set()
             await asyncio.Event().wait()
 
     run(app)
     job = server.add("once_slow")
-    server.wait_for(lambda: job.state == "running" and begun)
+    assert begun.wait(10)
     server.drop_connections()
     server.wait_for(lambda: job.ended)
     assert job.state == "succeeded"
@@ -363,9 +363,10 @@ def test_several_servers_are_served_within_the_same_places(server: ExtensionServ
 
     with ExtensionServer() as other:
         worker = run(app, servers=[server, other], concurrency=3)
-        jobs = [s.add("busy") for _ in range(60) for s in (server, other)]
-        for s in (server, other):
-            s.wait_for(lambda: all(job.ended for job in jobs))
+        for each in (server, other) * 60:
+            each.add("busy")
+        for each in (server, other):
+            each.wait_for(lambda: all(job.ended for job in each.jobs.values()))  # noqa: B023 - awaited here
         worker.stop()
         worker.ended()
     assert most == 3

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.unit.client.extension_server import ExtensionServer
+
+import mainspring
+from mainspring import (
+    App,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobLost,
+    PayloadError,
+    RefusedError,
+    Retry,
+    SettingsError,
+    UsageError,
+)
+from mainspring.wire.gearman.packets import Type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def server() -> Iterator[ExtensionServer]:
+    with ExtensionServer() as server:
+        yield server
+
+
+@pytest.fixture
+def app(server: ExtensionServer) -> Iterator[App]:
+    app = App(str(server.address))
+    yield app
+    app.close()
+
+
+def end(server: ExtensionServer, handle: str, state: str = "succeeded", data: bytes = b"", error: bytes = b"") -> None:
+    def act() -> None:
+        job = server.jobs[handle.encode()]
+        job.data, job.error, job.attempt = data, error, 2
+        server.end(job, state)
+        server.dispatch()
+
+    server.do(act)
+
+
+def test_all_public_names_are_there() -> None:
+    assert all(getattr(mainspring, name) is not None for name in mainspring.__all__)
+    assert set(mainspring.__all__) <= set(dir(mainspring))
+    with pytest.raises(AttributeError):
+        mainspring.nothing  # noqa: B018
+
+
+def test_a_task_is_still_its_function(app: App) -> None:
+    @app.task
+    def add(a: int, b: int = 1) -> int:
+        """Add."""
+        return a + b
+
+    @app.task(name="other.name")
+    async def later() -> int:
+        return 5
+
+    assert add(1, b=2) == 3
+    assert add.__doc__ == "Add."
+    assert asyncio.run(later()) == 5
+    assert (add.name, later.name, repr(add)) == ("add", "other.name", "Task('add')")
+    assert [(f.name, f.executor) for f in app.registry] == [("add", "thread"), ("other.name", "coroutine")]
+
+
+def test_definitions_that_cannot_be_right(app: App) -> None:
+    @app.task
+    def add() -> None: ...
+
+    with pytest.raises(UsageError, match="two tasks are named 'add'"):
+
+        @app.task(name="add")
+        def another() -> None: ...
+
+    with pytest.raises(UsageError, match="coroutine function"):
+
+        @app.task(executor="process")
+        async def busy() -> None: ...
+
+    with pytest.raises(UsageError, match="generator"):
+
+        @app.task
+        def many() -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(UsageError, match="executor must be"):
+        app.task(executor="magic")  # type: ignore[call-overload]
+
+
+def test_submit_sends_payload_and_options(server: ExtensionServer, app: App) -> None:
+    @app.task(retry=Retry(max_attempts=3), timeout=timedelta(minutes=2), priority="low")
+    def thumbnail(path: str, width: int) -> str:
+        return path
+
+    thumbnail.submit("cat.png", width=200)
+    thumbnail.options(unique="cat-200", priority="high", delay=5, retry=Retry(max_attempts=1)).submit("cat.png", 200)
+    first, second = server.seen_of(Type.SUBMIT)
+    assert first[:2] == [b"thumbnail", b""]
+    assert first[3] == b'{"path":"cat.png","width":200}'
+    options = msgspec.json.decode(first[2])
+    assert (options["priority"], options["timeout"], options["retry"]["max_attempts"]) == ("low", 120.0, 3)
+    assert second[1] == b"cat-200"
+    assert second[3] == b'["cat.png",200]'
+    options = msgspec.json.decode(second[2])
+    assert (options["priority"], options["delay"], options["retry"]["max_attempts"]) == ("high", 5, 1)
+
+
+def test_uniques_join_and_may_be_made_of_arguments(server: ExtensionServer, app: App) -> None:
+    @app.task
+    def fetch(url: str) -> None: ...
+
+    by_url = fetch.options(unique=lambda url: url, keep_unique=timedelta(hours=1))
+    first, second, third = by_url.submit("a"), by_url.submit("b"), by_url.submit("a")
+    assert first.handle == third.handle != second.handle
+    assert [first.joined, second.joined, third.joined] == [False, False, True]
+    with pytest.raises(UsageError, match="keep_unique needs"):
+        fetch.options(keep_unique=5)
+    with pytest.raises(UsageError, match="no time zone"):
+        fetch.options(run_at=datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(UsageError, match="where the task is defined"):
+        fetch.options(retry=Retry(never=(OSError,)))
+    assert fetch.options(run_at=datetime(2030, 1, 1, tzinfo=UTC)).submit("c").handle
+
+
+def test_results_come_back_typed(server: ExtensionServer, app: App) -> None:
+    @app.task
+    def when(at: datetime) -> datetime:
+        return at
+
+    job = when.submit(datetime(2030, 1, 1, tzinfo=UTC))
+    assert job.state == "pending"
+    end(server, job.handle, data=b'"2031-01-01T00:00:00Z"')
+    assert job.result(timeout=5) == datetime(2031, 1, 1, tzinfo=UTC)
+    assert job.result() == datetime(2031, 1, 1, tzinfo=UTC)
+    assert job.state == "succeeded"
+    assert app.job(job.handle).result() == b'"2031-01-01T00:00:00Z"'
+    odd = when.submit(datetime(2030, 1, 1, tzinfo=UTC))
+    end(server, odd.handle, data=b"5.5.5")
+    with pytest.raises(PayloadError, match="its result cannot be read as datetime"):
+        odd.result()
+
+
+def test_how_jobs_end_is_raised(server: ExtensionServer, app: App) -> None:
+    @app.task
+    def anything() -> None: ...
+
+    jobs = [anything.submit() for _ in range(4)]
+    with pytest.raises(TimeoutError, match=jobs[0].handle):
+        jobs[0].result(timeout=timedelta(milliseconds=10))
+    end(server, jobs[0].handle, "failed", error=b'{"type":"ValueError","message":"no","traceback":"tb"}')
+    end(server, jobs[1].handle, "expired")
+    assert jobs[2].cancel() == "cancelled"
+    with pytest.raises(JobFailed, match="failed at attempt 2: ValueError: no") as failed:
+        jobs[0].result()
+    assert (failed.value.type_name, failed.value.reason, failed.value.traceback) == ("ValueError", "no", "tb")
+    with pytest.raises(JobExpired):
+        jobs[1].result()
+    with pytest.raises(JobCancelled):
+        jobs[2].result()
+    with pytest.raises(JobLost):
+        app.job("H:none:1").result()
+
+
+def test_functions_of_other_languages(server: ExtensionServer, app: App) -> None:
+    reverse = app.function("reverse")
+    jobs = [
+        reverse.submit(b"\0raw"),
+        reverse.submit({"a": [1]}),
+        reverse.submit("text"),
+        reverse.submit(a=1),
+        reverse.submit(),
+    ]
+    assert [args[3] for args in server.seen_of(Type.SUBMIT)] == [b"\0raw", b'{"a":[1]}', b'"text"', b'{"a":1}', b""]
+    end(server, jobs[0].handle, data=b"war\0")
+    assert jobs[0].result(5) == b"war\0"
+    with pytest.raises(TypeError):
+        reverse.submit(1, 2)
+
+
+def test_many_at_once(server: ExtensionServer, app: App) -> None:
+    @app.task
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    jobs = add.submit_many([(1, 2), {"a": 3}, 4])
+    assert [args[3] for args in server.seen_of(Type.SUBMIT)] == [b"[1,2]", b'{"a":3}', b"[4]"]
+    for number, job in enumerate(jobs):
+        end(server, job.handle, data=b"%d" % number)
+    assert list(app.results(jobs, timeout=5)) == [0, 1, 2]
+    server.refuse.add(b"add")
+    with pytest.raises(RefusedError) as error:
+        add.submit_many([1, 2])
+    assert error.value.__notes__ == ["0 of 2 jobs were accepted"]
+
+
+def test_the_twins_for_asyncio(server: ExtensionServer, app: App) -> None:
+    @app.task
+    async def double(x: int) -> int:
+        return 2 * x
+
+    async def main() -> None:
+        job = await double.asubmit(1)
+        assert await job.astate() == "pending"
+        assert (await job.ainfo())["handle"] == job.handle
+        await asyncio.to_thread(end, server, job.handle, data=b"2")
+        assert await job.aresult(5) == 2
+        many = await double.options(priority="high").asubmit_many([1, 2])
+        assert await many[0].acancel() == "cancelled"
+        with pytest.raises(JobCancelled):
+            await many[0].aresult()
+        await asyncio.to_thread(end, server, many[1].handle, data=b"7")
+        assert [result async for result in app.aresults(many[1:])] == [7]
+        await app.aclose()
+
+    for _ in range(2):  # a new loop has a client of its own
+        asyncio.run(main())
+
+
+def test_the_server_is_named_when_it_is_needed(server: ExtensionServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_SERVER", "nonsense:port")
+    app = App()
+    monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
+    assert app.function("f").submit(b"").handle
+    app.close()
+    with pytest.raises(SettingsError):
+        App("nonsense:port").function("f").submit(b"")
+
+
+def test_submit_and_work_in_one_process(server: ExtensionServer, app: App) -> None:
+    @app.task
+    def outer(x: int) -> int:
+        return inner.submit(x).result(10) + 1
+
+    @app.task
+    def inner(x: int) -> int:
+        return x * 2
+
+    made = threading.Event()
+    found: dict[str, Any] = {}
+
+    async def work() -> None:
+        found["worker"], found["loop"] = app.worker(), asyncio.get_running_loop()
+        made.set()
+        await found["worker"].run()
+
+    thread = threading.Thread(target=asyncio.run, args=[work()])
+    thread.start()
+    assert made.wait(10)
+    assert outer.submit(20).result(10) == 41
+    found["loop"].call_soon_threadsafe(found["worker"].stop)
+    thread.join(10)
+    assert not thread.is_alive()

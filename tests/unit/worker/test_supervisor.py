@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.worker import supervisor as module
+from mainspring.worker.supervisor import RECYCLED_EXIT, Supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNTING = """
+import os, pathlib, signal, sys, time
+folder, code = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+(folder / f"{sys.argv[3]}-{os.getpid()}").touch()
+if len(list(folder.glob(f"{sys.argv[3]}-*"))) < 3:
+    sys.exit(code)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+(folder / f"steady{sys.argv[3]}").touch()
+while True:
+    time.sleep(60)
+"""
+
+
+async def until_there(*paths: Path) -> None:
+    async with asyncio.timeout(20):
+        while not all(path.exists() for path in paths):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # the file system has no event to wait for
+
+
+def supervisor(tmp_path: Path, code: int, processes: int = 2) -> Supervisor:
+    return Supervisor(lambda number: [sys.executable, "-c", COUNTING, str(tmp_path), str(code), str(number)], processes)
+
+
+@pytest.mark.parametrize("code", [RECYCLED_EXIT, 1])
+def test_what_ends_is_started_again_until_the_stop(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+
+    async def main() -> int:
+        kept = supervisor(tmp_path, code)
+        running = asyncio.create_task(kept.run())
+        await until_there(tmp_path / "steady0", tmp_path / "steady1")
+        assert len(kept.pids) == 2
+        kept.stop()
+        return await running
+
+    assert asyncio.run(main()) == 0
+    assert len(list(tmp_path.glob("0-*"))) == 3
+
+
+def test_a_hopeless_end_ends_all(tmp_path: Path) -> None:
+    assert asyncio.run(supervisor(tmp_path, 2).run()) == 2
+
+
+def test_a_killed_process_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+
+    async def main() -> None:
+        kept = supervisor(tmp_path, RECYCLED_EXIT, 1)
+        running = asyncio.create_task(kept.run())
+        await until_there(tmp_path / "steady0")
+        (tmp_path / "steady0").unlink()
+        os.kill(kept.pids[0], signal.SIGKILL)
+        await until_there(tmp_path / "steady0")
+        kept.stop()
+        await running
+
+    asyncio.run(main())
