@@ -1,0 +1,152 @@
+"""Real processes of the command, each in a directory of its own, ended in every outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+START = 30.0
+STOP = 30.0
+
+
+class Node:
+    """A running command that listens."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.ports: dict[str, str] = {}
+
+    @property
+    def address(self) -> str:
+        return self.ports["gearman"]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        return self.process.wait(STOP)
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+    return {**clean, **more}
+
+
+def command(*arguments: str) -> list[str]:
+    """Return what runs the command."""
+    return [sys.executable, "-m", "mainspring", *arguments]
+
+
+def mainspring(
+    *arguments: str,
+    cwd: Path,
+    input: bytes | None = None,  # noqa: A002 - as subprocess has it
+    prefix: Sequence[str] = (),
+    **variables: str,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end; ``prefix`` is a program that runs it."""
+    return subprocess.run(
+        [*prefix, *command(*arguments)],
+        cwd=cwd,
+        env=environment(**variables),
+        input=input,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@contextlib.contextmanager
+def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **variables: str) -> Iterator[Node]:
+    """Run a command that listens on the faces named; it is ready when the block begins."""
+    log = cwd / f"node-{time.monotonic_ns()}.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command(*arguments),
+            cwd=cwd,
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    running = Node(process, log)
+    try:
+        _await_ports(running, faces)
+        yield running
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _await_ports(running: Node, faces: tuple[str, ...]) -> None:
+    stdout = running.process.stdout
+    assert stdout is not None
+    deadline = time.monotonic() + START
+    seen = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdout, selectors.EVENT_READ)
+        while set(faces) - set(running.ports):
+            if not selector.select(deadline - time.monotonic()):
+                raise AssertionError(f"not ready within {START} s; its log: {running.log.read_text()}")
+            chunk = os.read(stdout.fileno(), 4096)
+            if not chunk:
+                raise AssertionError(f"ended with {running.process.wait()}; its log: {running.log.read_text()}")
+            seen += chunk
+            for line in seen.decode().splitlines():
+                word, _, rest = line.partition(" ")
+                if word == "listening":
+                    face, _, address = rest.partition(" ")
+                    running.ports[face] = address
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Look until a condition of another process holds: there is nothing of it that could be awaited."""
+    deadline = time.monotonic() + STOP
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {STOP} s: {what}")
+        time.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    """Tell whether a process has not ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def answers(port: int) -> bool:
+    """Tell whether somebody listens on a port of 127.0.0.1."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,462 @@
+"""The command as people and scripts use it: real processes, real ports, real files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+from datetime import datetime
+
+import pytest
+
+from .processes import answers, command, environment, eventually, lives, mainspring, node
+
+pytestmark = pytest.mark.system
+
+APP = """
+import os, time
+from mainspring import App, current_job
+
+app = App()
+other = App()
+
+@app.task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+@app.task
+def fail() -> None:
+    raise ValueError("no good")
+
+@app.task
+def wait_for(path: str) -> str:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "there"
+
+@app.task
+def raw(payload: bytes) -> bytes:
+    return payload[::-1]
+
+@app.task
+def both() -> int:
+    return add.submit(1, 2).result(timeout=20)
+
+@app.task(executor="process")
+def parent() -> int:
+    return os.getppid()
+"""
+
+JOB_KEYS = [
+    "handle", "function", "unique", "state", "priority", "attempt", "created_at", "started_at", "ended_at", "error",
+]  # fmt: skip
+
+
+@pytest.fixture
+def app(tmp_path):
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    return path
+
+
+@pytest.fixture
+def server(tmp_path):
+    with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", cwd=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def call(tmp_path, server):
+    def run(*arguments, **more):
+        return mainspring(*arguments, cwd=tmp_path, MAINSPRING_SERVER=server.address, **more)
+
+    return run
+
+
+@pytest.fixture
+def run(tmp_path, app):
+    """A node with workers of the app, and what calls it."""
+    with node("run", str(app), "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path) as running:
+
+        def call(*arguments, **more):
+            return mainspring(*arguments, cwd=tmp_path, MAINSPRING_SERVER=running.address, **more)
+
+        call.node = running
+        yield call
+
+
+# A job's life, as seen from the command line.
+
+
+def test_submit_waits_and_writes_the_raw_result(run):
+    done = run("submit", "add", "[1, 2]")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"3", b"")
+    assert run("submit", "add", '{"a": 5}').stdout == b"5"
+    assert run("submit", "raw", "-", input=b"a\0\xffb\n").stdout == b"\nb\xff\0a"
+    assert run("submit", "both").stdout == b"3"
+
+
+def test_a_failed_job_is_exit_code_1_and_one_line(run):
+    done = run("submit", "fail")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().endswith("failed at attempt 1: ValueError: no good\n")
+    assert done.stderr.count(b"\n") == 1
+    (job,) = json.loads(run("jobs", "list", "--state", "failed", "--json").stdout)
+    assert "ValueError" in json.dumps(job["error"])
+
+
+def test_what_takes_too_long_is_exit_code_5_and_goes_on(run, tmp_path):
+    gate = tmp_path / "gate"
+    late = run("submit", "wait_for", json.dumps([str(gate)]), "--timeout", "200ms", "--unique", "gate")
+    assert (late.returncode, late.stdout) == (5, b"")
+    handle = late.stderr.decode().split("mainspring jobs result ")[1].split("`")[0]
+    gate.touch()
+    done = run("jobs", "result", handle, "--timeout", "20s")
+    assert (done.returncode, done.stdout) == (0, b'"there"')
+
+
+def test_background_prints_the_handle(call):
+    done = call("submit", "nobody", "x", "--background", "--priority", "high", "--unique", "u1")
+    assert done.returncode == 0
+    handle = done.stdout.decode().strip()
+    assert handle.startswith("H:")
+    assert call("submit", "nobody", "--background", "--unique", "u1").stdout == done.stdout
+
+    job = json.loads(call("jobs", "show", handle, "--json").stdout)
+    assert list(job)[: len(JOB_KEYS)] == JOB_KEYS
+    assert (job["function"], job["unique"], job["state"], job["priority"]) == ("nobody", "u1", "pending", "high")
+    assert datetime.fromisoformat(job["created_at"]).utcoffset().total_seconds() == 0
+    assert job["started_at"] is None
+
+    listed = json.loads(call("jobs", "list", "--json").stdout)
+    assert [entry["handle"] for entry in listed] == [handle]
+    assert list(listed[0]) == JOB_KEYS
+    lines = call("jobs", "list").stdout.decode().splitlines()
+    assert lines[0].split("\t") == JOB_KEYS
+    assert lines[1].split("\t")[:2] == [handle, "nobody"]
+    assert f"handle:       {handle}" in call("jobs", "show", handle).stdout.decode()
+
+
+def test_cancel_and_retry(call):
+    handle = call("submit", "nobody", "--background").stdout.decode().strip()
+    assert call("jobs", "cancel", handle).stdout.decode() == f"{handle}\tcancelled\n"
+    assert call("jobs", "result", handle).returncode == 1
+    assert json.loads(call("jobs", "retry", handle, "--json").stdout)["state"] == "pending"
+    conflict = call("jobs", "retry", handle)
+    assert conflict.returncode == 1
+    assert conflict.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "retry", "watch", "result"])
+def test_unknown_handles_are_exit_code_4(call, command):
+    done = call("jobs", command, "H:nowhere:12345", *(("--timeout", "5s") if command == "result" else ()))
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert b"H:nowhere:12345" in done.stderr or b"handle" in done.stderr
+
+
+def test_delayed_jobs_are_scheduled(call):
+    for option, value in (("--in", "1h"), ("--at", "2100-01-01T00:00:00Z")):
+        handle = call("submit", "nobody", "--background", option, value).stdout.decode().strip()
+        assert json.loads(call("jobs", "show", handle, "--json").stdout)["state"] == "scheduled"
+
+
+def test_watch_prints_one_object_a_line(call, server, tmp_path):
+    with subprocess.Popen(
+        command("jobs", "watch", "--json", "--server", server.address),
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+    ) as watcher:
+        try:
+            # Its own connection and the one that asks.
+            eventually(lambda: json.loads(call("status", "--json").stdout)["connections"] == 2, "the watcher connects")
+            handle = call("submit", "nobody", "--background").stdout.decode().strip()
+            event = json.loads(watcher.stdout.readline())
+            assert (event["handle"], event["state"]) == (handle, "pending")
+            call("jobs", "cancel", handle)
+            assert json.loads(watcher.stdout.readline())["state"] == "cancelled"
+        finally:
+            watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(30) == 0
+
+
+def test_status(call, server):
+    status = json.loads(call("status", "--json").stdout)
+    assert status["store"].endswith("/jobs.db")
+    assert status["pid"] == server.process.pid
+    assert "name:" in call("status").stdout.decode()
+
+
+# Nodes, and how they end.
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_stop_a_node(tmp_path, number):
+    with node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path) as running:
+        running.signal(number)
+        assert running.wait() == 0
+
+
+def test_jobs_survive_a_restart(tmp_path, server, call):
+    handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
+    assert server.stop() == 0
+    with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", cwd=tmp_path) as again:
+        shown = mainspring("jobs", "show", handle, "--json", "--server", again.address, cwd=tmp_path)
+        assert json.loads(shown.stdout)["state"] == "pending"
+
+
+def test_a_node_writes_its_pid_file_and_opens_its_log_again(tmp_path):
+    options = ("--pid-file", "node.pid", "--log-file", "node.log")
+    with node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", *options, cwd=tmp_path) as running:
+        assert int((tmp_path / "node.pid").read_text()) == running.process.pid
+        (tmp_path / "node.log").rename(tmp_path / "node.log.1")
+        running.signal(signal.SIGHUP)
+        assert running.stop() == 0
+        assert (tmp_path / "node.log").exists()
+        assert not (tmp_path / "node.pid").exists()
+
+
+def test_a_node_in_the_background(tmp_path):
+    started = mainspring(
+        *("serve", "--daemon", "--gearman", "127.0.0.1:0", "--store", "memory://", "--pid-file", "node.pid"),
+        cwd=tmp_path,
+    )
+    assert started.returncode == 0
+    pid = int((tmp_path / "node.pid").read_text())
+    try:
+        address = started.stdout.decode().split()[2]
+        assert mainspring("status", "--server", address, cwd=tmp_path).returncode == 0
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not lives(pid), "the node ends")
+    assert not (tmp_path / "node.pid").exists()
+
+
+def test_monitoring_pages(tmp_path):
+    options = ("--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory://")
+    with node("serve", *options, cwd=tmp_path, faces=("gearman", "http")) as running:
+        assert _get(running.ports["http"], "/healthz") == (200, b"ok\n")
+        assert _get(running.ports["http"], "/readyz") == (200, b"ready\n")
+        status, page = _get(running.ports["http"], "/metrics")
+        assert status == 200
+        assert b"\nmainspring_" in page
+
+
+def test_workers_end_with_their_node(run):
+    worker = int(run("submit", "parent").stdout)
+    run.node.process.kill()
+    run.node.wait()
+    eventually(lambda: not lives(worker), "the worker ends")
+
+
+def test_run_without_a_port_has_workers_all_the_same(tmp_path, app):
+    with node("run", str(app), "--gearman", "none", "--store", "memory://", cwd=tmp_path, faces=()) as running:
+        eventually(lambda: "connected" in running.log.read_text(), "the worker connects")
+        assert running.stop() == 0
+        assert running.process.stdout.read() == b""
+
+
+def test_a_file_that_cannot_be_imported_ends_run_with_its_traceback(tmp_path):
+    (tmp_path / "broken.py").write_text("x = 1\nraise RuntimeError('oops')\n")
+    done = mainspring("run", "broken.py", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b'broken.py", line 2' in done.stderr
+    assert b"mainspring: worker" in done.stderr
+
+
+def test_worker_processes_elsewhere(server, call, app, tmp_path):
+    arguments = command("worker", str(app), "--server", server.address, "--processes", "2", "--concurrency", "3")
+    with subprocess.Popen(arguments, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) as workers:
+        try:
+            assert call("submit", "add", "[2, 3]", "--timeout", "30s").stdout == b"5"
+        finally:
+            workers.terminate()
+        assert workers.wait(30) == 0
+
+
+# What can be wrong.
+
+
+def test_a_port_in_use(server, tmp_path):
+    _refused(tmp_path, "something listens there", "serve", "--gearman", server.address, "--store", "memory://")
+
+
+def test_a_second_node_on_the_same_file(server, tmp_path):
+    assert server.process.poll() is None
+    _refused(tmp_path, "in use", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
+
+
+def test_files_that_are_no_store(tmp_path):
+    (tmp_path / "rubbish.db").write_bytes(os.urandom(5000))
+    connection = sqlite3.connect(tmp_path / "other.db")
+    connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    for name in ("rubbish.db", "other.db"):
+        before = (tmp_path / name).read_bytes()
+        _refused(tmp_path, name, "serve", "--gearman", "127.0.0.1:0", "--store", f"sqlite:///{name}")
+        assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_directory_that_does_not_exist(tmp_path):
+    _refused(tmp_path, "missing", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///missing/jobs.db")
+
+
+def test_a_read_only_directory(tmp_path, require):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    prefix = []
+    if os.geteuid() == 0:  # root may write everywhere, unless that right is taken away
+        prefix = [require("setpriv"), "--inh-caps=-dac_override", "--bounding-set=-dac_override"]
+    options = ("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///closed/jobs.db")
+    _refused(tmp_path, "closed", *options, prefix=prefix)
+
+
+def test_a_full_disk(tmp_path, require):
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        [require("mount"), "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no mounts here: {done.stderr.decode()}")
+    try:
+        _refused(tmp_path, "space", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///disk/jobs.db")
+    finally:
+        subprocess.run([require("umount"), str(disk)], check=True)
+
+
+def test_a_reader_that_leaves_is_no_traceback(call, server, tmp_path):
+    for _ in range(3):
+        call("submit", "nobody", "--background")
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = command("jobs", "list", "--server", server.address)
+    try:
+        done = subprocess.run(
+            arguments, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, env=environment(), check=False, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+# gearmand's place.
+
+
+def test_gearmand_listens_on_loopback_and_says_so(tmp_path):
+    with node("gearmand", "-p", "0", "-t", "4", "--verbose=", cwd=tmp_path) as running:
+        assert running.address.startswith("127.0.0.1:")
+        text = running.log.read_text()
+        assert "no -L" in text
+        assert "--threads is taken and has no effect" in text
+        assert running.stop() == 0
+
+
+def test_gearmand_http_protocol(tmp_path, require):
+    gearman = require("gearman")
+    port = _free_port()
+    options = ("-p", "0", "-L", "127.0.0.1", "-r", "http", f"--http-port={port}")
+    with (
+        node("gearmand", *options, cwd=tmp_path) as running,
+        subprocess.Popen([gearman, "-p", str(running.port), "-w", "-f", "rev", "--", "rev"]) as worker,
+    ):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("POST", "/rev", b"abc")
+            reply = connection.getresponse()
+            assert (reply.status, reply.read(), reply.version) == (200, b"cba", 10)
+            assert reply.headers["X-Gearman-Command"] == "WORK_COMPLETE"
+            connection.close()
+            connection.request("PUT", "/rev", b"x", {"X-Gearman-Background": "true"})
+            reply = connection.getresponse()
+            assert reply.headers["X-Gearman-Command"] == "JOB_CREATED"
+            assert reply.headers["X-Gearman-Job-Handle"].startswith("H:")
+            connection.close()
+        finally:
+            worker.terminate()
+
+
+def test_gearmand_in_the_background_with_its_pid_file(tmp_path):
+    options = ("-d", "-L", "127.0.0.1", "-p", "0", "-P", "g.pid", "-l", "g.log", "--verbose", "INFO")
+    started = mainspring("gearmand", *options, cwd=tmp_path)
+    assert started.returncode == 0, started.stderr
+    pid = int((tmp_path / "g.pid").read_text())
+    os.kill(pid, signal.SIGUSR1)
+    eventually(lambda: not lives(pid), "the node ends")
+    assert not (tmp_path / "g.pid").exists()
+    assert "started" in (tmp_path / "g.log").read_text()
+
+
+def test_the_queue_of_a_real_gearmand_is_imported_once(tmp_path, require, server, call):
+    gearmand, gearman = require("gearmand"), require("gearman")
+    queue = tmp_path / "queue.db"
+    port = _free_port()
+    theirs_command = [
+        gearmand,
+        "-L",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-l",
+        "none",
+        "-q",
+        "libsqlite3",
+        f"--libsqlite3-db={queue}",
+    ]
+    with subprocess.Popen(theirs_command) as theirs:
+        try:
+            eventually(lambda: answers(port), "gearmand listens")
+            for unique in ("u1", "u2"):
+                subprocess.run([gearman, "-p", str(port), "-b", "-f", "wc", "-u", unique, unique * 2], check=True)
+        finally:
+            theirs.terminate()
+    before = queue.read_bytes()
+    _refused(tmp_path, "mainspring import", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///queue.db")
+    assert call("import", str(queue)).stdout == b"imported 2 jobs; 0 were there already; 0 refused\n"
+    assert call("import", str(queue)).stdout == b"imported 0 jobs; 2 were there already; 0 refused\n"
+    assert queue.read_bytes() == before
+    jobs = json.loads(call("jobs", "list", "--function", "wc", "--json").stdout)
+    assert {job["unique"] for job in jobs} == {"u1", "u2"}
+    assert server.process.poll() is None
+
+
+def test_a_backup_is_a_store(tmp_path, server, call):
+    handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
+    assert call("backup", "copy.db").returncode == 0  # the server says where its store is
+    assert call("backup", "copy.db").returncode == 2
+    assert call("backup", "copy.db", "--force", "--store", "sqlite:///jobs.db").returncode == 0
+    assert server.process.poll() is None
+    with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///copy.db", cwd=tmp_path) as other:
+        assert mainspring("jobs", "show", handle, "--server", other.address, cwd=tmp_path).returncode == 0
+
+
+def _refused(tmp_path, words, *arguments, prefix=()):
+    done = mainspring(*arguments, cwd=tmp_path, prefix=prefix)
+    text = done.stderr.decode()
+    assert done.returncode == 1, text
+    assert done.stdout == b""
+    assert text.startswith("mainspring: ")
+    assert text.count("\n") == 1
+    assert words in text
+
+
+def _get(address, path):
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
