@@ -62,9 +62,13 @@ install_quietly() (
     chmod 755 "$policy"
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
-    if ! { apt-get update && apt-get install -y --no-install-recommends "$@"; } </dev/null >"$log" 2>&1; then
+    apt-get update </dev/null >"$log" 2>&1 || true
+    if ! apt-get install -y --no-install-recommends "$@" </dev/null >>"$log" 2>&1; then
         tail -n 20 "$log" >&2
-        echo "apt-get could not install all of: $*" >&2
+        echo "apt-get could not install all of them; trying one after the other" >&2
+        for package in "$@"; do
+            apt-get install -y --no-install-recommends "$package" </dev/null >>"$log" 2>&1 || true
+        done
     fi
     rm -f "$log"
 )
