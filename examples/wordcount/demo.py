@@ -1,0 +1,169 @@
+"""The demo: start a node with workers, let them count the words of a directory's files, show the most frequent.
+
+    python demo.py [DIR]
+
+The node, its SQLite file and its workers live in a temporary directory and end with this process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wordcount import app, as_text, count_words, most_frequent
+
+from mainspring import Job, JobError, MainspringError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH_BYTES = 512 * 1024
+BATCH_FILES = 100
+"""How much one map job counts: enough to be worth a job, little enough that its result stays small."""
+
+PLACES = 10
+HERE = Path(__file__).resolve().parent
+
+
+@contextmanager
+def running_node(directory: Path, processes: int) -> Iterator[str]:
+    """Start a node with worker processes; give its address; end all of it in every outcome."""
+    command = [sys.executable, "-m", "mainspring.cli.main", "run", str(HERE / "wordcount.py")]
+    options = [f"--store=sqlite:///{directory / 'jobs.db'}", "--gearman=127.0.0.1:0", "--http=none"]
+    workers = [f"--processes={processes}", "--concurrency=2", "--drain=1s", "--grace=1s", "--log-level=error"]
+    # A process group of its own: Ctrl-C comes to us alone, and we stop the node in order.
+    node = subprocess.Popen([*command, *options, *workers], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert node.stdout is not None
+        words = node.stdout.readline().split()  # "listening gearman 127.0.0.1:40123", or nothing where it ended
+        if words[:2] != ["listening", "gearman"]:
+            raise SystemExit(f"the node did not start (exit code {node.wait()})")
+        yield words[2]
+    finally:
+        node.terminate()
+        try:
+            node.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(node.pid, signal.SIGKILL)
+            node.wait()
+
+
+def batches(directory: Path) -> Iterator[list[str]]:
+    """Give the *.py and *.txt files under a directory in batches."""
+    batch: list[str] = []
+    size = 0
+    for parent, folders, names in os.walk(os.fsencode(directory)):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(parent, name)  # noqa: PTH118 - a path of bytes
+            if not name.endswith((b".py", b".txt")) or not os.path.isfile(path):  # noqa: PTH113
+                continue
+            batch.append(as_text(path))
+            size += os.path.getsize(path)  # noqa: PTH202
+            if size >= BATCH_BYTES or len(batch) >= BATCH_FILES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Progress:
+    """One line on a terminal, a line for each tenth elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._terminal = sys.stderr.isatty()
+        self._tenth = 0
+
+    def show(self, done: int, words: int) -> None:
+        """Say how many batches are counted, and how many words there were in them."""
+        text = f"{done} of {self._total} batches counted, {words:,} words"
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if done == self._total else ""))
+        elif 10 * done // self._total > self._tenth:
+            self._tenth = 10 * done // self._total
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def count(directory: Path) -> int:
+    """Submit the jobs, wait for them, print what they found; return the exit code."""
+    plan = list(batches(directory))
+    if not plan:
+        print(f"there are no *.py or *.txt files under {directory}: make demo DIR=…", file=sys.stderr)
+        return 2
+    begun = time.monotonic()
+
+    # Map: one job a batch, submitted many at a time; one of them will fail at its first attempt.
+    broken = len(plan) // 2
+    maps = count_words.submit_many({"files": files, "fails_at_first": n == broken} for n, files in enumerate(plan))
+    jobs: list[Job[Any]] = [*maps]
+    progress = Progress(len(maps))
+    failures: list[JobError] = []
+    words = 0
+    for number, job in enumerate(maps, start=1):
+        try:
+            words += sum(job.result().values())
+        except JobError as error:
+            failures.append(error)
+        progress.show(number, words)
+
+    # Reduce: one job that fetches the results by the jobs' handles.
+    if not failures:
+        reduce = most_frequent.submit([job.handle for job in maps], PLACES)
+        jobs.append(reduce)
+        try:
+            for word, times in reduce.result():
+                print(word, times)
+        except JobError as error:
+            failures.append(error)
+
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    retries = sum(job.info()["attempt"] - 1 for job in jobs)
+    rate = len(jobs) / (time.monotonic() - begun)
+    print(f"jobs={len(jobs)} failed={len(failures)} retries={retries} rate={rate:.1f}/s")
+    return 1 if failures else 0
+
+
+def main() -> int:
+    """Run the demo.
+
+    Exit code 0: all is counted; 1: a job failed, or no server could be run; 2: there is nothing to count.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))  # through all the `finally`s
+    directory = Path(sys.argv[1] if len(sys.argv) > 1 else sysconfig.get_path("stdlib"))
+    if not directory.is_dir():
+        print(f"there is no directory {directory}", file=sys.stderr)
+        return 2
+    processes = min(4, max(2, len(os.sched_getaffinity(0))))
+    print(f"counting the words of {directory} with {processes} worker processes", file=sys.stderr)
+    workplace = Path(tempfile.mkdtemp(prefix="mainspring-demo-"))
+    try:
+        with running_node(workplace, processes) as address:
+            os.environ["MAINSPRING_SERVER"] = address
+            try:
+                return count(directory.resolve())
+            finally:
+                app.close()
+    except MainspringError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(workplace, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The demo counts right, fails and retries once, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "wordcount" / "demo.py"
+LAST_LINE = re.compile(r"jobs=(\d+) failed=(\d+) retries=(\d+) rate=[\d.]+/s")
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """Where the demo puts its temporary files: also the mark by which its processes are found."""
+    place = tmp_path / "workplace"
+    place.mkdir()
+    return place
+
+
+def start(workplace: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+    return subprocess.Popen(
+        [sys.executable, str(DEMO), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=workplace,
+        env=environment | {"TMPDIR": str(workplace)},
+    )
+
+
+def processes_of(workplace: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={workplace}".encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def expect_nothing_left(workplace: Path) -> None:
+    deadline = time.monotonic() + 10
+    while processes_of(workplace) and time.monotonic() < deadline:
+        time.sleep(0.05)  # a killed process is gone when the system has reaped it
+    assert processes_of(workplace) == []
+    assert list(workplace.iterdir()) == []
+
+
+def independent_count(directory: Path) -> list[str]:
+    counts: Counter[str] = Counter()
+    for path in [*directory.rglob("*.py"), *directory.rglob("*.txt")]:
+        counts.update(re.findall("[a-z]+", path.read_text("utf-8", errors="replace").lower()))
+    best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10]
+    return [f"{word} {count}" for word, count in best]
+
+
+def test_counts_right_and_retries_what_failed(workplace: Path) -> None:
+    directory = Path(sysconfig.get_path("stdlib")) / "email"
+    demo = start(workplace, str(directory))
+    output, errors = demo.communicate(timeout=60)
+
+    assert demo.returncode == 0, errors
+    *words, last = output.splitlines()
+    assert words == independent_count(directory)
+    match = LAST_LINE.fullmatch(last)
+    assert match, last
+    jobs, failed, retries = (int(group) for group in match.groups())
+    assert (jobs > 1, failed, retries) == (True, 0, 1)
+    assert "batches counted" in errors
+    expect_nothing_left(workplace)
+
+
+def test_files_with_any_name_and_content(workplace: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "any names, 100%"
+    (directory / "deep" / "er").mkdir(parents=True)
+    (directory / "empty.txt").touch()
+    (directory / "one.md").write_text("not counted")
+    (directory / "a folder.py").mkdir()
+    (directory / "deep" / "er" / "ünï cödé %41.txt").write_text("Word word\nWORD, x2y\n")
+    Path(os.fsdecode(os.fsencode(directory) + b"/caf\xe9.py")).write_bytes(b"caf\xe9 \x00\xff word")
+    (directory / "long.txt").write_text("word " * 400_000)  # one line, longer than a block
+
+    demo = start(workplace, str(directory))
+    output, errors = demo.communicate(timeout=60)
+
+    assert demo.returncode == 0, errors
+    assert output.splitlines()[:-1] == ["word 400004", "caf 1", "x 1", "y 1"]
+    expect_nothing_left(workplace)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_running(workplace: Path, number: int) -> None:
+    demo = start(workplace, sysconfig.get_path("stdlib"))
+    assert demo.stderr is not None
+    while "batches counted" not in (line := demo.stderr.readline()):
+        assert line, "the demo ended before it could be interrupted"
+    demo.send_signal(number)
+    demo.communicate(timeout=30)
+
+    assert demo.returncode == 128 + number
+    expect_nothing_left(workplace)
+
+
+def test_nothing_to_count(workplace: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for directory in (empty, tmp_path / "missing"):
+        demo = start(workplace, str(directory))
+        output, errors = demo.communicate(timeout=60)
+        assert (demo.returncode, output) == (2, "")
+        assert str(directory) in errors
+    expect_nothing_left(workplace)
