@@ -45,9 +45,9 @@ _PAGE = """\
 src/mainspring/jobs/rules.py: change the table and run it again. -->
 
 A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under a lease (leased, running), or has
-*ended* (succeeded, failed, cancelled, expired). It is submitted as scheduled or pending, or as leased where a worker waits for it
-already. Every change of state is a row of one table in the code. The stores guard each change
-with it, this page is drawn from it, and the tests walk through it. What the table does not list cannot happen.
+*ended* (succeeded, failed, cancelled, expired). It is submitted as scheduled or pending, or as leased where a worker waits for
+it already. Every change of state is a row of one table in the code. The stores guard each change with it, this page is drawn
+from it, and the tests walk through it. What the table does not list cannot happen.
 
 ```mermaid
 {diagram}
@@ -65,9 +65,9 @@ with it, this page is drawn from it, and the tests walk through it. What the tab
 |---|---|---|---|
 {transitions}
 
-That a job runs is recorded only after it has been running for about a second: most jobs end sooner, and recording each of them
-would double the writes. So a job that ends may be *leased* or *running* in the store, and whatever ends a run is legal from both. The
-record is needed when a node is lost: a job that was running counts an attempt then, and the others do not.
+That a job runs is recorded only after it has been running for about a second: most jobs end sooner, and recording each of
+them would double the writes. So a job that ends may be *leased* or *running* in the store, and whatever ends a run is legal
+from both. The record is needed when a node is lost: a job that was running counts an attempt then, and the others do not.
 """
 
 

@@ -142,6 +142,9 @@ class SqliteEngine:
             failure.__cause__ = error
             if isinstance(failure, StoreBrokenError):
                 self._broken = failure
+                # What the log holds in memory may not be what is on the disk, and must not be folded into the file by whatever
+                # closes the connection: the next start reads the log from the disk.
+                self._tx.cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._roll_back()
             return failure
         except Exception as error:  # noqa: BLE001 - a defect of ours costs one group, not the engine's thread
@@ -189,9 +192,6 @@ class SqliteEngine:
             self._thread = None
         try:
             if self._connection is not None:
-                if self._broken is not None:
-                    # What the log holds in memory may not be what is on the disk: the next start reads it from there.
-                    self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self._connection.close()
                 self._connection = None
         finally:

@@ -1,0 +1,440 @@
+"""What befalls a store: each fault has a message that says what to do, and takes nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+import mainspring
+from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.errors import (
+    StoreBrokenError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreForeignError,
+    StoreFullError,
+)
+from mainspring.jobs.model import State
+from mainspring.testing.conformance.driver import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.system
+
+CHILD = Path(__file__).with_name("store_child.py")
+SOURCES = Path(mainspring.__file__).parents[1]
+ROOT = os.geteuid() == 0
+KIB_10 = 10_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def opened(path: Path) -> Store:
+    return Store(lambda: SqliteEngine(path))
+
+
+@contextmanager
+def store_at(path: Path) -> Iterator[Store]:
+    store = opened(path)
+    try:
+        yield store
+    finally:
+        store.engine.close()
+
+
+@contextmanager
+def child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that commits groups; it is gone afterwards."""
+    process = subprocess.Popen(
+        [*before, sys.executable, str(CHILD), str(path), str(groups), *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines(process: subprocess.Popen[str], until: str) -> list[str]:
+    """Read what a process prints, up to a line that begins with a word."""
+    assert process.stdout is not None
+    read: list[str] = []
+    for line in process.stdout:
+        read.append(line.rstrip())
+        if line.startswith(until):
+            return read
+    raise AssertionError(f"no line {until!r} in {read}")
+
+
+def stored(printed: list[str]) -> list[int]:
+    return [int(line.split()[1]) for line in printed if line.startswith("stored")]
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until somebody listens on a port of 127.0.0.1."""
+    for _ in range(500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        # A program of somebody else's says nothing when it is ready: all that can be done is to ask again.
+        threading.Event().wait(0.02)
+    raise AssertionError(f"nobody listens on {port}")
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---- no space ----
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    if not ROOT:
+        pytest.skip("only root may mount a small file system; a limit of the file's size is tested in any case")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system may be mounted here ({mounted.stderr.strip()})")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", "--lazy", str(mount)], check=True)
+
+
+def fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(bytes(4096))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
+def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
+    path, ballast = small_disk / "jobs.db", small_disk / "ballast"
+    with store_at(path) as store:
+        ids = [store.submitted(payload=b"x" * KIB_10).id for _ in range(20)]
+        fill(ballast)
+        full = None
+        while full is None:
+            try:
+                ids.append(store.submitted(payload=b"x" * KIB_10).id)
+            except StoreFullError as error:
+                full = str(error)
+        assert full.startswith(f"no space is left for {path}")
+        assert [job.id for job in reversed(store.list())] == ids
+        ballast.unlink()
+        ids.append(store.submitted().id)
+        assert sum(store.counts().values()) == len(ids)
+        store.reopen()
+        assert [job.id for job in reversed(store.list())] == ids
+
+
+def test_a_full_disk_at_the_start_says_so(small_disk: Path) -> None:
+    fill(small_disk / "ballast")
+    with pytest.raises(StoreError, match="no space is left"):
+        opened(small_disk / "jobs.db")
+    (small_disk / "ballast").unlink()
+    with store_at(small_disk / "jobs.db") as store:
+        store.submitted()
+
+
+def test_a_limit_of_the_files_size_is_no_space(path: Path) -> None:
+    with child(path, 1000, str(2**20)) as process:
+        printed = lines(process, "Store")
+        assert process.wait() == 3
+    assert printed[-1].startswith(f"StoreFullError no space is left for {path}")
+    with store_at(path) as store:
+        assert {job.id for job in store.list()} >= set(stored(printed)) != set()
+
+
+# ---- no permission ----
+
+
+def without_privileges(require: Callable[[str], str]) -> tuple[str, ...]:
+    """Return what to put before a command, so that modes of files mean something to it."""
+    return (require("setpriv"), "--bounding-set=-all", "--inh-caps=-all") if ROOT else ()
+
+
+def test_a_read_only_directory_says_so(tmp_path: Path, require: Callable[[str], str]) -> None:
+    directory = tmp_path / "locked"
+    directory.mkdir()
+    directory.chmod(0o555)
+    with child(directory / "jobs.db", 1, before=without_privileges(require)) as process:
+        (message,) = lines(process, "Store")
+        assert process.wait() == 3
+    assert f"{directory}/jobs.db.lock: Permission denied" in message
+    assert "must exist and be writable" in message
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o000])
+def test_a_file_without_permission_says_so(path: Path, mode: int, require: Callable[[str], str]) -> None:
+    opened(path).engine.close()
+    path.chmod(mode)
+    with child(path, 1, before=without_privileges(require)) as process:
+        (message,) = lines(process, "Store")
+        assert process.wait() == 3
+    assert message.startswith(f"StoreError cannot {'write' if mode else 'read'} {path}")
+
+
+def test_a_missing_directory_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"the directory .*nowhere does not exist; create it first"):
+        opened(tmp_path / "nowhere" / "jobs.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_the_files_place_says_so(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(StoreError, match="cannot read"):
+        opened(path)
+
+
+# ---- somebody else ----
+
+
+def test_a_second_node_is_refused_until_the_first_one_is_killed(path: Path) -> None:
+    with child(path, 3) as process:
+        printed = lines(process, "waiting")
+        with pytest.raises(StoreBusyError, match=f"in use by another node .process {process.pid}.") as refused:
+            opened(path)
+        assert "--store" in str(refused.value)
+        process.kill()
+        process.wait()
+        with store_at(path) as store:
+            assert [job.id for job in reversed(store.list())] == stored(printed)
+            with pytest.raises(StoreBusyError):
+                opened(path)
+
+
+def test_a_store_whose_node_was_killed_at_once_is_still_ours(path: Path) -> None:
+    """Nothing but the log has the tables then: the file's own header has to say whose it is."""
+    with child(path, 0) as process:
+        lines(process, "waiting")
+        process.kill()
+        process.wait()
+    assert path.stat().st_size <= 8192
+    with store_at(path) as store:
+        assert store.opened.nodes == {1: "n1", 2: "n1"}
+
+
+def test_a_program_that_locks_the_file_is_named_as_the_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store_at(path) as store:
+        assert isinstance(store.engine, SqliteEngine)
+        assert store.engine._connection is not None
+        store.engine._connection.set_busy_timeout(1)
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusyError, match="another program has locked"):
+            store.submitted()
+        other.execute("ROLLBACK")
+        other.close()
+        store.submitted()
+
+
+@pytest.mark.parametrize("content", [b"garbage " * 1000, b"x", b"SQLite format 3\0", b"SQLite format 2\0" * 10])
+def test_garbage_is_refused_untouched(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StoreCorruptError, match="not a SQLite database; move it away"):
+        opened(path)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_empty_file_is_a_new_store(path: Path) -> None:
+    path.touch()
+    with store_at(path) as store:
+        store.submitted()
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_database_of_another_program_is_refused_untouched(path: Path, mode: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA journal_mode={mode}").fetchall()
+    connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, state INTEGER); INSERT INTO jobs VALUES (1, 2)")
+    connection.close()
+    before = digest(path)
+    with pytest.raises(StoreForeignError, match="another program and was left untouched"):
+        opened(path)
+    assert digest(path) == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_queue_of_gearmand_is_refused_untouched(
+    path: Path, require: Callable[[str], str], free_port: int, tmp_path: Path
+) -> None:
+    gearmand = subprocess.Popen(
+        [
+            require("gearmand"),
+            *("-p", str(free_port), "-L", "127.0.0.1", "-l", str(tmp_path / "log")),
+            *("-q", "libsqlite3", f"--libsqlite3-db={path}", "--libsqlite3-table=gearman_queue"),
+        ]
+    )
+    try:
+        wait_for_port(free_port)
+        for _ in range(3):
+            subprocess.run(
+                [require("gearman"), "-h", "127.0.0.1", "-p", str(free_port), "-b", "-f", "resize", "cat.png"],
+                check=True,
+                timeout=30,
+            )
+    finally:
+        gearmand.kill()
+        gearmand.wait()
+    before = digest(path)
+    files = set(tmp_path.iterdir())
+    with pytest.raises(StoreForeignError, match=f"queue of gearmand's.*mainspring import {path}"):
+        opened(path)
+    assert digest(path) == before
+    assert set(tmp_path.iterdir()) == files
+
+
+# ---- damage ----
+
+
+def test_damaged_pages_are_reported(path: Path) -> None:
+    with store_at(path) as store:
+        for _ in range(5):
+            store.submit(*[store.job(payload=b"x" * 1000) for _ in range(100)])
+    content = bytearray(path.read_bytes())
+    content[4096 * 2 :] = b"\xa5" * (len(content) - 4096 * 2)
+    path.write_bytes(content)
+    with pytest.raises(StoreCorruptError, match=r"damaged.*restore a backup.*\.recover"), store_at(path) as store:
+        store.list()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_that_ends_in_the_middle_holds_what_was_synced(tmp_path: Path, path: Path, seed: int) -> None:
+    """After a power cut, the log's tail may be missing or garbage: everything before it has to be there, in order."""
+    chance = random.Random(seed)
+    with store_at(path) as store:
+        ids, ends = [], []
+        for _ in range(12):
+            ids.append(store.submitted(payload=chance.randbytes(chance.randrange(9000))).id)
+            ends.append(Path(f"{path}-wal").stat().st_size)
+        for number in range(20):
+            after = tmp_path / f"after-{number}.db"
+            shutil.copyfile(path, after)
+            log = bytearray(Path(f"{path}-wal").read_bytes())
+            cut = chance.randrange(ends[0], len(log) + 1)
+            garbage = chance.randbytes(chance.choice([0, 100, 10_000]))
+            Path(f"{after}-wal").write_bytes(log[:cut] + garbage)
+            with store_at(after) as revived:
+                found = [job.id for job in reversed(revived.list())]
+                assert found == ids[: len(found)]
+                assert len(found) >= sum(end <= cut for end in ends)
+                assert sum(revived.counts().values()) == len(found)
+                revived.submitted()
+
+
+# ---- a disk that fails ----
+
+
+@pytest.mark.parametrize("when", [1, 4, 9])
+def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
+    path: Path, require: Callable[[str], str], tmp_path: Path, when: int
+) -> None:
+    opened(path).engine.close()
+    inject = f"inject=fsync,fdatasync:error=EIO:when={when}+"
+    strace = (
+        require("strace"),
+        "-f",
+        "-qq",
+        "-o",
+        str(tmp_path / "trace"),
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        inject,
+    )
+    with child(path, 1000, before=strace) as process:
+        printed = lines(process, "Store")
+        assert process.wait() == 3
+    assert printed[-1].startswith(f"StoreBrokenError the disk failed under {path}")
+    assert "start the node again" in printed[-1]
+    with store_at(path) as store:
+        found = {job.id for job in store.list()}
+        acknowledged = set(stored(printed))
+        assert acknowledged <= found
+        assert len(found - acknowledged) <= 1, "the group that was under way may have reached the disk"
+
+
+def test_a_broken_store_takes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once an fsync has failed, the next one proves nothing, even where it succeeds."""
+    with store_at(path) as store:
+        engine = store.engine
+        assert isinstance(engine, SqliteEngine)
+        before = store.submitted()
+
+        def fail() -> None:
+            raise apsw.IOError("disk I/O error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._tx, "write_counts", fail)
+            with pytest.raises(StoreBrokenError, match="the disk failed"):
+                store.submitted()
+        for _ in range(2):
+            with pytest.raises(StoreBrokenError, match="the disk failed"):
+                store.list()
+        log = Path(f"{path}-wal").read_bytes()
+        engine.close()
+        assert Path(f"{path}-wal").read_bytes() == log, "what may be wrong in memory is not folded into the file"
+        store.open()
+        assert store.state(before.id) is State.PENDING
+        assert len(store.list()) == 1
+
+
+def test_a_defect_costs_one_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store_at(path) as store:
+        engine = store.engine
+        assert isinstance(engine, SqliteEngine)
+        job = store.job(function=b"new")
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._tx, "write_counts", lambda: int("none"))
+            with pytest.raises(StoreError, match="a defect in the store's code: ValueError") as failed:
+                store.submit(job)
+        assert isinstance(failed.value.__cause__, ValueError)
+        assert store.list() == []
+        assert store.submit(job) == {}
+        assert [one.id for one in store.claim(b"new")] == [job.id]
+
+
+def test_a_group_with_an_id_that_is_taken_fails_as_a_whole(path: Path) -> None:
+    with store_at(path) as store:
+        job = store.submitted()
+        with pytest.raises(StoreError, match="UNIQUE constraint failed"):
+            store.submit(store.job(), job)
+        assert [one.id for one in store.list()] == [job.id]
+
+
+def test_the_header_is_ours_from_the_first_page_on(path: Path) -> None:
+    opened(path).engine.close()
+    assert int.from_bytes(path.read_bytes()[68:72], "big") == opening.APPLICATION_ID

@@ -1,0 +1,119 @@
+"""What the migrations make is the schema that stands here, to the letter."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.errors import StoreForeignError
+from mainspring.ids import NodeId
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOLDEN = {
+    "counts": [
+        ("function", "INTEGER", 1, None, 1),
+        ("state", "INTEGER", 1, None, 2),
+        ("priority", "INTEGER", 1, None, 3),
+        ("number", "INTEGER", 1, None, 0),
+    ],
+    "functions": [("id", "INTEGER", 0, None, 1), ("namespace", "TEXT", 1, None, 0), ("name", "BLOB", 1, None, 0)],
+    "jobs": [
+        ("id", "INTEGER", 0, None, 1),
+        ("function", "INTEGER", 1, None, 0),
+        ("state", "INTEGER", 1, None, 0),
+        ("priority", "INTEGER", 1, None, 0),
+        ("uniq", "BLOB", 0, None, 0),
+        ("keep", "INTEGER", 0, None, 0),
+        ("created_us", "INTEGER", 1, None, 0),
+        ("due_us", "INTEGER", 1, "0", 0),
+        ("expires_us", "INTEGER", 1, "0", 0),
+        ("started_us", "INTEGER", 1, "0", 0),
+        ("ended_us", "INTEGER", 1, "0", 0),
+        ("term", "INTEGER", 1, "0", 0),
+        ("attempt", "INTEGER", 1, "0", 0),
+        ("suspects", "INTEGER", 1, "0", 0),
+        ("input_size", "INTEGER", 1, "0", 0),
+        ("output_size", "INTEGER", 1, "0", 0),
+        ("options", "BLOB", 0, None, 0),
+        ("payload", "BLOB", 0, None, 0),
+        ("result", "BLOB", 0, None, 0),
+        ("error", "BLOB", 0, None, 0),
+    ],
+    "terms": [("term", "INTEGER", 0, None, 1), ("node", "TEXT", 1, None, 0)],
+}
+INDEXES = {
+    "due": "CREATE INDEX due ON jobs (due_us) WHERE state = 0",
+    "expiring": "CREATE INDEX expiring ON jobs (expires_us) WHERE expires_us > 0 AND state < 2 AND attempt = 0",
+    "kept": "CREATE INDEX kept ON jobs (function, uniq, ended_us) WHERE keep = 1 AND state = 4",
+    "live": "CREATE UNIQUE INDEX live ON jobs (function, uniq) WHERE uniq IS NOT NULL AND state < 4",
+    "queue": "CREATE INDEX queue ON jobs (state, function, priority) WHERE state BETWEEN 1 AND 3",
+    "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4",
+    "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4",
+}
+
+
+def deliver(then: object) -> None:
+    raise AssertionError("nothing is committed here")
+
+
+def test_the_migrations_make_the_golden_schema(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    engine = SqliteEngine(path)
+    engine.open(NodeId("n1"), deliver)
+    engine.close()
+    connection = apsw.Connection(str(path))
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
+    columns = {
+        table: [row[1:] for row in connection.execute(f"SELECT * FROM pragma_table_info('{table}')")]
+        for table in tables
+    }
+    indexes = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"))
+    strict = list(connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'"))
+    ((version,),) = connection.execute("PRAGMA user_version")
+    ((application,),) = connection.execute("PRAGMA application_id")
+    ((mode,),) = connection.execute("PRAGMA journal_mode")
+    connection.close()
+    assert columns == GOLDEN
+    assert indexes == INDEXES
+    assert {name for name, is_strict in strict if is_strict} == set(GOLDEN)
+    assert (version, application, mode) == (opening.SCHEMA_VERSION, opening.APPLICATION_ID, "wal")
+
+
+def test_there_is_a_migration_to_every_version() -> None:
+    names = [file.name for file in files("mainspring.engines.sqlite").joinpath("migrations").iterdir()]
+    assert sorted(names) == [f"{number:04}.sql" for number in range(1, opening.SCHEMA_VERSION + 1)]
+
+
+def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.db"
+
+    def broken(connection: apsw.Connection, version: int) -> None:
+        connection.execute("CREATE TABLE half (done INTEGER)")
+        raise RuntimeError("the lights went out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "migrate", broken)
+        with pytest.raises(RuntimeError):
+            SqliteEngine(path).open(NodeId("n1"), deliver)
+    test_the_migrations_make_the_golden_schema(tmp_path)
+
+
+def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    engine = SqliteEngine(path)
+    engine.open(NodeId("n1"), deliver)
+    engine.close()
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA user_version={opening.SCHEMA_VERSION + 1}").fetchall()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreForeignError, match="newer Mainspring"):
+        SqliteEngine(path).open(NodeId("n1"), deliver)
+    assert path.read_bytes() == before

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import apsw
+import pytest
+
+from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite.statements import SQL
+
+LISTS = {"list_scheduled", "list_queue", "list_unsuccessful"}
+COVERING = "SEARCH jobs USING COVERING INDEX"
+BY_ID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
+
+PLANS = {
+    "live": ["SEARCH jobs USING INDEX live (function=? AND uniq=?)"],
+    "kept": ["SEARCH jobs USING INDEX kept (function=? AND uniq=? AND ended_us>?)"],
+    "settle": [BY_ID],
+    "assign": [BY_ID],
+    "cancel": [BY_ID],
+    "redrive": [BY_ID],
+    "expire": [BY_ID],
+    "find": [BY_ID],
+    "held_elsewhere": ["SEARCH jobs USING INDEX queue (state>? AND state<?)"],
+    "claim": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} queue (state=? AND function=?)"],
+    "due": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} due (due_us<?)"],
+    "late": ["SEARCH jobs USING INDEX expiring (expires_us>? AND expires_us<?)"],
+    "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} succeeded (ended_us<?)"],
+    "sweep_unsuccessful": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} unsuccessful (state=? AND ended_us<?)"],
+    "list": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)"],
+}
+
+
+@pytest.fixture(scope="module")
+def connection() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    opening.migrate(connection, 0)
+    return connection
+
+
+def plan(connection: apsw.Connection, name: str) -> list[str]:
+    statement = SQL[name]
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
+    values = (1,) * (max(numbered) if numbered else statement.count("?"))
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_statement_uses_its_index(connection: apsw.Connection, name: str) -> None:
+    assert plan(connection, name) == PLANS[name]
+
+
+@pytest.mark.parametrize("name", sorted(set(SQL) - LISTS))
+def test_no_statement_passes_over_or_sorts_all_jobs(connection: apsw.Connection, name: str) -> None:
+    steps = " / ".join(plan(connection, name))
+    assert "SCAN jobs" not in steps
+    assert "TEMP B-TREE" not in steps
+
+
+def test_lists_by_state_pass_over_that_state_only(connection: apsw.Connection) -> None:
+    for name in LISTS:
+        assert plan(connection, name)[0].split(" INDEX ")[1].split(" ")[0] in {"due", "queue", "unsuccessful"}
+
+
+@pytest.mark.parametrize("name", ["next_due", "next_expiry"])
+def test_the_next_time_is_the_first_of_an_index(connection: apsw.Connection, name: str) -> None:
+    assert " INDEX " in plan(connection, name)[0]
+
+
+def test_every_statement_of_the_file_is_loaded_whole() -> None:
+    text = files("mainspring.engines.sqlite").joinpath("statements.sql").read_text("utf-8")
+    assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
+    for name, statement in SQL.items():
+        assert re.match(r"(SELECT|INSERT|UPDATE|DELETE) ", statement), name
+        assert ";" not in statement
+        assert "-- name" not in statement
+
+
+def test_every_statement_is_used() -> None:
+    sources = [
+        files("mainspring.engines.sqlite").joinpath(f"{module}.py").read_text("utf-8")
+        for module in ("engine", "jobs", "queries", "transaction")
+    ]
+    for name in SQL:
+        assert any(f'"{name}"' in source for source in sources), name
