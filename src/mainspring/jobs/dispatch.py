@@ -24,15 +24,16 @@ class Dispatch:
     """The functions and their queues.
 
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as
-    gearmand does.
+    gearmand does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough.
     """
 
-    def __init__(self, *, round_robin: bool = False) -> None:
+    def __init__(self, *, round_robin: bool = False, wakeup: int = 1) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.workers: dict[Worker, None] = {}
         self.limited = False
         """Whether any function has a ``maxqueue``."""
         self._round_robin = round_robin
+        self._wakeup = wakeup or 1_000_000
 
     def queue(self, name: bytes) -> FunctionQueue:
         """Return a function's queue, a new one for a new name."""
@@ -182,7 +183,7 @@ class Dispatch:
                 break
             worker.credit -= 1
             yield worker, held
-        while queue.size > queue.woken and queue.sleepers:
+        while queue.size * self._wakeup > queue.woken and queue.sleepers:
             worker = next(iter(queue.sleepers))
             self.rouse(worker)
             worker.woken_for = queue

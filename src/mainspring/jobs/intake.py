@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.errors import RefusedError
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import FindUnique, Found, Submit
 
@@ -26,10 +27,12 @@ _LEASED, _PENDING, _SCHEDULED = int(State.LEASED), int(State.PENDING), int(State
 class Intake:
     """Takes jobs into a window and its store."""
 
-    def __init__(self, window: Window, listeners: Listeners, hub: Hub) -> None:
+    def __init__(self, window: Window, listeners: Listeners, hub: Hub, *, foreground_bytes: int) -> None:
         self._window = window
         self._listeners = listeners
         self._hub = hub
+        self._foreground_bytes = foreground_bytes
+        """Payloads of foreground jobs that may be in memory."""
         self._resolving: dict[tuple[bytes, bytes], list[Callable[[], None]]] = {}
         self.wake_at: Callable[[int], None] = lambda _: None
         """Set by the service: a job becomes due or expires at this time."""
@@ -136,6 +139,9 @@ class Intake:
         hears anything.
         """
         window = self._window
+        if window.foreground_bytes + len(job.payload) > self._foreground_bytes:
+            refused(RefusedError("QUEUE_ERROR", "the foreground jobs that wait here fill the memory given to them"))
+            return
         queue = window.dispatch.queue(job.function)
         if job.unique:
             key = (job.function, job.unique)
@@ -257,6 +263,7 @@ class Intake:
             held.stored = True
             held.queue.live += 1
             held.queue.foreground -= 1
+            window.foreground_bytes -= len(job.payload)
             accepted(found[job.id].id if found else job.id)
             self._continue(held)
 

@@ -52,6 +52,10 @@ class Listeners:
         """Say whether a listener still waits for a job."""
         return job_id in self._by_listener.get(listener, ())
 
+    def waits(self, *listeners: Listener) -> bool:
+        """Say whether any of some listeners waits for a job."""
+        return any(listener in self._by_listener for listener in listeners)
+
     def take(self, job_id: int) -> list[Listener]:
         """Return who waits for a job, for the last time."""
         listeners = self._by_job.pop(job_id, None)

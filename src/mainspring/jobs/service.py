@@ -57,6 +57,8 @@ class JobService:
         *,
         earlier: Callable[[float], object],
         round_robin: bool = False,
+        wakeup: int = 1,
+        foreground_bytes: int = 2**30,
         lost_limit: int | None = None,
         retention: float = 86_400.0,
         dead_retention: float = 14 * 86_400.0,
@@ -66,13 +68,13 @@ class JobService:
         self.term = term
         self.handles = handles
         self.hub = hub
-        self.dispatch = Dispatch(round_robin=round_robin)
+        self.dispatch = Dispatch(round_robin=round_robin, wakeup=wakeup)
         self.timers = Timers(earlier)
         self.listeners = Listeners()
         self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
         self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit)
-        self.intake = Intake(self.window, self.listeners, hub)
+        self.intake = Intake(self.window, self.listeners, hub, foreground_bytes=foreground_bytes)
         self.settling.wake_at = self.intake.wake_at = self._wake_at
         self.window.started = self._started
         self.window.exhausted = self._exhausted

@@ -46,6 +46,8 @@ class Window:
         self.held: dict[bytes, Held] = {}
         self.foreground: dict[tuple[bytes, bytes], Held] = {}
         """Foreground jobs with a unique, by function and unique."""
+        self.foreground_bytes = 0
+        """Payloads of jobs that are nowhere but in memory."""
         self.exhausted: Callable[[Held], bool] = lambda _: False
         """Set by the service: settles a claimed job that may not be tried again, and says whether it did."""
         self.started: Callable[[Held, Worker], None] = lambda _held, _worker: None
@@ -86,6 +88,7 @@ class Window:
         held = self.held[handle] = Held(job, handle, queue, stored=stored)
         if not stored:
             queue.foreground += 1
+            self.foreground_bytes += len(job.payload)
         return held
 
     def refill(self, queue: FunctionQueue) -> None:
@@ -229,6 +232,7 @@ class Window:
         job = held.job
         if not held.stored:
             held.queue.foreground -= 1
+            self.foreground_bytes -= len(job.payload)
             if job.unique and self.foreground.get((job.function, job.unique)) is held:
                 del self.foreground[job.function, job.unique]
         self.take_back(held)

@@ -49,7 +49,7 @@ class Node:
         self._ready = False
         self._timer: asyncio.TimerHandle | None = None
         self._next_tick = 0.0
-        self._started = clock.monotonic()
+        self._started = self._silence_checked = clock.monotonic()
 
     async def open(self) -> None:
         """Open the store and take back what an earlier run of this node held."""
@@ -70,6 +70,7 @@ class Node:
             self.hub,
             earlier=self._tick_at,
             round_robin=jobs.round_robin,
+            wakeup=jobs.worker_wakeup,
             lost_limit=jobs.job_retries,
             retention=jobs.retention,
         )
@@ -81,6 +82,8 @@ class Node:
                 queued_jobs=self.settings.limits.queued_jobs,
                 exceptions=jobs.exceptions,
                 version=self.settings.banner or version(),
+                unsent_bytes=self.settings.limits.unsent_bytes,
+                connections=self.settings.limits.max_connections,
                 idle_timeout=self.settings.limits.idle_timeout,
                 packet_timeout=self.settings.limits.packet_timeout,
             ),
@@ -139,6 +142,10 @@ class Node:
 
     def _tick(self) -> None:
         self._arm(self.service.tick())
+        now = self.clock.monotonic()
+        if now - self._silence_checked > 1:
+            self._silence_checked = now
+            self.face.end_silent()
 
     def _arm(self, at: float) -> None:
         self._next_tick = at

@@ -45,7 +45,10 @@ def _submit_foreground(peer: Peer, job: Job) -> None:
     if not job.unique:
         # Cannot join anything, so that the answer is known at once.
         peer.service.intake.submit_foreground(
-            job, peer.plain, lambda job_id: outbox.send(response(Type.JOB_CREATED, handle(job_id))), _never
+            job,
+            peer.plain,
+            lambda job_id: outbox.send(response(Type.JOB_CREATED, handle(job_id))),
+            lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
         )
         return
     slot = outbox.reserve()
@@ -55,10 +58,6 @@ def _submit_foreground(peer: Peer, job: Job) -> None:
         lambda job_id: outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
         lambda error: outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
     )
-
-
-def _never(error: Exception) -> None:
-    raise AssertionError("a job without a unique asks the store nothing") from error
 
 
 def _submit_epoch(peer: Peer, args: list[bytes]) -> None:

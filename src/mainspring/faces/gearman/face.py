@@ -28,8 +28,14 @@ class GearmanSettings:
     """Send WORK_EXCEPTION also to clients that did not ask for it."""
     version: str = "1.1.20"
     """What ``version`` answers."""
+    unsent_bytes: int = 8 * 2**20
+    """Answers that a peer has not read; above it reading from it pauses, and above 16 times as much it is disconnected."""
+    connections: int = 0
+    """How many at a time; 0: as many as there may be."""
     idle_timeout: float | None = None
+    """Seconds without a byte after which a peer without jobs is disconnected."""
     packet_timeout: float = 60.0
+    """Seconds without a byte in the middle of a packet after which a peer is disconnected."""
 
 
 class GearmanFace:
@@ -64,6 +70,15 @@ class GearmanFace:
         """Stop or go on reading from all peers: the store cannot keep up."""
         for peer in self.peers:
             peer.pause("store", paused=paused)
+
+    def end_silent(self) -> None:
+        """Disconnect the peers that have been silent for too long; to be called every second or so."""
+        now = self.service.clock.monotonic()
+        packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
+        for peer in list(self.peers):
+            silent = now - peer.heard
+            if (peer.wire.buffered and silent > packet) or (idle is not None and silent > idle and not peer.busy()):
+                peer.close()
 
     def close(self) -> None:
         """End all connections once what was written to them is out."""

@@ -25,15 +25,15 @@ class _Progress:
 
     def data(self, handle: bytes, data: bytes) -> None:
         """Part of the result."""
-        self.peer.outbox.send(response(Type.WORK_DATA, handle, data))
+        self.peer.push(response(Type.WORK_DATA, handle, data))
 
     def warning(self, handle: bytes, data: bytes) -> None:
         """A warning."""
-        self.peer.outbox.send(response(Type.WORK_WARNING, handle, data))
+        self.peer.push(response(Type.WORK_WARNING, handle, data))
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
         """How far the worker is."""
-        self.peer.outbox.send(response(Type.WORK_STATUS, handle, numerator, denominator))
+        self.peer.push(response(Type.WORK_STATUS, handle, numerator, denominator))
 
 
 class PlainListener(_Progress):

@@ -85,7 +85,7 @@ class Peer(asyncio.Protocol):
         # uvloop's transports are none of asyncio's by class.
         self.transport = transport = cast("asyncio.Transport", transport)
         self.outbox.write = transport.write
-        transport.set_write_buffer_limits(high=8 * 2**20)
+        transport.set_write_buffer_limits(high=self.face.settings.unsent_bytes)
         name = transport.get_extra_info("peername")
         self.address = name[0] if isinstance(name, tuple) else "localhost"
         sock = transport.get_extra_info("socket")
@@ -93,6 +93,12 @@ class Peer(asyncio.Protocol):
         self.face.peers[self] = None
         self.face.connections += 1
         self.heard = self.service.clock.monotonic()
+        limit = self.face.settings.connections
+        if limit and len(self.face.peers) > limit:
+            transport.write(
+                response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server has all the connections it takes")
+            )
+            self.close()
 
     def data_received(self, data: bytes) -> None:
         """Handle what one read has brought: runs of background submits as one batch each."""
@@ -163,6 +169,22 @@ class Peer(asyncio.Protocol):
             self._paused.discard(why)
             if not self._paused and not self._closing:
                 self.transport.resume_reading()
+
+    def busy(self) -> bool:
+        """Say whether the peer waits for something, or is a worker."""
+        return (
+            bool(self.outbox)
+            or self.worker is not None
+            or self.watcher is not None
+            or self.service.listeners.waits(self.plain, self.results)
+        )
+
+    def push(self, data: bytes) -> None:
+        """Send what the peer did not ask for just now, unless it has left too much unread: then it is disconnected."""
+        if self.transport.get_write_buffer_size() > 16 * self.face.settings.unsent_bytes:
+            self.transport.abort()
+        else:
+            self.outbox.send(data)
 
     def close(self) -> None:
         """End the connection once what was written is out."""
