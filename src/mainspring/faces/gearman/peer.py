@@ -132,6 +132,8 @@ class Peer(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return False  # TLS has no half-closed connections
         if self.outbox:
             self.service.commits.put(Find([], lambda _: self.close(), lambda _: self.close()))
         else:
