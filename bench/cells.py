@@ -188,7 +188,7 @@ def _large_queues(sqlite: Contestant) -> list[Cell]:
             unit="s",
             sides=(
                 Side("mainspring sqlite", sqlite, restart),
-                Side("gearmand sqlite", GEARMAND_SQLITE, restart_of_gearmand),
+                Side("gearmand sqlite with 100k jobs", GEARMAND_SQLITE, restart_of_gearmand),
             ),
             under=2.0,
         ),
