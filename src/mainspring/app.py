@@ -14,7 +14,7 @@ from mainspring.client.outcomes import failure
 from mainspring.client.payload import Signature
 from mainspring.client.submission import Submission, Verbatim
 from mainspring.errors import UsageError
-from mainspring.worker.link import tcp
+from mainspring.worker.link import connector
 from mainspring.worker.registry import Function, Registry
 from mainspring.worker.runtime import Worker, WorkerSettings
 
@@ -215,7 +215,7 @@ class App:
         ``selector`` (``FILE.py[:name]`` or ``module[:name]``) is how processes of ``executor="process"`` find the App.
         """
         addresses = self.servers() if servers is None else tuple(servers)
-        connectors = {str(address): tcp(address, self._tls) for address in addresses}
+        connectors = {str(address): connector(address, self._tls) for address in addresses}
         return Worker(self.registry, connectors, settings, selector=selector)
 
     def close(self) -> None:

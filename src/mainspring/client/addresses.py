@@ -1,4 +1,4 @@
-"""Where servers are: ``HOST:PORT``, several separated by commas, tried in that order."""
+"""Where servers are: ``HOST:PORT`` or ``unix:PATH``, several separated by commas, tried in that order."""
 
 from __future__ import annotations
 
@@ -10,25 +10,37 @@ from mainspring.errors import SettingsError
 DEFAULT_PORT = 4730
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 SERVER_VARIABLE = "MAINSPRING_SERVER"
+_UNIX = "unix:"
 
 
 class Address(NamedTuple):
-    """One server's host name or IP address, and its port."""
+    """One server's host name or IP address and its port; or ``unix:`` with the path of a socket, and port 0."""
 
     host: str
     port: int
 
+    @property
+    def path(self) -> str | None:
+        """The path of the socket in the file system; None for an address of the network."""
+        return self.host.removeprefix(_UNIX) if self.host.startswith(_UNIX) else None
+
     def __str__(self) -> str:
+        if self.path is not None:
+            return self.host
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
-    """Read ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPv6]:PORT``; the port is 4730 where none is said.
+    """Read ``HOST``, ``HOST:PORT``, ``:PORT``, ``[IPv6]:PORT`` or ``unix:PATH``; the port is 4730 where none is said.
 
     Raises SettingsError for anything else.
     """
     text = text.strip()
+    if text.startswith(_UNIX):
+        if text == _UNIX:
+            raise SettingsError("unix: is followed by the path of the socket, such as unix:/run/mainspring.sock")
+        return Address(text, 0)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         port_text = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"

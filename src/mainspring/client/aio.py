@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, delays, unreachable
 from mainspring.client.session import Request, Session, Slot, Tray, Wait, windows
-from mainspring.client.sockets import tune
+from mainspring.client.sockets import connect, tune
 from mainspring.errors import ConnectionLostError, ServerError
 
 if TYPE_CHECKING:
@@ -184,18 +184,12 @@ class AsyncClient:
 
     async def _connect(self) -> ServerError | None:
         """Try each server once; return why it was in vain."""
-        loop = asyncio.get_running_loop()
         failures: list[tuple[Address, OSError]] = []
         for address in self.servers:
             wire = _Wire(self)
             try:
                 async with asyncio.timeout(self._connect_timeout):
-                    await loop.create_connection(
-                        lambda wire=wire: wire,
-                        address.host,
-                        address.port,
-                        ssl=self._tls,
-                    )
+                    await connect(address, lambda wire=wire: wire, self._tls)  # type: ignore[misc] # this round's
                     await wire.agreed
             except TimeoutError:
                 wire.close()

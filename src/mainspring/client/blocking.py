@@ -263,16 +263,33 @@ class Client:
         timeout = self._connect_timeout if left is None else max(0.001, min(left, self._connect_timeout))
         for address in self.servers:
             try:
-                sock = socket.create_connection(address, timeout)
-                tune(sock)
-                if self._tls is not None:
-                    sock = self._tls.wrap_socket(sock, server_hostname=address.host)
+                sock = self._open(address, timeout)
             except OSError as error:
                 failures.append((address, error))
             else:
                 sock.setblocking(False)
                 return sock, failures
         return None, failures
+
+    def _open(self, address: Address, timeout: float) -> socket.socket:
+        """Connect to one server.  Raises OSError."""
+        if address.path is not None:
+            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock.connect(address.path)
+            except OSError:
+                sock.close()
+                raise
+            return sock
+        sock = socket.create_connection(address, timeout)
+        tune(sock)
+        if self._tls is None:
+            return sock
+        try:
+            return self._tls.wrap_socket(sock, server_hostname=address.host)
+        except OSError:
+            sock.close()
+            raise
 
     def _write(self) -> None:
         sock = self._socket

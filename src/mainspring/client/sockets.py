@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from mainspring.client.addresses import Address
 
 KEEPALIVE_IDLE = 30
 KEEPALIVE_INTERVAL = 10
@@ -19,3 +27,15 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+
+async def connect(address: Address, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
+    """Connect a protocol of the running loop to a server; without TLS on a socket in the file system.
+
+    Raises OSError.
+    """
+    loop = asyncio.get_running_loop()
+    if address.path is not None:
+        await loop.create_unix_connection(protocol, address.path)
+    else:
+        await loop.create_connection(protocol, address.host, address.port, ssl=tls)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import structlog
 
 from mainspring.client.patience import CONNECT_TIMEOUT, delays
-from mainspring.client.sockets import tune
+from mainspring.client.sockets import connect, tune
 from mainspring.errors import ServerError
 
 if TYPE_CHECKING:
@@ -27,14 +27,16 @@ Connector: TypeAlias = "Callable[[Callable[[], asyncio.Protocol]], Awaitable[Any
 _log = structlog.get_logger(__name__)
 
 
-def tcp(address: Address, tls: ssl.SSLContext | None = None) -> Connector:
-    """Return what connects to an address."""
+def connector(address: Address, tls: ssl.SSLContext | None = None) -> Connector:
+    """Return what connects to an address, also to one in the file system."""
 
-    async def connect(factory: Callable[[], asyncio.Protocol]) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(factory, address.host, address.port, ssl=tls)
+    async def to_address(factory: Callable[[], asyncio.Protocol]) -> None:
+        await connect(address, factory, tls)
 
-    return connect
+    return to_address
+
+
+tcp = connector
 
 
 class Owner(Protocol):

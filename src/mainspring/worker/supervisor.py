@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +13,6 @@ if TYPE_CHECKING:
 
 RECYCLED_EXIT: Final = 85
 """The exit code of a worker that has ended to be started anew."""
-
-PARENT_VARIABLE: Final = "MAINSPRING_WORKER_PARENT"
-"""The environment variable that tells a worker its supervisor's process: it stops when that ends."""
 
 HOPELESS_EXITS: Final = frozenset({2})
 """Exit codes after which a new start would end the same way: the App or the settings are wrong."""
@@ -72,11 +68,7 @@ class Supervisor:
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             begun = loop.time()
-            process = await asyncio.create_subprocess_exec(
-                *self._command(number),
-                stdin=asyncio.subprocess.DEVNULL,
-                env=os.environ | {PARENT_VARIABLE: str(os.getpid())},
-            )
+            process = await asyncio.create_subprocess_exec(*self._command(number), stdin=asyncio.subprocess.DEVNULL)
             self._living[number] = process
             try:
                 code = await process.wait()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -7,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.client.extension_server import ExtensionServer
+from tests.unit.client.extension_server import ExtensionServer, Peer
 
-from mainspring.client.addresses import Address
+from mainspring.client.addresses import Address, parse_address
+from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
 from mainspring.client.outcomes import Notice, Submitted
 from mainspring.client.session import Request
@@ -18,6 +20,7 @@ from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -233,3 +236,23 @@ def test_a_port_that_drops_connections_is_no_server() -> None:
         with pytest.raises(ConnectionLostError):
             client.submit(request())
         dropping.join(5)
+
+
+def test_a_socket_in_the_file_system(server: ExtensionServer, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listening = server.call(server._loop.create_unix_server(lambda: Peer(server), str(path)))
+    client = Client([parse_address(f"unix:{path}")])
+    assert client.submit(request()).handle
+    client.close()
+
+    async def submit() -> Submitted:
+        aio = AsyncClient([parse_address(f"unix:{path}")])
+        try:
+            return await aio.submit(request())
+        finally:
+            await aio.close()
+
+    assert asyncio.run(submit()).handle
+    server.do(listening.close)
+    with pytest.raises(ConnectionLostError, match="unix:"):
+        Client([parse_address(f"unix:{tmp_path}/none")]).submit(request())

@@ -85,6 +85,7 @@ def test_which_errors_are_retried() -> None:
         ("[::1]:99", Address("::1", 99)),
         ("[::1]", Address("::1", 4730)),
         ("::1", Address("::1", 4730)),
+        ("unix:/run/m.sock", Address("unix:/run/m.sock", 0)),
     ],
 )
 def test_addresses(text: str, address: Address) -> None:
@@ -92,7 +93,7 @@ def test_addresses(text: str, address: Address) -> None:
     assert parse_address(str(address)) == address
 
 
-@pytest.mark.parametrize("text", ["", "host:x", "host:0", "host:65536", "[::1", "[::1]x", "host:-1"])
+@pytest.mark.parametrize("text", ["", "host:x", "host:0", "host:65536", "[::1", "[::1]x", "host:-1", "unix:"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)

@@ -1,0 +1,331 @@
+"""The Python API against a real server, with workers in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring import (
+    App,
+    ConnectionLostError,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobLost,
+    NotFoundError,
+    Retry,
+    current_job,
+)
+from mainspring.worker.selector import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+TASKS = """
+import asyncio, os, time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from mainspring import App, Retry, Snooze, current_job
+
+app = App()
+
+@dataclass
+class Receipt:
+    number: int
+    at: datetime | None = None
+
+@app.task
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+@app.task
+async def buy(number: int) -> Receipt:
+    await asyncio.sleep(0)
+    return Receipt(number)
+
+@app.task(executor="process")
+def square(x: int) -> int:
+    return x * x
+
+@app.task(retry=Retry(max_attempts=3, initial=0.01))
+def third_time() -> int:
+    if current_job().attempt < 3:
+        raise ConnectionError("not yet")
+    return current_job().attempt
+
+@app.task(retry=Retry(max_attempts=5, initial=0.01, never=(ValueError,)))
+def hopeless() -> None:
+    raise ValueError("never works")
+
+@app.task
+def hold(path: str) -> str:
+    Path(path).touch()
+    while not Path(path + ".go").exists():
+        current_job().heartbeat()
+        time.sleep(0.005)
+    return "held"
+
+@app.task(timeout=0.3)
+async def too_slow() -> None:
+    await asyncio.Event().wait()
+
+@app.task(executor="process", timeout=0.5)
+def spins() -> None:
+    while True:
+        pass
+
+@app.task
+def sleepy(path: str) -> str:
+    if not Path(path).exists():
+        Path(path).touch()
+        raise Snooze(0.05)
+    return f"awake at attempt {current_job().attempt}"
+
+@app.task
+def facts() -> dict:
+    job = current_job()
+    job.progress(1, 4)
+    return {"handle": job.handle, "id": job.id, "unique": job.unique, "attempt": job.attempt,
+            "deadline": job.deadline and job.deadline.timestamp(), "term": job.term}
+
+@app.task
+def chain(n: int) -> int:
+    return add.submit(n).result(10)
+
+@app.task
+def dies(path: str) -> str:
+    if not Path(path).exists():
+        Path(path).touch()
+        os._exit(9)
+    return "second worker"
+
+@app.task
+def raw(data: bytes) -> bytes:
+    return data[::-1]
+"""
+
+
+class Fleet:
+    """A server, and workers of the tasks; all ends with the test."""
+
+    def __init__(self, directory: Path, store: str) -> None:
+        self.directory = directory
+        self.store = store
+        self.tasks = directory / f"tasks_{directory.name.replace('-', '_')}.py"
+        self.tasks.write_text(TASKS)
+        self.processes: list[subprocess.Popen[str]] = []
+        self.port = 0
+
+    def serve(self) -> subprocess.Popen[str]:
+        log = (self.directory / "server.log").open("a")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mainspring", "serve", "--store", self.store, "--gearman", f"127.0.0.1:{self.port}"],
+            stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+        log.close()
+        self.processes.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("listening gearman "), (line, (self.directory / "server.log").read_text())
+        self.port = int(line.rpartition(":")[2])
+        return process
+
+    def work(self, *options: str) -> subprocess.Popen[str]:
+        log = (self.directory / "worker.log").open("a")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mainspring", "worker", str(self.tasks), "--server", self.address, *options],
+            stdout=log, stderr=log, text=True, env=os.environ | {"MAINSPRING_SERVER": self.address},
+        )  # fmt: skip
+        log.close()
+        self.processes.append(process)
+        return process
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(10)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
+    try:
+        fleet.serve()
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture
+def tasks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("MAINSPRING_SERVER", fleet.address)
+    app = load(str(fleet.tasks))
+    assert isinstance(app, App)
+    yield sys.modules[fleet.tasks.stem]
+    app.close()
+    del sys.modules[fleet.tasks.stem]
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for what another process does to the file system or a job."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_all_kinds_of_tasks(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    assert tasks.add.submit(1, b=2).result(20) == 3
+    assert tasks.buy.submit(7).result(20) == tasks.Receipt(7)
+    assert tasks.square.submit(9).result(20) == 81
+    assert tasks.raw.submit(b"\0ab").result(20) == b"ba\0"
+    assert tasks.chain.submit(4).result(20) == 5
+    assert tasks.app.function("add").submit(a=1).result(20) == b"2"
+
+
+def test_what_a_task_knows(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    job = tasks.facts.options(unique="u-1", timeout=60).submit()
+    facts = job.result(20)
+    assert (facts["handle"], facts["unique"], facts["attempt"]) == (job.handle, "u-1", 1)
+    assert facts["handle"].endswith(f":{facts['id']}")
+    assert 0 < facts["deadline"] - time.time() <= 60
+    assert facts["term"] >= 1
+    assert job.info()["state"] == "succeeded"
+
+
+def test_failures_and_retries(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    assert tasks.third_time.submit().result(20) == 3
+    with pytest.raises(JobFailed) as failed:
+        tasks.hopeless.submit().result(20)
+    assert (failed.value.attempt, failed.value.type_name, failed.value.reason) == (1, "ValueError", "never works")
+    assert failed.value.traceback is not None
+    assert 'raise ValueError("never works")' in failed.value.traceback
+    with pytest.raises(JobFailed, match="parameter 'a'"):
+        tasks.app.function("add").submit({"a": "x"}).result(20)
+    assert tasks.sleepy.submit(str(fleet.directory / "slept")).result(20) == "awake at attempt 1"
+
+
+def test_times_that_run_out(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    for task in (tasks.too_slow, tasks.spins):
+        with pytest.raises(JobFailed) as failed:
+            task.submit().result(20)
+        assert "time" in str(failed.value).lower()
+    assert tasks.square.submit(3).result(20) == 9
+    expired = tasks.app.function("nobody runs this").options(expires=0.05).submit(b"")
+    with pytest.raises(JobExpired):
+        expired.result(20)
+    with pytest.raises(TimeoutError):
+        tasks.app.function("nobody runs this").submit(b"").result(0.05)
+
+
+def test_cancel_waiting_and_running(fleet: Fleet, tasks: Any) -> None:
+    waiting = tasks.add.options(delay=60).submit(1)
+    assert waiting.state == "scheduled"
+    assert waiting.cancel() == "cancelled"
+    with pytest.raises(JobCancelled):
+        waiting.result(20)
+    fleet.work()
+    mark = fleet.directory / "running"
+    running = tasks.hold.submit(str(mark))
+    until(mark.exists)
+    assert running.cancel("enough") == "running"
+    with pytest.raises(JobCancelled):
+        running.result(20)
+    assert running.cancel() == "cancelled"
+    with pytest.raises(NotFoundError):
+        tasks.app.job("H:nowhere:1").cancel()
+    with pytest.raises(JobLost):
+        tasks.app.job("no-such-job").result(20)
+
+
+def test_uniques_join(fleet: Fleet, tasks: Any) -> None:
+    once = tasks.add.options(unique="one", keep_unique=timedelta(minutes=5))
+    first, second = once.submit(1), once.submit(5)
+    assert (second.handle, second.joined) == (first.handle, True)
+    fleet.work()
+    assert second.result(20) == 2
+    third = once.submit(9)
+    assert (third.handle, third.joined, third.result(20)) == (first.handle, True, 2)
+    assert tasks.add.options(unique="one").submit(9).result(20) == 10
+
+
+def test_many_from_threads_and_asyncio(fleet: Fleet, tasks: Any) -> None:
+    fleet.work("--processes", "2")
+    jobs = tasks.add.submit_many((n, 1) for n in range(5_000))
+    assert list(tasks.app.results(jobs, timeout=60)) == list(range(1, 5_001))
+
+    async def main() -> list[int]:
+        async with asyncio.timeout(60):
+            jobs = await tasks.add.asubmit_many(range(1_000))
+            results = [result async for result in tasks.app.aresults(jobs)]
+            results += await asyncio.gather(*[job.aresult() for job in jobs[:100]])
+        await tasks.app.aclose()
+        return results
+
+    assert asyncio.run(main()) == [*range(1, 1_001), *range(1, 101)]
+
+
+def test_a_polite_stop_hands_jobs_back_without_counting(fleet: Fleet, tasks: Any) -> None:
+    first = fleet.work("--grace", "100ms")
+    mark = fleet.directory / "held"
+    job = tasks.hold.submit(str(mark))
+    until(mark.exists)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(20) == 0
+    (fleet.directory / "held.go").touch()
+    fleet.work()
+    assert job.result(20) == "held"
+    assert job.info()["attempt"] == 1
+
+
+def test_a_worker_that_dies_costs_an_attempt_only(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    job = tasks.dies.options(retry=Retry(max_attempts=3, initial=0.01)).submit(str(fleet.directory / "died"))
+    until((fleet.directory / "died").exists)
+    fleet.work()
+    assert job.result(20) == "second worker"
+
+
+def test_a_server_that_is_killed_and_started_again(fleet: Fleet, tasks: Any) -> None:
+    server = fleet.processes[0]
+    jobs = tasks.add.submit_many(range(200))
+    server.kill()
+    server.wait(10)
+    with pytest.raises(ConnectionLostError):
+        tasks.add.submit(1)
+    fleet.work()
+    fleet.serve()
+    assert list(tasks.app.results(jobs, timeout=60)) == list(range(1, 201))
+
+
+def test_recycled_workers_lose_nothing(fleet: Fleet, tasks: Any) -> None:
+    fleet.work("--max-jobs", "50", "--processes", "2")
+    jobs = tasks.add.submit_many(range(300))
+    assert list(tasks.app.results(jobs, timeout=100)) == list(range(1, 301))
+
+
+def test_current_job_is_for_tasks() -> None:
+    with pytest.raises(Exception, match="inside a task"):
+        current_job()
