@@ -9,17 +9,22 @@ import signal
 import socket
 import sqlite3
 import subprocess
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .processes import answers, command, environment, eventually, lives, mainspring, node
+from .processes import Node, answers, command, environment, eventually, lives, mainspring, node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
 APP = """
 import os, time
-from mainspring import App, current_job
+from mainspring import App
 
 app = App()
 other = App()
@@ -56,43 +61,46 @@ JOB_KEYS = [
 ]  # fmt: skip
 
 
+class Call:
+    """Runs commands against a node, in its directory."""
+
+    def __init__(self, node: Node, directory: Path) -> None:
+        self.node = node
+        self._directory = directory
+
+    def __call__(self, *arguments: str, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:  # noqa: A002
+        return mainspring(*arguments, cwd=self._directory, input=input, MAINSPRING_SERVER=self.node.address)
+
+
 @pytest.fixture
-def app(tmp_path):
+def app(tmp_path: Path) -> Path:
     path = tmp_path / "app.py"
     path.write_text(APP)
     return path
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path: Path) -> Iterator[Node]:
     with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", cwd=tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-def call(tmp_path, server):
-    def run(*arguments, **more):
-        return mainspring(*arguments, cwd=tmp_path, MAINSPRING_SERVER=server.address, **more)
-
-    return run
+def call(tmp_path: Path, server: Node) -> Call:
+    return Call(server, tmp_path)
 
 
 @pytest.fixture
-def run(tmp_path, app):
+def run(tmp_path: Path, app: Path) -> Iterator[Call]:
     """A node with workers of the app, and what calls it."""
     with node("run", str(app), "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path) as running:
-
-        def call(*arguments, **more):
-            return mainspring(*arguments, cwd=tmp_path, MAINSPRING_SERVER=running.address, **more)
-
-        call.node = running
-        yield call
+        yield Call(running, tmp_path)
 
 
 # A job's life, as seen from the command line.
 
 
-def test_submit_waits_and_writes_the_raw_result(run):
+def test_submit_waits_and_writes_the_raw_result(run: Call) -> None:
     done = run("submit", "add", "[1, 2]")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"3", b"")
     assert run("submit", "add", '{"a": 5}').stdout == b"5"
@@ -100,7 +108,7 @@ def test_submit_waits_and_writes_the_raw_result(run):
     assert run("submit", "both").stdout == b"3"
 
 
-def test_a_failed_job_is_exit_code_1_and_one_line(run):
+def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
     done = run("submit", "fail")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().endswith("failed at attempt 1: ValueError: no good\n")
@@ -109,7 +117,7 @@ def test_a_failed_job_is_exit_code_1_and_one_line(run):
     assert "ValueError" in json.dumps(job["error"])
 
 
-def test_what_takes_too_long_is_exit_code_5_and_goes_on(run, tmp_path):
+def test_what_takes_too_long_is_exit_code_5_and_goes_on(run: Call, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     late = run("submit", "wait_for", json.dumps([str(gate)]), "--timeout", "200ms", "--unique", "gate")
     assert (late.returncode, late.stdout) == (5, b"")
@@ -119,7 +127,7 @@ def test_what_takes_too_long_is_exit_code_5_and_goes_on(run, tmp_path):
     assert (done.returncode, done.stdout) == (0, b'"there"')
 
 
-def test_background_prints_the_handle(call):
+def test_background_prints_the_handle(call: Call) -> None:
     done = call("submit", "nobody", "x", "--background", "--priority", "high", "--unique", "u1")
     assert done.returncode == 0
     handle = done.stdout.decode().strip()
@@ -129,7 +137,7 @@ def test_background_prints_the_handle(call):
     job = json.loads(call("jobs", "show", handle, "--json").stdout)
     assert list(job)[: len(JOB_KEYS)] == JOB_KEYS
     assert (job["function"], job["unique"], job["state"], job["priority"]) == ("nobody", "u1", "pending", "high")
-    assert datetime.fromisoformat(job["created_at"]).utcoffset().total_seconds() == 0
+    assert datetime.fromisoformat(job["created_at"]).utcoffset() == timedelta(0)
     assert job["started_at"] is None
 
     listed = json.loads(call("jobs", "list", "--json").stdout)
@@ -141,7 +149,7 @@ def test_background_prints_the_handle(call):
     assert f"handle:       {handle}" in call("jobs", "show", handle).stdout.decode()
 
 
-def test_cancel_and_retry(call):
+def test_cancel_and_retry(call: Call) -> None:
     handle = call("submit", "nobody", "--background").stdout.decode().strip()
     assert call("jobs", "cancel", handle).stdout.decode() == f"{handle}\tcancelled\n"
     assert call("jobs", "result", handle).returncode == 1
@@ -152,19 +160,19 @@ def test_cancel_and_retry(call):
 
 
 @pytest.mark.parametrize("command", ["show", "cancel", "retry", "watch", "result"])
-def test_unknown_handles_are_exit_code_4(call, command):
+def test_unknown_handles_are_exit_code_4(call: Call, command: str) -> None:
     done = call("jobs", command, "H:nowhere:12345", *(("--timeout", "5s") if command == "result" else ()))
     assert (done.returncode, done.stdout) == (4, b"")
     assert b"H:nowhere:12345" in done.stderr or b"handle" in done.stderr
 
 
-def test_delayed_jobs_are_scheduled(call):
+def test_delayed_jobs_are_scheduled(call: Call) -> None:
     for option, value in (("--in", "1h"), ("--at", "2100-01-01T00:00:00Z")):
         handle = call("submit", "nobody", "--background", option, value).stdout.decode().strip()
         assert json.loads(call("jobs", "show", handle, "--json").stdout)["state"] == "scheduled"
 
 
-def test_watch_prints_one_object_a_line(call, server, tmp_path):
+def test_watch_prints_one_object_a_line(call: Call, server: Node, tmp_path: Path) -> None:
     with subprocess.Popen(
         command("jobs", "watch", "--json", "--server", server.address),
         stdout=subprocess.PIPE,
@@ -174,6 +182,7 @@ def test_watch_prints_one_object_a_line(call, server, tmp_path):
         try:
             # Its own connection and the one that asks.
             eventually(lambda: json.loads(call("status", "--json").stdout)["connections"] == 2, "the watcher connects")
+            assert watcher.stdout is not None
             handle = call("submit", "nobody", "--background").stdout.decode().strip()
             event = json.loads(watcher.stdout.readline())
             assert (event["handle"], event["state"]) == (handle, "pending")
@@ -184,7 +193,7 @@ def test_watch_prints_one_object_a_line(call, server, tmp_path):
         assert watcher.wait(30) == 0
 
 
-def test_status(call, server):
+def test_status(call: Call, server: Node) -> None:
     status = json.loads(call("status", "--json").stdout)
     assert status["store"].endswith("/jobs.db")
     assert status["pid"] == server.process.pid
@@ -195,13 +204,13 @@ def test_status(call, server):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_signals_stop_a_node(tmp_path, number):
+def test_signals_stop_a_node(tmp_path: Path, number: signal.Signals) -> None:
     with node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path) as running:
         running.signal(number)
         assert running.wait() == 0
 
 
-def test_jobs_survive_a_restart(tmp_path, server, call):
+def test_jobs_survive_a_restart(tmp_path: Path, server: Node, call: Call) -> None:
     handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
     assert server.stop() == 0
     with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", cwd=tmp_path) as again:
@@ -209,7 +218,7 @@ def test_jobs_survive_a_restart(tmp_path, server, call):
         assert json.loads(shown.stdout)["state"] == "pending"
 
 
-def test_a_node_writes_its_pid_file_and_opens_its_log_again(tmp_path):
+def test_a_node_writes_its_pid_file_and_opens_its_log_again(tmp_path: Path) -> None:
     options = ("--pid-file", "node.pid", "--log-file", "node.log")
     with node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", *options, cwd=tmp_path) as running:
         assert int((tmp_path / "node.pid").read_text()) == running.process.pid
@@ -220,7 +229,7 @@ def test_a_node_writes_its_pid_file_and_opens_its_log_again(tmp_path):
         assert not (tmp_path / "node.pid").exists()
 
 
-def test_a_node_in_the_background(tmp_path):
+def test_a_node_in_the_background(tmp_path: Path) -> None:
     started = mainspring(
         *("serve", "--daemon", "--gearman", "127.0.0.1:0", "--store", "memory://", "--pid-file", "node.pid"),
         cwd=tmp_path,
@@ -236,7 +245,7 @@ def test_a_node_in_the_background(tmp_path):
     assert not (tmp_path / "node.pid").exists()
 
 
-def test_monitoring_pages(tmp_path):
+def test_monitoring_pages(tmp_path: Path) -> None:
     options = ("--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory://")
     with node("serve", *options, cwd=tmp_path, faces=("gearman", "http")) as running:
         assert _get(running.ports["http"], "/healthz") == (200, b"ok\n")
@@ -246,21 +255,22 @@ def test_monitoring_pages(tmp_path):
         assert b"\nmainspring_" in page
 
 
-def test_workers_end_with_their_node(run):
+def test_workers_end_with_their_node(run: Call) -> None:
     worker = int(run("submit", "parent").stdout)
     run.node.process.kill()
     run.node.wait()
     eventually(lambda: not lives(worker), "the worker ends")
 
 
-def test_run_without_a_port_has_workers_all_the_same(tmp_path, app):
+def test_run_without_a_port_has_workers_all_the_same(tmp_path: Path, app: Path) -> None:
     with node("run", str(app), "--gearman", "none", "--store", "memory://", cwd=tmp_path, faces=()) as running:
         eventually(lambda: "connected" in running.log.read_text(), "the worker connects")
         assert running.stop() == 0
+        assert running.process.stdout is not None
         assert running.process.stdout.read() == b""
 
 
-def test_a_file_that_cannot_be_imported_ends_run_with_its_traceback(tmp_path):
+def test_a_file_that_cannot_be_imported_ends_run_with_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\nraise RuntimeError('oops')\n")
     done = mainspring("run", "broken.py", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path)
     assert done.returncode == 2
@@ -268,7 +278,7 @@ def test_a_file_that_cannot_be_imported_ends_run_with_its_traceback(tmp_path):
     assert b"mainspring: worker" in done.stderr
 
 
-def test_worker_processes_elsewhere(server, call, app, tmp_path):
+def test_worker_processes_elsewhere(server: Node, call: Call, app: Path, tmp_path: Path) -> None:
     arguments = command("worker", str(app), "--server", server.address, "--processes", "2", "--concurrency", "3")
     with subprocess.Popen(arguments, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) as workers:
         try:
@@ -281,16 +291,16 @@ def test_worker_processes_elsewhere(server, call, app, tmp_path):
 # What can be wrong.
 
 
-def test_a_port_in_use(server, tmp_path):
+def test_a_port_in_use(server: Node, tmp_path: Path) -> None:
     _refused(tmp_path, "something listens there", "serve", "--gearman", server.address, "--store", "memory://")
 
 
-def test_a_second_node_on_the_same_file(server, tmp_path):
+def test_a_second_node_on_the_same_file(server: Node, tmp_path: Path) -> None:
     assert server.process.poll() is None
     _refused(tmp_path, "in use", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
 
 
-def test_files_that_are_no_store(tmp_path):
+def test_files_that_are_no_store(tmp_path: Path) -> None:
     (tmp_path / "rubbish.db").write_bytes(os.urandom(5000))
     connection = sqlite3.connect(tmp_path / "other.db")
     connection.execute("CREATE TABLE customers (name TEXT)")
@@ -301,11 +311,11 @@ def test_files_that_are_no_store(tmp_path):
         assert (tmp_path / name).read_bytes() == before
 
 
-def test_a_directory_that_does_not_exist(tmp_path):
+def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
     _refused(tmp_path, "missing", "serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///missing/jobs.db")
 
 
-def test_a_read_only_directory(tmp_path, require):
+def test_a_read_only_directory(tmp_path: Path, require: Callable[[str], str]) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     prefix = []
@@ -315,7 +325,7 @@ def test_a_read_only_directory(tmp_path, require):
     _refused(tmp_path, "closed", *options, prefix=prefix)
 
 
-def test_a_full_disk(tmp_path, require):
+def test_a_full_disk(tmp_path: Path, require: Callable[[str], str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
     disk = tmp_path / "disk"
@@ -331,7 +341,7 @@ def test_a_full_disk(tmp_path, require):
         subprocess.run([require("umount"), str(disk)], check=True)
 
 
-def test_a_reader_that_leaves_is_no_traceback(call, server, tmp_path):
+def test_a_reader_that_leaves_is_no_traceback(call: Call, server: Node, tmp_path: Path) -> None:
     for _ in range(3):
         call("submit", "nobody", "--background")
     reader, writer = os.pipe()
@@ -349,7 +359,7 @@ def test_a_reader_that_leaves_is_no_traceback(call, server, tmp_path):
 # gearmand's place.
 
 
-def test_gearmand_listens_on_loopback_and_says_so(tmp_path):
+def test_gearmand_listens_on_loopback_and_says_so(tmp_path: Path) -> None:
     with node("gearmand", "-p", "0", "-t", "4", "--verbose=", cwd=tmp_path) as running:
         assert running.address.startswith("127.0.0.1:")
         text = running.log.read_text()
@@ -358,7 +368,7 @@ def test_gearmand_listens_on_loopback_and_says_so(tmp_path):
         assert running.stop() == 0
 
 
-def test_gearmand_http_protocol(tmp_path, require):
+def test_gearmand_http_protocol(tmp_path: Path, require: Callable[[str], str]) -> None:
     gearman = require("gearman")
     port = _free_port()
     options = ("-p", "0", "-L", "127.0.0.1", "-r", "http", f"--http-port={port}")
@@ -382,7 +392,7 @@ def test_gearmand_http_protocol(tmp_path, require):
             worker.terminate()
 
 
-def test_gearmand_in_the_background_with_its_pid_file(tmp_path):
+def test_gearmand_in_the_background_with_its_pid_file(tmp_path: Path) -> None:
     options = ("-d", "-L", "127.0.0.1", "-p", "0", "-P", "g.pid", "-l", "g.log", "--verbose", "INFO")
     started = mainspring("gearmand", *options, cwd=tmp_path)
     assert started.returncode == 0, started.stderr
@@ -393,7 +403,9 @@ def test_gearmand_in_the_background_with_its_pid_file(tmp_path):
     assert "started" in (tmp_path / "g.log").read_text()
 
 
-def test_the_queue_of_a_real_gearmand_is_imported_once(tmp_path, require, server, call):
+def test_the_queue_of_a_real_gearmand_is_imported_once(
+    tmp_path: Path, require: Callable[[str], str], server: Node, call: Call
+) -> None:
     gearmand, gearman = require("gearmand"), require("gearman")
     queue = tmp_path / "queue.db"
     port = _free_port()
@@ -426,7 +438,7 @@ def test_the_queue_of_a_real_gearmand_is_imported_once(tmp_path, require, server
     assert server.process.poll() is None
 
 
-def test_a_backup_is_a_store(tmp_path, server, call):
+def test_a_backup_is_a_store(tmp_path: Path, server: Node, call: Call) -> None:
     handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
     assert call("backup", "copy.db").returncode == 0  # the server says where its store is
     assert call("backup", "copy.db").returncode == 2
@@ -436,7 +448,7 @@ def test_a_backup_is_a_store(tmp_path, server, call):
         assert mainspring("jobs", "show", handle, "--server", other.address, cwd=tmp_path).returncode == 0
 
 
-def _refused(tmp_path, words, *arguments, prefix=()):
+def _refused(tmp_path: Path, words: str, *arguments: str, prefix: Sequence[str] = ()) -> None:
     done = mainspring(*arguments, cwd=tmp_path, prefix=prefix)
     text = done.stderr.decode()
     assert done.returncode == 1, text
@@ -446,7 +458,7 @@ def _refused(tmp_path, words, *arguments, prefix=()):
     assert words in text
 
 
-def _get(address, path):
+def _get(address: str, path: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request("GET", path)
@@ -456,7 +468,8 @@ def _get(address, path):
         connection.close()
 
 
-def _free_port():
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        return port

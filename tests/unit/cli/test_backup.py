@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.cli.backup import copy_store
 from mainspring.errors import StoreCorruptError, StoreError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+Source = tuple["Path", sqlite3.Connection]
+
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Iterator[Source]:
     path = tmp_path / "jobs.db"
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -19,21 +27,23 @@ def source(tmp_path):
     connection.close()
 
 
-def count(path):
+def count(path: Path) -> int:
     connection = sqlite3.connect(path)
     try:
-        return connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
+        return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
     finally:
         connection.close()
 
 
-def test_a_store_in_use_is_copied_as_of_one_moment(source, tmp_path, monkeypatch):
+def test_a_store_in_use_is_copied_as_of_one_moment(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mainspring.cli.backup.STEP_PAGES", 100)
     path, writer = source
     target = tmp_path / "copy.db"
     steps = []
 
-    def meanwhile(remaining, pages):
+    def meanwhile(remaining: int, pages: int) -> None:
         steps.append((remaining, pages))
         writer.execute("INSERT INTO jobs (payload) VALUES (?)", (b"y" * 1000,))  # a node goes on while we copy
 
@@ -47,7 +57,7 @@ def test_a_store_in_use_is_copied_as_of_one_moment(source, tmp_path, monkeypatch
     assert not list(tmp_path.glob(".copy.db*"))
 
 
-def test_a_damaged_store_leaves_no_copy(tmp_path):
+def test_a_damaged_store_leaves_no_copy(tmp_path: Path) -> None:
     rubbish = tmp_path / "rubbish.db"
     rubbish.write_bytes(b"no database" * 1000)
     with pytest.raises(StoreCorruptError, match="nothing was copied"):
@@ -55,12 +65,12 @@ def test_a_damaged_store_leaves_no_copy(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["rubbish.db"]
 
 
-def test_a_copy_that_cannot_be_written_is_named(source, tmp_path):
+def test_a_copy_that_cannot_be_written_is_named(source: Source, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot copy"):
         copy_store(source[0], tmp_path / "missing" / "copy.db")
 
 
-def test_an_old_copy_is_kept_until_the_new_one_is_complete(source, tmp_path):
+def test_an_old_copy_is_kept_until_the_new_one_is_complete(source: Source, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_bytes(b"old")
     source[0].write_bytes(b"no database" * 1000)

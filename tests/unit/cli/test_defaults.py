@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from mainspring.cli import main as cli
@@ -10,15 +12,18 @@ from mainspring.cli.node_options import NodeOptions
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch, tmp_path):
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("STORE", "SERVER", "CONFIG", "GEARMAN", "INSECURE", "RETENTION"):
         monkeypatch.delenv(f"MAINSPRING_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def parse(*arguments):
+def parse(*arguments: str) -> NodeOptions:
     """Return the options that a command line adds up to."""
     defaults = load_defaults()
     app = cli.build_app(defaults)
@@ -30,7 +35,7 @@ def parse(*arguments):
     return node
 
 
-def test_precedence(monkeypatch, tmp_path):
+def test_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert parse().store == "sqlite:///mainspring.db"
     (tmp_path / "mainspring.toml").write_text('store = "sqlite:///file.db"\n')
     assert parse().store == "sqlite:///file.db"
@@ -39,7 +44,7 @@ def test_precedence(monkeypatch, tmp_path):
     assert parse("--store", "sqlite:///option.db").store == "sqlite:///option.db"
 
 
-def test_all_kinds_of_values(tmp_path):
+def test_all_kinds_of_values(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text(
         'gearman = ["127.0.0.1:1", "127.0.0.1:2"]\nretention = "2h"\nmax-packet = "1M"\nround_robin = true\n'
         "keepalive = false\n[serve]\nmax_connections = 7\n[worker]\nconcurrency = 3\n"
@@ -50,12 +55,12 @@ def test_all_kinds_of_values(tmp_path):
     assert node.max_connections == 7
 
 
-def test_a_commands_own_table_counts_more(tmp_path):
+def test_a_commands_own_table_counts_more(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('store = "memory://"\n[serve]\nstore = "sqlite:///own.db"\n')
     assert parse().store == "sqlite:///own.db"
 
 
-def test_flags_from_the_environment(monkeypatch):
+def test_flags_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAINSPRING_INSECURE", "1")
     assert parse().insecure
     monkeypatch.setenv("MAINSPRING_INSECURE", "no")
@@ -72,13 +77,13 @@ def test_flags_from_the_environment(monkeypatch):
         ("store = 2020-01-01", "must be text, a number"),
     ],
 )
-def test_errors_in_the_file_are_named(tmp_path, text, words):
+def test_errors_in_the_file_are_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mainspring.toml").write_text(text)
     with pytest.raises(SettingsError, match=words.replace("?", r"\?")):
         parse()
 
 
-def test_a_wrong_value_says_where_it_came_from(monkeypatch, tmp_path):
+def test_a_wrong_value_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('retention = "5"\n')
     with pytest.raises(SettingsError, match=r"mainspring\.toml: retention: '5' is no duration"):
         parse()
@@ -87,7 +92,7 @@ def test_a_wrong_value_says_where_it_came_from(monkeypatch, tmp_path):
         parse()
 
 
-def test_another_file_can_be_named(monkeypatch, tmp_path):
+def test_another_file_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('store = "memory://"')
     monkeypatch.setenv("MAINSPRING_CONFIG", str(other))
@@ -97,7 +102,7 @@ def test_another_file_can_be_named(monkeypatch, tmp_path):
         parse()
 
 
-def test_gearmand_takes_its_own_table(tmp_path):
+def test_gearmand_takes_its_own_table(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text(
         'store = "sqlite:///x.db"\nserver = "a:1"\n[gearmand]\nport = 4999\nround-robin = true\nexceptions = false\n'
     )

@@ -40,24 +40,24 @@ from mainspring.server.sockets import PortError
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 1),
     ],
 )
-def test_exit_codes(error, code):
+def test_exit_codes(error: BaseException, code: int) -> None:
     assert exit_code(error) == code
 
 
-def test_what_to_do_is_said_once():
+def test_what_to_do_is_said_once() -> None:
     assert "mainspring serve" in explain(ConnectionLostError("no server could be reached (a:1: Connection refused)"))
     assert explain(ConnectionLostError("the connection broke")) == "the connection broke"
     assert explain(StoreBusyError("x.db is in use")).endswith("--store")
     assert explain(StoreBusyError("x.db is in use; stop that one")) == "x.db is in use; stop that one"
 
 
-def test_errors_of_the_system_name_the_file():
+def test_errors_of_the_system_name_the_file() -> None:
     assert explain(PermissionError(errno.EACCES, "Permission denied", "/x")).startswith("/x: permission denied;")
     assert explain(OSError(errno.ENOSPC, "No space left on device")).startswith("no space is left")
     assert explain(OSError(errno.EIO, "Input/output error", "/x")) == "/x: Input/output error"
 
 
-def test_a_complaint_is_one_line_without_control_characters():
+def test_a_complaint_is_one_line_without_control_characters() -> None:
     stream = io.StringIO()
     complain(explain(JobFailed("H:a:1", "ValueError", "two\nlines \x1b[31m", None, 2)), stream=stream)
     assert stream.getvalue() == "mainspring: job H:a:1 failed at attempt 2: ValueError: two lines \\x1b[31m\n"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,12 +10,15 @@ from mainspring.cli.gearmand_options import GearmandUsageError, parse_gearmand
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress
 
+if TYPE_CHECKING:
+    from mainspring.server.settings import ServerSettings
 
-def settings(line):
+
+def settings(line: str) -> ServerSettings:
     return gearmand_settings(parse_gearmand(line.split()))
 
 
-def test_without_options_it_keeps_nothing_and_listens_on_loopback():
+def test_without_options_it_keeps_nothing_and_listens_on_loopback() -> None:
     usual = settings("")
     assert usual.store.engine == "memory"
     assert usual.listen.gearman == (TcpAddress("127.0.0.1", 4730),)
@@ -26,7 +30,7 @@ def test_without_options_it_keeps_nothing_and_listens_on_loopback():
     usual.check()
 
 
-def test_ports():
+def test_ports() -> None:
     both = settings("-L 127.0.0.2 -p 4999 -r http --http-port=8081")
     assert both.listen.gearman == (TcpAddress("127.0.0.2", 4999),)
     assert both.listen.gearman_http == TcpAddress("127.0.0.2", 8081)
@@ -34,12 +38,12 @@ def test_ports():
 
 
 @pytest.mark.parametrize("file", ["jobs.db", "/var/lib/a b%20.db"])
-def test_the_sqlite_queue_is_a_mainspring_store(file):
+def test_the_sqlite_queue_is_a_mainspring_store(file: str) -> None:
     store = gearmand_settings({"queue-type": "libsqlite3", "libsqlite3-db": file}).store
     assert (store.engine, store.path) == ("sqlite", Path(file))
 
 
-def test_values():
+def test_values() -> None:
     one = settings(
         "-j 3 -w 2 -R --exceptions -b 64 -f 500 --keepalive-idle 30 --keepalive-count=-1 --coredump -d -u root"
     )
@@ -56,7 +60,7 @@ def test_values():
 
 
 @pytest.mark.parametrize("text", ["0", "-1", ""])
-def test_no_limit_of_retries(text):
+def test_no_limit_of_retries(text: str) -> None:
     assert settings(f"--job-retries={text}").jobs.job_retries is None
 
 
@@ -70,12 +74,12 @@ def test_no_limit_of_retries(text):
         ("-l /var/log/x.log", ("error", Path("/var/log/x.log"), True)),
     ],
 )
-def test_logs(line, expected):
+def test_logs(line: str, expected: tuple[str, Path | None, bool]) -> None:
     log = settings(line).log
     assert (log.level, log.file, log.enabled) == expected
 
 
-def test_tls(monkeypatch):
+def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GEARMAND_SERVER_PEM", raising=False)
     tls = settings("--ssl --ssl-certificate=c --ssl-key=k --ssl-ca-file=a").listen.tls
     assert tls is not None
@@ -85,7 +89,7 @@ def test_tls(monkeypatch):
 
 
 @pytest.mark.parametrize("queue", ["MySQL", "libdrizzle", "libpq", "postgres", "redis", "libmemcached"])
-def test_other_queues_are_answered_with_what_to_use(queue):
+def test_other_queues_are_answered_with_what_to_use(queue: str) -> None:
     with pytest.raises(GearmandUsageError, match="use -q libsqlite3 --libsqlite3-db=FILE"):
         settings(f"-q {queue}")
 
@@ -103,20 +107,20 @@ def test_other_queues_are_answered_with_what_to_use(queue):
         ("--job-handle-prefix=H:a:b", "--job-handle-prefix"),
     ],
 )
-def test_wrong_values(line, words):
+def test_wrong_values(line: str, words: str) -> None:
     with pytest.raises(GearmandUsageError, match=words):
         settings(line)
 
 
-def test_a_service_name_is_a_port():
-    assert settings("-p ssh").listen.gearman[0].port == 22
+def test_a_service_name_is_a_port() -> None:
+    assert settings("-p ssh").listen.gearman == (TcpAddress("127.0.0.1", 22),)
 
 
-def test_handles_begin_with_the_prefix():
+def test_handles_begin_with_the_prefix() -> None:
     assert settings("--job-handle-prefix=H:web1").name == "web1"
 
 
-def test_an_address_beyond_loopback_is_refused():
+def test_an_address_beyond_loopback_is_refused() -> None:
     with pytest.raises(SettingsError, match="--insecure"):
         settings("-L 0.0.0.0").check()
     settings("-L 0.0.0.0 --insecure").check()

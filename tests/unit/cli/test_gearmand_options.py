@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,11 @@ from mainspring.cli.gearmand_options import (
     parse_gearmand,
     read_config_file,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
 
 TAKEN = [
     ("", {}),
@@ -34,7 +40,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("line", "expected"), TAKEN)
-def test_taken(line, expected):
+def test_taken(line: str, expected: dict[str, str] | None) -> None:
     given = parse_gearmand(line.split())
     assert expected is None or given == expected
 
@@ -54,13 +60,13 @@ def test_taken(line, expected):
         ("-p 1 --port=2", "option '--port' cannot be specified more than once"),
     ],
 )
-def test_refused(line, words):
+def test_refused(line: str, words: str) -> None:
     with pytest.raises(GearmandUsageError) as caught:
         parse_gearmand(line.split())
     assert words in str(caught.value)
 
 
-def test_every_option_that_gearmand_lists_is_known(require):
+def test_every_option_that_gearmand_lists_is_known(require: Callable[[str], str]) -> None:
     listed = subprocess.run([require("gearmand"), "--help"], capture_output=True, text=True, check=False).stdout
     theirs = set(re.findall(r"^  (?:-(\w) \[ )?--([a-z0-9-]+)", listed, re.MULTILINE))
     theirs |= {(short, name) for short, name in re.findall(r"^  -(\w) \[ --([a-z0-9-]+) \]", listed, re.MULTILINE)}
@@ -69,26 +75,26 @@ def test_every_option_that_gearmand_lists_is_known(require):
     assert not theirs - ours
 
 
-def test_names_are_given_once():
+def test_names_are_given_once() -> None:
     names = [option.name for option in OPTIONS]
     shorts = [option.short for option in OPTIONS if option.short]
     assert len(names) == len(set(names))
     assert len(shorts) == len(set(shorts))
 
 
-def test_the_help_has_every_option():
+def test_the_help_has_every_option() -> None:
     text = help_text()
     for option in OPTIONS:
         assert f"--{option.name}" in text
     assert max(len(line) for line in text.splitlines()) < 120
 
 
-def test_notes_say_what_has_no_effect():
+def test_notes_say_what_has_no_effect() -> None:
     lines = notes({"threads": "4", "port": "1", "mysql-host": "x", "libsqlite3-table": "t"})
     assert [line.split()[0] for line in lines] == ["--threads", "--mysql-host", "--libsqlite3-table"]
 
 
-def test_a_configuration_file(tmp_path):
+def test_a_configuration_file(tmp_path: Path) -> None:
     path = tmp_path / "gearmand.conf"
     path.write_text("# comment\nport = 4555\nverbose=INFO # more\nkeepalive=1\nround-robin=0\nunknown=1\nrubbish\n")
     assert read_config_file(path) == {"port": "4555", "verbose": "INFO", "keepalive": ""}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -8,20 +9,27 @@ import pytest
 from mainspring.cli.gearmand_queue import read_queue
 from mainspring.errors import StoreForeignError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
 SCHEMA = (
     "CREATE TABLE {} ( unique_key TEXT, function_name TEXT, priority INTEGER, data BLOB, when_to_run INTEGER, "
     "PRIMARY KEY (unique_key, function_name))"
 )
 """As gearmand 1.1.20 makes it."""
 
-ROWS = [
+Row = tuple[str, str, int, bytes, int]
+
+ROWS: list[Row] = [
     ("u1", "wc", 1, b"hello", 0),
     ("u2", "wc", 0, b"high\0", 0),
     ("", "wc", 2, b"", 1893456000),
 ]
 
 
-def queue(path, table="gearman_queue", rows=ROWS):
+def queue(path: Path, table: str = "gearman_queue", rows: Sequence[Row] = ROWS) -> Path:
     connection = sqlite3.connect(path)
     connection.execute(SCHEMA.format(table))
     connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
@@ -30,7 +38,7 @@ def queue(path, table="gearman_queue", rows=ROWS):
     return path
 
 
-def test_rows_become_submits(tmp_path):
+def test_rows_become_submits(tmp_path: Path) -> None:
     path = queue(tmp_path / "q.db")
     before = path.read_bytes()
     first, second, third = read_queue(path)
@@ -44,7 +52,7 @@ def test_rows_become_submits(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["q.db"]
 
 
-def test_a_row_without_a_unique_gets_one_that_a_second_import_has_too(tmp_path):
+def test_a_row_without_a_unique_gets_one_that_a_second_import_has_too(tmp_path: Path) -> None:
     path = queue(tmp_path / "q.db")
     once, again = (list(read_queue(path)) for _ in range(2))
     assert once == again
@@ -52,14 +60,14 @@ def test_a_row_without_a_unique_gets_one_that_a_second_import_has_too(tmp_path):
     assert len(once[2].unique) <= 64
 
 
-def test_another_table(tmp_path):
+def test_another_table(tmp_path: Path) -> None:
     path = queue(tmp_path / "q.db", table="jobs")
     assert len(list(read_queue(path, "jobs"))) == 3
     with pytest.raises(StoreForeignError, match="--table"):
         list(read_queue(path))
 
 
-def test_what_is_no_queue_is_named(tmp_path):
+def test_what_is_no_queue_is_named(tmp_path: Path) -> None:
     rubbish = tmp_path / "rubbish.db"
     rubbish.write_bytes(b"no database" * 100)
     for path in (rubbish, tmp_path / "missing.db", tmp_path):
@@ -67,7 +75,7 @@ def test_what_is_no_queue_is_named(tmp_path):
             list(read_queue(path))
 
 
-def test_a_file_of_an_older_gearmand_has_no_times(tmp_path):
+def test_a_file_of_an_older_gearmand_has_no_times(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "q.db")
     connection.execute("CREATE TABLE gearman_queue (unique_key TEXT, function_name TEXT, priority INTEGER, data BLOB)")
     connection.execute("INSERT INTO gearman_queue VALUES ('u', 'f', 1, NULL)")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from mainspring.cli.main import COMMANDS, JOB_COMMANDS, build_app, main, option_names
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch, tmp_path):
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("STORE", "SERVER", "CONFIG", "GEARMAN", "INSECURE"):
         monkeypatch.delenv(f"MAINSPRING_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def run(capsys, line):
+def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
     code = main(line.split())
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -59,7 +64,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("line", "words"), WRONG)
-def test_wrong_usage_is_one_line_and_exit_code_2(capsys, line, words):
+def test_wrong_usage_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], line: str, words: str) -> None:
     code, out, err = run(capsys, line)
     assert (code, out) == (2, "")
     assert err.startswith("mainspring: ")
@@ -70,7 +75,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(capsys, line, words):
 @pytest.mark.parametrize(
     "line", ["gearmand --nope", "gearmand -p x", "gearmand -q MySQL", "gearmand --config-file=missing"]
 )
-def test_wrong_options_of_gearmand_have_its_exit_code(capsys, line):
+def test_wrong_options_of_gearmand_have_its_exit_code(capsys: pytest.CaptureFixture[str], line: str) -> None:
     code, out, err = run(capsys, line)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("mainspring: gearmand: ")
@@ -80,20 +85,20 @@ def test_wrong_options_of_gearmand_have_its_exit_code(capsys, line):
     "line",
     ["status", "submit f", "submit f --background", "jobs list", "jobs show H:a:1", "jobs watch", "jobs cancel H:a:1"],
 )
-def test_no_server_is_exit_code_3(capsys, free_port, line):
+def test_no_server_is_exit_code_3(capsys: pytest.CaptureFixture[str], free_port: int, line: str) -> None:
     code, out, err = run(capsys, f"{line} --server 127.0.0.1:{free_port}")
     assert (code, out) == (3, "")
     assert "no server could be reached" in err
     assert "mainspring serve" in err
 
 
-def test_check_args_starts_nothing(capsys):
+def test_check_args_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     line = "gearmand --check-args --verbose= --log-file= --pid-file= --port= -u root --listen=localhost --job-retries=1"
     assert run(capsys, f"{line} --round-robin --exceptions -t 4") == (0, "", "")
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS, "gearmand", *(f"jobs {name}" for name in JOB_COMMANDS)])
-def test_help_reads_like_a_manual_page(capsys, command):
+def test_help_reads_like_a_manual_page(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, err = run(capsys, f"{command} --help".strip())
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: mainspring {command}".rstrip())
@@ -101,7 +106,7 @@ def test_help_reads_like_a_manual_page(capsys, command):
     assert run(capsys, f"help {command}".strip())[1] == out or command == "gearmand"
 
 
-def test_help_lists_the_commands_with_their_purpose(capsys):
+def test_help_lists_the_commands_with_their_purpose(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "--help")[1]
     for command, (_, purpose) in COMMANDS.items():
         assert f"  {command}" in out
@@ -109,14 +114,14 @@ def test_help_lists_the_commands_with_their_purpose(capsys):
     assert run(capsys, "")[1] == out
 
 
-def test_version(capsys):
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--version")
     assert code == 0
     assert out.strip()
     assert "1.1.20" in run(capsys, "gearmand -V")[1]
 
 
-def test_every_option_can_be_named_in_the_file():
+def test_every_option_can_be_named_in_the_file() -> None:
     names = option_names(build_app())
     assert {"store", "gearman", "retention"} <= names["serve"]
     assert {"server", "unique"} <= names["submit"]
@@ -125,6 +130,8 @@ def test_every_option_can_be_named_in_the_file():
     assert set(names) == {*COMMANDS, "gearmand"}
 
 
-def test_an_empty_variable_is_no_value(capsys, monkeypatch, free_port):
+def test_an_empty_variable_is_no_value(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
     monkeypatch.setenv("MAINSPRING_TLS_CA", "")
     assert run(capsys, f"status --server 127.0.0.1:{free_port}")[0] == 3

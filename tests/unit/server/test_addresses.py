@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress, UnixAddress, is_local, parse_address, parse_addresses
+
+if TYPE_CHECKING:
+    from mainspring.server.addresses import Address
 
 
 @pytest.mark.parametrize(
@@ -18,24 +23,24 @@ from mainspring.server.addresses import TcpAddress, UnixAddress, is_local, parse
         ("unix:/run/m.sock", UnixAddress("/run/m.sock")),
     ],
 )
-def test_addresses(text, address):
+def test_addresses(text: str, address: Address) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
     "text", ["", ":4730", "host:port", "host:99999", "a:b:c", "[::1", "unix:", "host:-1", "http://x"]
 )
-def test_what_is_no_address_is_refused(text):
+def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
 
 
-def test_a_port_can_be_required():
+def test_a_port_can_be_required() -> None:
     with pytest.raises(SettingsError, match="has no port"):
         parse_address("127.0.0.1", default_port=None)
 
 
-def test_lists():
+def test_lists() -> None:
     assert parse_addresses("127.0.0.1:1, [::1]:2") == (TcpAddress("127.0.0.1", 1), TcpAddress("::1", 2))
     assert parse_addresses("none") == ()
     with pytest.raises(SettingsError):
@@ -56,10 +61,10 @@ def test_lists():
         ("no-such-host.invalid", False),
     ],
 )
-def test_who_can_reach_it(text, local):
+def test_who_can_reach_it(text: str, local: bool) -> None:
     assert is_local(parse_address(text)) is local
 
 
-def test_writing_and_reading_agree():
+def test_writing_and_reading_agree() -> None:
     for text in ("127.0.0.1:4730", "[::1]:4731", "unix:/run/m.sock"):
         assert str(parse_address(text)) == text

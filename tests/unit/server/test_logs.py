@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -11,9 +12,13 @@ from mainspring.errors import SettingsError
 from mainspring.server.logs import reopen_logs, start_logging
 from mainspring.server.settings import LogSettings
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 
 @pytest.fixture(autouse=True)
-def _restored():
+def _restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -22,7 +27,7 @@ def _restored():
     root.setLevel(level)
 
 
-def test_json_lines_carry_what_was_said():
+def test_json_lines_carry_what_was_said() -> None:
     stream = io.StringIO()
     start_logging(LogSettings(format="json"), stream=stream)
     structlog.get_logger().info("started", port=4730)
@@ -33,14 +38,14 @@ def test_json_lines_carry_what_was_said():
     assert entry["timestamp"].endswith("Z")
 
 
-def test_libraries_write_to_the_same_place():
+def test_libraries_write_to_the_same_place() -> None:
     stream = io.StringIO()
     start_logging(LogSettings(format="text"), stream=stream)
     logging.getLogger("asyncio").error("slow %s", "callback")
     assert "slow callback" in stream.getvalue()
 
 
-def test_a_traceback_shows_no_local_variables():
+def test_a_traceback_shows_no_local_variables() -> None:
     for form in ("text", "json"):
         stream = io.StringIO()
         start_logging(LogSettings(format=form), stream=stream)
@@ -53,14 +58,14 @@ def test_a_traceback_shows_no_local_variables():
         assert secret not in stream.getvalue()
 
 
-def test_no_log():
+def test_no_log() -> None:
     stream = io.StringIO()
     start_logging(LogSettings(enabled=False), stream=stream)
     structlog.get_logger().critical("nobody hears")
     assert not stream.getvalue()
 
 
-def test_a_file_that_was_moved_away_is_opened_again(tmp_path):
+def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
     sink = start_logging(LogSettings(format="json", file=path))
     structlog.get_logger().info("one")
@@ -77,6 +82,6 @@ def test_a_file_that_was_moved_away_is_opened_again(tmp_path):
     sink.close()
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot open the log file .*: No such file"):
         start_logging(LogSettings(file=tmp_path / "missing" / "node.log"))

@@ -5,33 +5,37 @@ import resource
 import subprocess
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.errors import SettingsError
 from mainspring.server.process import PidFile, raise_limits, switch_user
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def run_python(code, **more):
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=30, **more
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=30
     )
 
 
-def test_the_pid_file_lives_as_long_as_the_node(tmp_path):
+def test_the_pid_file_lives_as_long_as_the_node(tmp_path: Path) -> None:
     path = tmp_path / "node.pid"
     with PidFile(path):
         assert path.read_text() == f"{os.getpid()}\n"
     assert not path.exists()
 
 
-def test_a_pid_file_that_somebody_removed_is_no_error(tmp_path):
+def test_a_pid_file_that_somebody_removed_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "node.pid"
     with PidFile(path):
         path.unlink()
 
 
-def test_a_pid_file_that_cannot_be_written_is_named(tmp_path):
+def test_a_pid_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(SettingsError, match=r"cannot write the pid file .*: No such file"),
         PidFile(tmp_path / "x" / "y"),
@@ -39,12 +43,12 @@ def test_a_pid_file_that_cannot_be_written_is_named(tmp_path):
         pass
 
 
-def test_unknown_users_are_named():
+def test_unknown_users_are_named() -> None:
     with pytest.raises(SettingsError, match="no user 'nobody-of-this-name'"):
         switch_user("nobody-of-this-name")
 
 
-def test_more_files_than_allowed_is_an_error():
+def test_more_files_than_allowed_is_an_error() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     result = run_python(f"""
         import resource
@@ -61,7 +65,7 @@ def test_more_files_than_allowed_is_an_error():
             raise_limits(hard + 1, core_dumps=False)
 
 
-def test_in_the_background_the_starter_waits_for_the_verdict(tmp_path):
+def test_in_the_background_the_starter_waits_for_the_verdict(tmp_path: Path) -> None:
     code = f"""
         import os, sys
         from mainspring.server.process import Detachment

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,8 +16,11 @@ from mainspring.server.settings import (
     parse_store,
 )
 
+if TYPE_CHECKING:
+    from typing import Any
 
-def listening(*addresses, **more):
+
+def listening(*addresses: str, **more: Any) -> ServerSettings:
     return ServerSettings(listen=ListenSettings(gearman=tuple(parse_address(text) for text in addresses), **more))
 
 
@@ -28,12 +32,12 @@ def listening(*addresses, **more):
         ("sqlite:///a%20b.db", Path("a b.db")),
     ],
 )
-def test_sqlite_stores(url, path):
+def test_sqlite_stores(url: str, path: Path) -> None:
     settings = parse_store(url)
     assert (settings.engine, settings.path, settings.url) == ("sqlite", path, url)
 
 
-def test_an_absolute_store_is_found_from_anywhere(tmp_path, monkeypatch):
+def test_an_absolute_store_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     absolute = parse_store("sqlite:///a%20b.db").absolute()
     assert absolute.path == tmp_path / "a b.db"
@@ -41,7 +45,7 @@ def test_an_absolute_store_is_found_from_anywhere(tmp_path, monkeypatch):
     assert parse_store("memory://").absolute().url == "memory://"
 
 
-def test_memory_store():
+def test_memory_store() -> None:
     assert parse_store("memory://").path is None
 
 
@@ -55,12 +59,12 @@ def test_memory_store():
         ("postgresql://host/db", "sqlite:///FILE"),
     ],
 )
-def test_other_stores_are_refused_with_what_to_write(url, hint):
+def test_other_stores_are_refused_with_what_to_write(url: str, hint: str) -> None:
     with pytest.raises(SettingsError, match=hint):
         parse_store(url)
 
 
-def test_an_address_beyond_loopback_needs_tls_and_certificates():
+def test_an_address_beyond_loopback_needs_tls_and_certificates() -> None:
     listening("127.0.0.1:1", "[::1]:1").check()
     with pytest.raises(SettingsError, match="--insecure"):
         listening("127.0.0.1:1", "0.0.0.0:1").check()
@@ -70,13 +74,13 @@ def test_an_address_beyond_loopback_needs_tls_and_certificates():
     listening("0.0.0.0:1", insecure=True).check()
 
 
-def test_the_rule_holds_for_http_too():
+def test_the_rule_holds_for_http_too() -> None:
     for face in ("http", "gearman_http"):
         with pytest.raises(SettingsError, match=r"10\.0\.0\.5:80"):
             listening("127.0.0.1:1", **{face: TcpAddress("10.0.0.5", 80)}).check()
 
 
-def test_two_faces_need_two_ports():
+def test_two_faces_need_two_ports() -> None:
     address = TcpAddress("127.0.0.1", 8080)
     with pytest.raises(SettingsError, match="another port"):
         listening("127.0.0.1:1", http=address, gearman_http=address).check()
@@ -86,11 +90,11 @@ def test_two_faces_need_two_ports():
     ("host", "name"),
     [("web1.example.org", "web1"), ("_höst", "h-st"), ("", "node"), ("a" * 64, "a" * 32), ("...", "node")],
 )
-def test_node_name_of_a_host(host, name):
+def test_node_name_of_a_host(host: str, name: str) -> None:
     assert default_node_name(host) == name
 
 
-def test_settings_cannot_be_changed():
+def test_settings_cannot_be_changed() -> None:
     settings = ServerSettings()
     with pytest.raises(AttributeError):
         settings.name = "x"  # type: ignore[misc,assignment]

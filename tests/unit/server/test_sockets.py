@@ -9,7 +9,7 @@ from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.sockets import PortError, bind, bound_address
 
 
-def test_port_0_is_any_free_one():
+def test_port_0_is_any_free_one() -> None:
     (opened,) = bind(TcpAddress("127.0.0.1", 0))
     with opened:
         address = bound_address(opened)
@@ -18,29 +18,29 @@ def test_port_0_is_any_free_one():
         socket.create_connection((address.host, address.port)).close()
 
 
-def test_a_port_in_use_is_named():
+def test_a_port_in_use_is_named() -> None:
     (opened,) = bind(TcpAddress("127.0.0.1", 0))
     with opened, pytest.raises(PortError, match=r"cannot listen on 127\.0\.0\.1:\d+: something listens there already"):
         bind(bound_address(opened))
 
 
-def test_addresses_that_are_not_ours():
+def test_addresses_that_are_not_ours() -> None:
     with pytest.raises(PortError, match="no such address"):
         bind(TcpAddress("192.0.2.1", 0))
     with pytest.raises(PortError, match="name is not known"):
         bind(TcpAddress("no-such-host.invalid", 0))
 
 
-def test_all_addresses_of_a_name_get_the_same_port():
+def test_all_addresses_of_a_name_get_the_same_port() -> None:
     opened = bind(TcpAddress("localhost", 0))
     try:
-        assert len({bound_address(one).port for one in opened}) == 1
+        assert len({one.getsockname()[1] for one in opened}) == 1
     finally:
         for one in opened:
             one.close()
 
 
-def test_a_socket_in_the_file_system(tmp_path):
+def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     address = UnixAddress(str(tmp_path / "m.sock"))
     (opened,) = bind(address)
     with opened:

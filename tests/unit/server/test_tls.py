@@ -4,6 +4,7 @@ import shutil
 import socket
 import ssl
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,24 +12,31 @@ from mainspring.errors import SettingsError
 from mainspring.server.settings import TlsSettings
 from mainspring.server.tls import reload_context, server_context
 
-from .certificates import self_signed, signed
+from .certificates import Pair, self_signed, signed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+
+Pki = tuple[Pair, Pair, Pair]
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory):
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     directory = tmp_path_factory.mktemp("pki")
     authority = self_signed(directory, "authority")
     return authority, signed(directory, "server", authority), signed(directory, "client", authority)
 
 
-def handshake(server, client):
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str, str | None]:
     """Return the certificate's subject that the client saw; raises what either side raises."""
     ours, theirs = socket.socketpair()
-    failures = []
+    failures: list[OSError] = []
 
-    def serve():
+    def serve() -> None:
         try:
             with server.wrap_socket(ours, server_side=True) as wrapped:
                 wrapped.sendall(b"x")
@@ -41,7 +49,7 @@ def handshake(server, client):
     try:
         with client.wrap_socket(theirs, server_hostname="localhost") as wrapped:
             wrapped.recv(1)
-            seen = wrapped.getpeercert()
+            seen: Any = wrapped.getpeercert()
             version = wrapped.version()
     finally:
         theirs.close()
@@ -51,20 +59,20 @@ def handshake(server, client):
     return dict(entry[0] for entry in seen["subject"])["commonName"], version
 
 
-def client_context(authority, pair=None):
+def client_context(authority: Pair, pair: Pair | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=authority.certificate)
     if pair is not None:
         context.load_cert_chain(*pair)
     return context
 
 
-def test_tls_without_clients_certificates(pki):
+def test_tls_without_clients_certificates(pki: Pki) -> None:
     authority, server, _ = pki
     name, version = handshake(server_context(TlsSettings(*server)), client_context(authority))
     assert (name, version) == ("server", "TLSv1.3")
 
 
-def test_clients_certificates_are_required_where_there_is_an_authority(pki):
+def test_clients_certificates_are_required_where_there_is_an_authority(pki: Pki) -> None:
     authority, server, client = pki
     context = server_context(TlsSettings(*server, client_ca=authority.certificate))
     assert handshake(context, client_context(authority, client))[0] == "server"
@@ -72,7 +80,7 @@ def test_clients_certificates_are_required_where_there_is_an_authority(pki):
         handshake(context, client_context(authority))
 
 
-def test_old_versions_are_refused(pki):
+def test_old_versions_are_refused(pki: Pki) -> None:
     authority, server, _ = pki
     old = client_context(authority)
     with pytest.warns(DeprecationWarning, match="TLSv1"):
@@ -83,7 +91,7 @@ def test_old_versions_are_refused(pki):
         handshake(server_context(TlsSettings(*server)), old)
 
 
-def test_a_reload_takes_the_new_files_and_keeps_the_old_ones_where_they_are_broken(pki, tmp_path):
+def test_a_reload_takes_the_new_files_and_keeps_the_old_ones_where_they_are_broken(pki: Pki, tmp_path: Path) -> None:
     authority, server, client = pki
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     shutil.copy(server.certificate, certificate)
@@ -99,7 +107,7 @@ def test_a_reload_takes_the_new_files_and_keeps_the_old_ones_where_they_are_brok
     assert handshake(context, client_context(authority))[0] == "client"
 
 
-def test_broken_files_are_named(pki, tmp_path):
+def test_broken_files_are_named(pki: Pki, tmp_path: Path) -> None:
     authority, server, client = pki
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("no certificate")

@@ -2,21 +2,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import TYPE_CHECKING
 
 from mainspring.faces.http.app import Measure, http_app
 from mainspring.faces.http.listener import HttpListener
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class View:
     good = True
 
-    def healthy(self):
+    def healthy(self) -> bool:
         return self.good
 
-    def ready(self):
+    def ready(self) -> bool:
         return self.good
 
-    def metrics(self):
+    def metrics(self) -> list[Measure]:
         jobs = [({"function": 'a"\n', "state": "pending"}, 3), ({"function": "b", "state": "running"}, 1)]
         return [
             Measure("mainspring_jobs", "gauge", "Jobs by state.", jobs),
@@ -25,7 +29,7 @@ class View:
         ]
 
 
-async def get(address, path):
+async def get(address: Any, path: str) -> tuple[int, str, str]:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
@@ -34,8 +38,8 @@ async def get(address, path):
     return int(head.split()[1]), head.lower(), body
 
 
-def visit(view, *paths):
-    async def run():
+def visit(view: View, *paths: str) -> list[tuple[int, str, str]]:
+    async def run() -> list[tuple[int, str, str]]:
         bound = socket.create_server(("127.0.0.1", 0))
         bound.setblocking(False)
         address = bound.getsockname()
@@ -49,7 +53,7 @@ def visit(view, *paths):
     return asyncio.run(run())
 
 
-def test_metrics_are_prometheus_text():
+def test_metrics_are_prometheus_text() -> None:
     ((status, head, body),) = visit(View(), "/metrics")
     assert status == 200
     assert "content-type: text/plain; version=0.0.4" in head
@@ -61,7 +65,7 @@ def test_metrics_are_prometheus_text():
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 
 
-def test_health_and_readiness():
+def test_health_and_readiness() -> None:
     view = View()
     assert [answer[0] for answer in visit(view, "/healthz", "/readyz", "/other")] == [200, 200, 404]
     view.good = False
@@ -71,5 +75,5 @@ def test_health_and_readiness():
     ]
 
 
-def test_two_nodes_in_one_process_do_not_share_figures():
+def test_two_nodes_in_one_process_do_not_share_figures() -> None:
     assert all(visit(View(), "/metrics")[0][0] == 200 for _ in range(2))

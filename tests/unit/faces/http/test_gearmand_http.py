@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.errors import RefusedError
 from mainspring.faces.http.gearmand_http import GearmandHttp, HttpReply
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+    from mainspring.faces.http.gearmand_http import Priority
+
+
+Submission = tuple[bytes, bytes, bytes, str, bool]
+
 
 class Jobs:
-    def __init__(self):
-        self.submitted = []
+    def __init__(self) -> None:
+        self.submitted: list[Submission] = []
         self.waiting = asyncio.Event()
         self.dropped = asyncio.Event()
 
-    async def submit(self, function, unique, payload, priority, *, background):
+    async def submit(
+        self, function: bytes, unique: bytes, payload: bytes, priority: Priority, *, background: bool
+    ) -> HttpReply:
         self.submitted.append((function, unique, payload, priority, background))
         if len(unique) > 64:
             raise RefusedError("ARGUMENT_TOO_LARGE", "too long")
@@ -32,10 +44,11 @@ class Jobs:
             await asyncio.Event().wait()
         finally:
             self.dropped.set()
+        raise AssertionError
 
 
 @contextlib.asynccontextmanager
-async def listening(jobs, **limits):
+async def listening(jobs: Jobs, **limits: Any) -> AsyncIterator[tuple[str, int]]:
     face = GearmandHttp(jobs, banner="1.1.20", **{"max_payload": 1000, "read_timeout": 5.0, **limits})
     server = await asyncio.start_server(face.serve_connection, "127.0.0.1", 0)
     try:
@@ -46,10 +59,10 @@ async def listening(jobs, **limits):
         await server.wait_closed()
 
 
-def exchange(request, **limits):
+def exchange(request: bytes, **limits: Any) -> tuple[bytes, list[Submission]]:
     """Return what the server answers to a request, and what was submitted."""
 
-    async def run():
+    async def run() -> tuple[bytes, list[Submission]]:
         jobs = Jobs()
         async with listening(jobs, **limits) as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -62,7 +75,7 @@ def exchange(request, **limits):
     return asyncio.run(run())
 
 
-def answered(handle, command, data=b""):
+def answered(handle: str, command: str, data: bytes = b"") -> bytes:
     head = f"HTTP/1.0 200 OK\r\nX-Gearman-Job-Handle: {handle}\r\nX-Gearman-Command: {command}\r\n"
     return f"{head}Content-Length: {len(data)}\r\nServer: Gearman/1.1.20\r\n\r\n".encode() + data
 
@@ -84,11 +97,11 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("request_", "answer"), RECORDED)
-def test_answers(request_, answer):
+def test_answers(request_: bytes, answer: bytes) -> None:
     assert exchange(request_)[0] == answer
 
 
-def test_headers_say_how_to_submit():
+def test_headers_say_how_to_submit() -> None:
     request = b"POST /a/b?c=d HTTP/1.1\r\nX-Gearman-Background: true\r\nX-Gearman-Unique: u1\r\n"
     _, submitted = exchange(request + b"X-Gearman-Priority: HIGH\r\nContent-Length: 2\r\n\r\n\0x")
     assert submitted == [(b"a/b?c=d", b"u1", b"\0x", "high", True)]
@@ -107,18 +120,18 @@ def test_headers_say_how_to_submit():
         (b"x" * 70000, b"431"),
     ],
 )
-def test_bad_requests_are_answered_with_what_is_wrong(request_, status):
+def test_bad_requests_are_answered_with_what_is_wrong(request_: bytes, status: bytes) -> None:
     answer, submitted = exchange(request_)
     assert answer.split(b" ")[1] == status
     assert not submitted
 
 
-def test_a_silent_client_is_hung_up_on():
+def test_a_silent_client_is_hung_up_on() -> None:
     assert exchange(b"POST /rev HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", read_timeout=0.05) == (b"", [])
 
 
-def test_a_client_that_leaves_drops_its_job():
-    async def run():
+def test_a_client_that_leaves_drops_its_job() -> None:
+    async def run() -> None:
         jobs = Jobs()
         async with listening(jobs) as address:
             _, writer = await asyncio.open_connection(*address)
@@ -131,8 +144,8 @@ def test_a_client_that_leaves_drops_its_job():
     asyncio.run(run())
 
 
-def test_a_stop_ends_waiting_connections():
-    async def run():
+def test_a_stop_ends_waiting_connections() -> None:
+    async def run() -> None:
         jobs = Jobs()
         async with listening(jobs) as address:
             reader, writer = await asyncio.open_connection(*address)
