@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
 from copy import copy
-from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 def list_jobs(tables: Tables, operation: ListJobs) -> list[Job]:
     """List jobs, newest first."""
     which = operation.filter
+    before, state, function, unique = which.before, which.state, which.function, which.unique
     matching = (
-        copy(tables.jobs[job_id])
-        for job_id in sorted(tables.jobs, reverse=True)
-        if (which.before is None or job_id < which.before)
-        and (which.state is None or tables.jobs[job_id].state == which.state)
-        and (which.function is None or tables.jobs[job_id].function == which.function)
-        and (which.unique is None or tables.jobs[job_id].unique == which.unique)
+        job_id
+        for job_id, job in tables.jobs.items()
+        if (before is None or job_id < before)
+        and (state is None or job.state == state)
+        and (function is None or job.function == function)
+        and (unique is None or job.unique == unique)
     )
-    return list(islice(matching, which.limit))
+    return [copy(tables.jobs[job_id]) for job_id in heapq.nlargest(which.limit, matching)]

@@ -32,12 +32,6 @@ THREAD_ROWS = 64
 """Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
 to a thread and back takes as long as the disk."""
 
-_HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]] = {
-    **jobs.HANDLERS,
-    ListJobs: queries.list_jobs,
-}
-_ORDER = (*PHASES, ListJobs)
-
 
 class SqliteEngine:
     """A store in one file, for one node at a time."""
@@ -60,10 +54,12 @@ class SqliteEngine:
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
         self._connection: apsw.Connection | None = None
-        self._work: queue.SimpleQueue[tuple[Sequence[Any], Committed] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._broken: StoreBrokenError | None = None
         """Why nothing is committed any more."""
+        self._lists: Sequence[tuple[int, Any]] = ()
+        """The lists that the group under way asks for, each with its place in the group."""
 
     # ---- opening ----
 
@@ -105,12 +101,12 @@ class SqliteEngine:
         """Run a group's statements here and now, and wait for the disk in the engine's thread, unless the group is tiny.
 
         A statement is over sooner than another thread can have the interpreter, row by row, beside a busy loop; the wait for
-        the disk needs no interpreter at all.
+        the disk needs no interpreter at all. Lists are left to the thread too: they may have to pass over every job there is.
         """
         outcomes = self._try(lambda: self._execute(group))
         if isinstance(outcomes, StoreError):
             committed(outcomes)
-        elif sum(operation.rows for operation in group) > self._thread_rows:
+        elif self._lists or sum(operation.rows for operation in group) > self._thread_rows:
             self._work.put((outcomes, committed))
         else:
             committed(self._try(lambda: self._end(outcomes)))
@@ -121,17 +117,20 @@ class SqliteEngine:
             ended = self._try(lambda outcomes=outcomes: self._end(outcomes))  # type: ignore[misc]
             self._deliver(lambda then=committed, what=ended: then(what))  # type: ignore[misc]
 
-    def _execute(self, group: Sequence[Operation]) -> Sequence[Any]:
+    def _execute(self, group: Sequence[Operation]) -> list[Any]:
+        self._lists = ()
         self._tx.cursor.execute("BEGIN IMMEDIATE")
         outcomes = self._handle(group)
         self._tx.write_counts()
         return outcomes
 
-    def _end(self, outcomes: Sequence[Any]) -> Sequence[Any]:
+    def _end(self, outcomes: list[Any]) -> list[Any]:
+        for index, operation in self._lists:
+            outcomes[index] = queries.list_jobs(self._tx, operation)
         self._tx.cursor.execute("COMMIT")
         return outcomes
 
-    def _try(self, step: Callable[[], Sequence[Any]]) -> Sequence[Any] | StoreError:
+    def _try(self, step: Callable[[], list[Any]]) -> list[Any] | StoreError:
         """Take a step of a transaction; where it fails, nothing of the transaction has happened."""
         if self._broken is not None:
             return self._broken
@@ -153,18 +152,19 @@ class SqliteEngine:
             failure.__cause__ = error
             return failure
 
-    def _handle(self, group: Sequence[Operation]) -> Sequence[Any]:
-        if len(group) == 1:
-            return _HANDLERS[type(group[0])](self._tx, group)
+    def _handle(self, group: Sequence[Operation]) -> list[Any]:
+        if len(group) == 1 and type(group[0]) is not ListJobs:
+            return jobs.HANDLERS[type(group[0])](self._tx, group)
         kinds: dict[type[Operation], list[int]] = {}
         for index, operation in enumerate(group):
             kinds.setdefault(type(operation), []).append(index)
         outcomes: list[Any] = [None] * len(group)
-        for kind in _ORDER:
+        self._lists = [(index, group[index]) for index in kinds.get(ListJobs, ())]
+        for kind in PHASES:
             indexes = kinds.get(kind)
             if indexes:
                 for index, outcome in zip(
-                    indexes, _HANDLERS[kind](self._tx, [group[index] for index in indexes]), strict=True
+                    indexes, jobs.HANDLERS[kind](self._tx, [group[index] for index in indexes]), strict=True
                 ):
                     outcomes[index] = outcome
         return outcomes

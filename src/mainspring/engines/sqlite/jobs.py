@@ -315,7 +315,7 @@ def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[b
     return [counts for _ in operations]
 
 
-HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]] = {
+HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]]] = {
     ops.Recover: recover,
     ops.Settle: settle,
     ops.Assign: assign,

@@ -10,19 +10,13 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.queries.jobs import ListJobs
 
 
-def list_jobs(tx: Transaction, operations: Sequence[ListJobs]) -> list[list[Job]]:
-    """List jobs, newest first."""
-    return [_list(tx, operation) for operation in operations]
-
-
-def _list(tx: Transaction, operation: ListJobs) -> list[Job]:
+def list_jobs(tx: Transaction, operation: ListJobs) -> list[Job]:
+    """List jobs, newest first. Where no index helps, this passes over the jobs, from the newest on, until enough match."""
     which = operation.filter
     function = None
     if which.function is not None:
