@@ -90,10 +90,11 @@ def _submits(sqlite: Contestant, memory: Contestant) -> list[Cell]:
 
 def _end_to_end(sqlite: Contestant) -> list[Cell]:
     flow = {"window": 16, "workers": 16}
+    wide = rate("e2e", 150_000, 10_000, workers=16, **WIDE)
     return [
         Cell(
             key="e2e-durable-unique",
-            measure="durable end to end, 16 workers, uniques",
+            measure="durable end to end, 16 workers, window 16, uniques",
             required="20 x gearmand SQLite",
             unit="jobs/s",
             sides=(
@@ -105,13 +106,22 @@ def _end_to_end(sqlite: Contestant) -> list[Cell]:
         ),
         Cell(
             key="e2e-durable",
-            measure="durable end to end, 16 workers, no uniques",
+            measure="durable end to end, 16 workers, window 16, no uniques",
             required="0.3 x gearmand -t 0 in memory",
             unit="jobs/s",
             sides=(
                 Side("mainspring sqlite", sqlite, rate("e2e", 100_000, 10_000, **flow)),
                 Side("gearmand -t 0", GEARMAND_MEMORY, rate("e2e", 200_000, 20_000, **flow)),
             ),
+            ratio_to=1,
+            at_least=0.3,
+        ),
+        Cell(
+            key="e2e-durable-wide",
+            measure="durable end to end, 16 workers, window 256, 8 connections, no uniques",
+            required="0.3 x gearmand -t 0 in memory",
+            unit="jobs/s",
+            sides=(Side("mainspring sqlite", sqlite, wide), Side("gearmand -t 0", GEARMAND_MEMORY, wide)),
             ratio_to=1,
             at_least=0.3,
         ),
