@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import pty
 import signal
 import socket
 import sqlite3
@@ -13,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.server.certificates import self_signed, signed
 
 from .processes import Node, answers, command, environment, eventually, lives, mainspring, node
 
@@ -286,6 +289,58 @@ def test_worker_processes_elsewhere(server: Node, call: Call, app: Path, tmp_pat
         finally:
             workers.terminate()
         assert workers.wait(30) == 0
+
+
+def test_tls_with_clients_certificates(tmp_path: Path, app: Path, require: Callable[[str], str]) -> None:
+    require("openssl")
+    authority = self_signed(tmp_path, "authority")
+    signed(tmp_path, "server", authority)
+    client = signed(tmp_path, "client", authority)
+    options = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "authority.pem")
+    with node("run", str(app), "--gearman", "0.0.0.0:0", "--store", "memory://", *options, cwd=tmp_path) as running:
+        server = ("--server", f"localhost:{running.port}", "--tls-ca", "authority.pem")
+        certificate = ("--tls-cert", client.certificate.name, "--tls-key", client.key.name)
+        done = mainspring("submit", "both", *server, *certificate, "--timeout", "30s", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, b"3")
+        running.signal(signal.SIGHUP)
+        assert mainspring("status", *server, *certificate, cwd=tmp_path).returncode == 0
+        for stranger in (server, server[:2]):
+            refused = mainspring("status", *stranger, cwd=tmp_path)
+            assert (refused.returncode, refused.stderr.count(b"\n")) == (3, 1)
+        assert running.stop() == 0
+
+
+# What a terminal shows.
+
+
+def test_a_terminal_gets_tables_and_progress(run: Call, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    late = _on_a_terminal(run, "submit", "wait_for", json.dumps([str(gate)]), "--timeout", "300ms")
+    assert "waiting for H:" in late
+    assert "has not ended within 300ms" in late
+    table = _on_a_terminal(run, "jobs", "list")
+    assert "HANDLE" in table
+    assert "\t" not in table
+    gate.touch()
+
+
+def _on_a_terminal(call: Call, *arguments: str) -> str:
+    """Run a command on a terminal of its own; return what it shows."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command(*arguments, "--server", call.node.address),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm", COLUMNS="200"),
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        with os.fdopen(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # the end of it is an error
+            while chunk := terminal.read(4096):
+                seen += chunk
+        process.wait(60)
+    return seen.decode()
 
 
 # What can be wrong.
