@@ -99,6 +99,15 @@ class App:
         """Return the servers' addresses.  Raises SettingsError."""
         return servers_or_default(self._server)
 
+    def connect_to(self, server: str | None) -> str | None:
+        """Talk to other servers from now on, named as in ``App(server)``; return what named them before.
+
+        For tests, and for programs that learn their server late.
+        """
+        before, self._server = self._server, server
+        self.connections.forget()
+        return before
+
     @overload
     def task(  # type: ignore[overload-overlap] # the first that fits is meant
         self, call: Callable[P, Coroutine[Any, Any, R]], /

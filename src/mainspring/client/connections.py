@@ -43,6 +43,13 @@ class Connections:
             client = self._of_loops[loop] = AsyncClient(self._servers(), tls=self._tls)
         return client
 
+    def forget(self) -> None:
+        """End the blocking client's connection, and make new clients from now on; loops' clients end with their loops."""
+        with self._lock:
+            self.close()
+            self._blocking = None
+            self._of_loops.clear()
+
     def close(self) -> None:
         """End the blocking client's connection."""
         if self._blocking is not None:

@@ -1,0 +1,208 @@
+"""An App's tasks in memory, with a clock that the test moves.
+
+::
+
+    def test_it_is_retried() -> None:
+        with in_memory(app) as fleet:
+            job = flaky.submit()
+            fleet.advance(timedelta(minutes=5))
+            assert job.result(timeout=5) == "third time lucky"
+
+What runs is the real thing: a node with a store in memory, and a worker, in a thread of the test's process. Only time is
+not: delays, backoffs, timeouts and times to expire pass when the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.faces.gearman.peer import Peer
+from mainspring.ids import node_id
+from mainspring.server.node import Node
+from mainspring.server.settings import ServerSettings, parse_store
+from mainspring.testing.clock import ManualClock
+from mainspring.worker.link import connector
+from mainspring.worker.registry import Registry
+from mainspring.worker.runtime import Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from mainspring.app import App
+
+PATIENCE: Final = 10.0
+"""Seconds of real time for what should happen at once."""
+
+LATE: Final = 0.001
+"""By how many seconds a moment is passed: clocks are floats, and what is due at a moment must be due."""
+
+
+class InMemory:
+    """A node and a worker of an App's tasks, as ``in_memory`` runs them.  Its methods are called by the test."""
+
+    def __init__(self, app: App, socket: Path, concurrency: int) -> None:
+        self.clock = ManualClock()
+        self._app = app
+        self._socket = socket
+        self._concurrency = concurrency
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="mainspring-in-memory", daemon=True)
+
+    @property
+    def now(self) -> datetime:
+        """The time of the tasks' world, in UTC."""
+        return datetime.fromtimestamp(self.clock.wall(), UTC)
+
+    def settle(self) -> None:
+        """Wait until all jobs that are due have run, and nothing runs any more.
+
+        Raises TimeoutError where that takes longer than ten seconds, because a task waits for something.
+        """
+        self._do(self._quiet)
+
+    def advance(self, span: timedelta | float, *, settle: bool = True) -> None:
+        """Let time pass, a timedelta or seconds: from one moment at which something is due to the next.
+
+        At each, what is due runs to its end first, so that a job's second attempt is due when it would be. With
+        ``settle=False`` time passes while tasks run: that is how one runs into its timeout.
+
+        Raises TimeoutError as ``settle`` does.
+        """
+        seconds = span.total_seconds() if isinstance(span, timedelta) else span
+        self._do(lambda: self._advance(seconds, settle=settle))
+
+    def _do(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
+
+    # The thread.
+
+    def start(self) -> None:
+        """Start the node and the worker; ``in_memory`` does."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def stop(self) -> None:
+        """Stop the worker and the node; jobs that still run are handed back."""
+
+        def stop_at_once() -> None:
+            self._worker.stop()
+            self._worker.stop()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has failed
+            self._loop.call_soon_threadsafe(stop_at_once)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised where the test sees it
+            self._failure = error
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        settings = ServerSettings(name=node_id("test"), store=parse_store("memory://"))
+        self._node = node = Node(settings, MemoryEngine(), self.clock)
+        await node.open()
+        try:
+            server = await self._loop.create_unix_server(lambda: Peer(node.face), str(self._socket))
+            address = self._app.servers()[0]
+            self._worker = worker = Worker(
+                _in_threads(self._app.registry),
+                {str(address): connector(address)},
+                WorkerSettings(concurrency=self._concurrency, name="test"),
+            )
+            working = asyncio.create_task(worker.run())
+            if await self._until(lambda: worker.links[0].session.agreed or working.done()):
+                self._ready.set()
+            try:
+                await working
+            finally:
+                server.close()
+        finally:
+            node.close()
+
+    # Time.
+
+    async def _advance(self, seconds: float, *, settle: bool) -> None:
+        target = self.clock.monotonic() + seconds
+        while True:
+            if settle:
+                await self._quiet()
+            now = self.clock.monotonic()
+            due = self._node.service.timers.next()
+            moment = target if due is None else min(max(due, now) + LATE, target)
+            self.clock.advance(max(moment - now, 0))
+            self._node.service.tick()
+            if moment >= target:
+                break
+            await asyncio.sleep(0)
+        if settle:
+            await self._quiet()
+
+    async def _quiet(self) -> None:
+        if not await self._until(self._is_quiet):
+            running = sorted({delivery.function.name for link in self._worker.links for delivery in link.held.values()})
+            what = f"these tasks still run: {', '.join(running)}" if running else "jobs that are due do not start"
+            raise TimeoutError(f"after {PATIENCE:g} seconds {what} (advance(…, settle=False) lets time pass meanwhile)")
+
+    def _is_quiet(self) -> bool:
+        node, worker = self._node, self._worker
+        if not node.commits.idle or node.running():
+            return False
+        if any(link.held or link.session.unsettled for link in worker.links):
+            return False
+        names = {function.name.encode() for function in self._app.registry}
+        return not any(queue.waiting() for queue in node.service.dispatch.queues.values() if queue.name in names)
+
+    async def _until(self, done: Callable[[], bool]) -> bool:
+        """Look again and again, in real time: what is waited for lies in several parts, and none tells of all."""
+        deadline = self._loop.time() + PATIENCE
+        while not done():
+            if self._loop.time() > deadline:
+                return False
+            await asyncio.sleep(LATE)
+        return True
+
+
+def _in_threads(registry: Registry) -> Registry:
+    """Return the same functions with those for processes in threads: a process could not import the test."""
+    copy = Registry()
+    for function in registry:
+        copy.add(replace(function, executor="thread") if function.executor == "process" else function)
+    return copy
+
+
+@contextlib.contextmanager
+def in_memory(app: App, *, concurrency: int = 4) -> Iterator[InMemory]:
+    """Run an App's tasks in memory, and have its submits go there, until the block ends.
+
+    Tasks with ``executor="process"`` run in threads here. No port of the network is opened.
+    """
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
+        socket = Path(directory) / "s"
+        before = app.connect_to(f"unix:{socket}")
+        try:
+            fleet = InMemory(app, socket, concurrency)
+            fleet.start()
+            try:
+                yield fleet
+            finally:
+                fleet.stop()
+        finally:
+            app.connect_to(before)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mainspring import App, JobCancelled, JobExpired, JobFailed, Retry, Snooze, current_job
+from mainspring.testing import in_memory
+
+app = App("127.0.0.1:1")
+begun, go = threading.Event(), threading.Event()
+
+
+@app.task
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@app.task(retry=Retry(max_attempts=4, initial=10, factor=2, jitter=0))
+async def flaky(good: int) -> int:
+    if current_job().attempt < good:
+        raise ConnectionError("not yet")
+    return current_job().attempt
+
+
+@app.task(executor="process")
+def square(x: int) -> int:
+    return x * x
+
+
+@app.task
+def nested(x: int) -> int:
+    return add.submit(x).result(5)
+
+
+@app.task(timeout=30)
+async def endless() -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+
+@app.task
+def sleepy() -> float:
+    if not begun.is_set():
+        begun.set()
+        raise Snooze(100)
+    return time.monotonic()
+
+
+@pytest.fixture(autouse=True)
+def _events() -> None:
+    begun.clear()
+    go.clear()
+
+
+def test_tasks_run() -> None:
+    with in_memory(app) as fleet:
+        jobs = [add.submit(1, b=2), square.submit(3), nested.submit(4)]
+        fleet.settle()
+        assert [job.state for job in jobs] == ["succeeded"] * 3
+        assert [job.result(5) for job in jobs] == [3, 9, 5]
+        assert list(app.results(add.submit_many(range(100)))) == list(range(1, 101))
+
+
+def test_time_passes_when_the_test_says_so() -> None:
+    with in_memory(app) as fleet:
+        begin = fleet.now
+        later = add.options(delay=timedelta(days=3)).submit(1)
+        fixed = add.options(run_at=begin + timedelta(days=2)).submit(2)
+        fleet.advance(timedelta(days=2, seconds=-1))
+        assert [fixed.state, later.state] == ["scheduled", "scheduled"]
+        fleet.advance(1)
+        assert [fixed.state, later.state] == ["succeeded", "scheduled"]
+        fleet.advance(timedelta(days=1))
+        assert later.result(5) == 2
+        assert fleet.now - begin >= timedelta(days=3)
+
+
+def test_all_backoffs_fit_into_one_advance() -> None:
+    with in_memory(app) as fleet:
+        job = flaky.submit(4)
+        fleet.advance(69)
+        assert job.state == "scheduled"
+        fleet.advance(2)
+        assert job.result(5) == 4
+        hopeless = flaky.submit(9)
+        fleet.advance(timedelta(hours=1))
+        with pytest.raises(JobFailed, match="attempt 4"):
+            hopeless.result(5)
+
+
+def test_timeouts_snoozes_expiry_and_cancel() -> None:
+    with in_memory(app) as fleet:
+        stuck = endless.submit()
+        assert begun.wait(5)
+        fleet.advance(31, settle=False)
+        with pytest.raises(JobFailed):
+            stuck.result(5)
+        begun.clear()
+        snoozed = sleepy.submit()
+        fleet.advance(99)
+        assert snoozed.state == "scheduled"
+        fleet.advance(2)
+        assert snoozed.state == "succeeded"
+        expired = app.function("nobody").options(expires=5).submit(b"")
+        cancelled = add.options(delay=5).submit(1)
+        assert cancelled.cancel() == "cancelled"
+        fleet.advance(6)
+        with pytest.raises(JobExpired):
+            expired.result(5)
+        with pytest.raises(JobCancelled):
+            cancelled.result(5)
+
+
+def test_a_task_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.testing.app.PATIENCE", 0.1)
+    with in_memory(app) as fleet:
+        endless.submit()
+        with pytest.raises(TimeoutError, match="endless"):
+            fleet.settle()
+
+
+def test_the_twins_for_asyncio() -> None:
+    async def main() -> Any:
+        job = await add.asubmit(1)
+        result = await job.aresult(5)
+        await app.aclose()
+        return result
+
+    with in_memory(app):
+        assert asyncio.run(main()) == 2
+
+
+def test_afterwards_the_app_is_as_before() -> None:
+    with in_memory(app):
+        pass
+    assert [str(address) for address in app.servers()] == ["127.0.0.1:1"]
+    with in_memory(app):
+        assert add.submit(1).result(5) == 2
