@@ -18,6 +18,7 @@ from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 
@@ -80,8 +81,9 @@ class Peer(asyncio.Protocol):
 class ExtensionServer:
     """Use as a context manager; ``address`` is where it listens."""
 
-    def __init__(self, *, plain: bool = False, port: int = 0) -> None:
+    def __init__(self, *, plain: bool = False, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.plain = plain
+        self._tls = tls
         self.mute = False
         self.swallow: set[int] = set()
         """Types of packets that are not answered."""
@@ -125,7 +127,7 @@ class ExtensionServer:
         return self.call(act())
 
     async def _listen(self) -> Address:
-        self._server = await self._loop.create_server(lambda: Peer(self), "127.0.0.1", self._port)
+        self._server = await self._loop.create_server(lambda: Peer(self), "127.0.0.1", self._port, ssl=self._tls)
         return Address("127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
