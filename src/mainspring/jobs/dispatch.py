@@ -18,6 +18,8 @@ Effect = tuple[Worker, "Held | None"]
 """Hand the job to the worker; without a job, wake it."""
 
 _NO_ABILITY = Ability()
+DROPPED = 1000
+"""So many jobs that were taken out may stay in a queue until somebody meets them."""
 
 
 class Dispatch:
@@ -32,6 +34,8 @@ class Dispatch:
         self.workers: dict[Worker, None] = {}
         self.limited = False
         """Whether any function has a ``maxqueue``."""
+        self.paused = False
+        """No job is handed out any more: the node is about to end."""
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
@@ -50,7 +54,7 @@ class Dispatch:
         self.workers[worker] = None
         worker.abilities[queue] = ability
         queue.workers[worker] = queue.workers.get(worker, 0) + 1
-        if worker.streams:
+        if worker.credit > 0:
             queue.takers[worker] = None
         if worker.asleep:
             queue.sleepers[worker] = None
@@ -72,13 +76,18 @@ class Dispatch:
             self.unregister(worker, queue)
         self.workers.pop(worker, None)
 
-    def stream(self, worker: Worker, credit: int) -> None:
-        """A worker takes so many more jobs as they come."""
-        worker.credit += credit
-        if not worker.streams:
-            worker.streams = True
-            for queue in worker.abilities:
-                queue.takers[worker] = None
+    @staticmethod
+    def offer(worker: Worker) -> None:
+        """A worker takes jobs as they come, while it has credit."""
+        for queue in worker.abilities:
+            queue.takers[worker] = None
+
+    @staticmethod
+    def withdraw(worker: Worker) -> None:
+        """A worker takes no more jobs as they come."""
+        worker.credit = 0
+        for queue in worker.abilities:
+            queue.takers.pop(worker, None)
 
     def sleep(self, worker: Worker) -> bool:
         """A worker goes to sleep; True where there is work for it, so that it must be woken at once."""
@@ -89,7 +98,7 @@ class Dispatch:
         for queue in worker.abilities:
             queue.sleepers[worker] = None
             work = work or queue.size > queue.woken
-        return work
+        return work and not self.paused
 
     def rouse(self, worker: Worker) -> None:
         """A worker is no longer asleep: it was woken, or does something of its own accord."""
@@ -124,7 +133,16 @@ class Dispatch:
         """Take a job out that may wait in its queue."""
         if held.queued:
             held.queued = False
-            held.queue.size -= 1
+            queue = held.queue
+            queue.size -= 1
+            queue.dropped += 1
+            if queue.dropped > DROPPED and queue.dropped > queue.size:
+                # Where nobody asks for jobs, nobody passes over them: clients that come and leave must not fill the memory.
+                queue.dropped = 0
+                for ready in queue.ready:
+                    waiting = [other for other in ready if other.queued]
+                    ready.clear()
+                    ready.extend(waiting)
 
     @staticmethod
     def pop(queue: FunctionQueue) -> Held | None:
@@ -154,6 +172,8 @@ class Dispatch:
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a worker the next job of its functions."""
+        if self.paused:
+            return None
         queues = list(worker.abilities)
         if len(queues) == 1:
             return self.pop(queues[0])
@@ -174,14 +194,20 @@ class Dispatch:
 
     def match(self, queue: FunctionQueue) -> Iterator[Effect]:
         """Hand a function's jobs to workers that take them as they come, and wake sleepers for the rest."""
-        while queue.size and queue.takers:
-            worker = self._taker(queue)
-            if worker is None:
-                break
+        if self.paused:
+            return
+        takers = queue.takers
+        while queue.size and takers:
             held = self.pop(queue)
             if held is None:
                 break
+            worker = next(iter(takers))
             worker.credit -= 1
+            if worker.credit > 0:  # they take turns
+                del takers[worker]
+                takers[worker] = None
+            else:
+                self.withdraw(worker)
             yield worker, held
         while queue.size * self._wakeup > queue.woken and queue.sleepers:
             worker = next(iter(queue.sleepers))
@@ -189,13 +215,3 @@ class Dispatch:
             worker.woken_for = queue
             queue.woken += 1
             yield worker, None
-
-    @staticmethod
-    def _taker(queue: FunctionQueue) -> Worker | None:
-        """Return a worker with credit; they take turns."""
-        for worker in queue.takers:
-            if worker.credit > 0:
-                del queue.takers[worker]
-                queue.takers[worker] = None
-                return worker
-        return None

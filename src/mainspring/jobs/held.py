@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.jobs.model import Job, Retry
+    from mainspring.jobs.timers import Timer
 
 
 class Held:
     """A job in memory: a stored one under this node's lease, or a foreground one that is nowhere else."""
 
     __slots__ = (
+        "ability",
         "adopting",
         "beat",
         "cancelled",
@@ -29,6 +31,7 @@ class Held:
         "started_us",
         "stored",
         "then",
+        "timers",
         "worker",
     )
 
@@ -42,6 +45,10 @@ class Held:
         self.then: list[Callable[[], None]] | None = None
         """What waits until the row is stored."""
         self.worker: Worker | None = None
+        self.ability: Ability | None = None
+        """What the worker that has it, or had it last, said about the function when it got the job."""
+        self.timers: list[Timer] | None = None
+        """What limits it: how long it may wait, or how long its worker may take."""
         self.lease = b""
         self.started_us = 0
         self.beat = 0.0
@@ -108,11 +115,12 @@ class Worker:
         """In the order of registration."""
         self.asleep = False
         self.woken_for: FunctionQueue | None = None
-        self.grabbing = False
-        """It has asked for a job and waits until the store has been looked at."""
+        self.grabbing = 0
+        """How often it has asked for a job and waits until the store has been looked at."""
         self.streams = False
-        """It takes jobs as they come, up to ``credit`` (the protocol extension)."""
+        """It takes jobs as they come (the protocol extension)."""
         self.credit = 0
+        """How many jobs it takes as they come. While there are any, it is among the takers of its functions."""
         self.turn = 0
         self.running: dict[bytes, Held] = {}
         """By handle."""
@@ -128,6 +136,7 @@ class FunctionQueue:
     __slots__ = (
         "backlog",
         "claiming",
+        "dropped",
         "ended",
         "foreground",
         "inflight",
@@ -152,12 +161,14 @@ class FunctionQueue:
         """Jobs to hand out, by priority."""
         self.size = 0
         """How many of them, without the dropped ones."""
+        self.dropped = 0
+        """Jobs that were taken out since their places were last cleared, or more than those that are still met."""
         self.running = 0
         self.workers: dict[Worker, int] = {}
         """Who has registered, and how often."""
         self.sleepers: dict[Worker, None] = {}
         self.takers: dict[Worker, None] = {}
-        """Workers that take jobs as they come, or wait for an answer."""
+        """Workers with credit, whose turn it is first: they take jobs as they come, or wait for an answer."""
         self.woken = 0
         """Workers that were woken for this function and have not asked yet."""
         self.backlog = [0, 0, 0]
@@ -181,7 +192,7 @@ class FunctionQueue:
 
     def is_full(self, priority: int) -> bool:
         """Say whether ``maxqueue`` forbids one more job of a priority."""
-        return bool(self.maximum and self.maximum[priority] and self.waiting() >= self.maximum[priority])
+        return bool(self.maximum and self.maximum[priority] and self.total() >= self.maximum[priority])
 
     def total(self) -> int:
         """Return how many jobs have not ended."""

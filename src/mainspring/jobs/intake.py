@@ -147,7 +147,7 @@ class Intake:
             key = (job.function, job.unique)
             known = window.foreground.get(key)
             if known is not None:
-                self._listeners.add(known.job.id, listener)
+                self._listeners.add(known.job.id, listener, again=True)
                 accepted(known.job.id)
                 return
             if key in self._resolving:
@@ -183,7 +183,7 @@ class Intake:
             if other is None:
                 self._hold_foreground(job, self._window.dispatch.queue(job.function), listener, accepted)
             else:
-                self._listeners.add(other.id, listener)
+                self._listeners.add(other.id, listener, again=True)
                 accepted(other.id)
             for waiting in self._resolving.pop(key):
                 waiting()
@@ -194,6 +194,35 @@ class Intake:
                 waiting()
 
         self._window.commits.put(FindUnique([key], found, failed))
+
+    def join(
+        self,
+        function: bytes,
+        unique: bytes,
+        listener: Listener | None,
+        accepted: Callable[[int], None],
+        refused: Refused,
+    ) -> None:
+        """Join a live job where there is one, and be refused where a new one would be needed: the queue is full.
+
+        Without a listener the request is a background one, and joins stored jobs only.
+        """
+        held = self._window.foreground.get((function, unique))
+        if held is not None and listener is not None:
+            self._listeners.add(held.job.id, listener, again=True)
+            accepted(held.job.id)
+            return
+
+        def found(outcome: list[Found | None]) -> None:
+            other = outcome[0]
+            if other is None:
+                refused(RefusedError("QUEUE_ERROR", "Job queue is full"))
+                return
+            if listener is not None:
+                self._listeners.add(other.id, listener, again=True)
+            accepted(other.id)
+
+        self._window.commits.put(FindUnique([(function, unique)], found, refused))
 
     # ---- background submits that join foreground jobs ----
 

@@ -31,12 +31,12 @@ class Listeners:
         self._by_job: dict[int, list[Listener]] = {}
         self._by_listener: dict[Listener, set[int]] = {}
 
-    def add(self, job_id: int, listener: Listener) -> None:
-        """A listener waits for a job; once is enough."""
+    def add(self, job_id: int, listener: Listener, *, again: bool = False) -> None:
+        """A listener waits for a job. It is told once, or, where it waits ``again``, once for each time it said so."""
         listeners = self._by_job.get(job_id)
         if listeners is None:
             self._by_job[job_id] = [listener]
-        elif listener not in listeners:
+        elif again or listener not in listeners:
             listeners.append(listener)
         jobs = self._by_listener.get(listener)
         if jobs is None:
@@ -62,19 +62,21 @@ class Listeners:
         if listeners is None:
             return []
         for listener in listeners:
-            jobs = self._by_listener[listener]
-            jobs.discard(job_id)
-            if not jobs:
-                del self._by_listener[listener]
+            jobs = self._by_listener.get(listener)
+            if jobs is not None:
+                jobs.discard(job_id)
+                if not jobs:
+                    del self._by_listener[listener]
         return listeners
 
     def leave(self, listener: Listener) -> list[int]:
         """A listener is gone; returns the jobs that nobody waits for any more."""
         alone = []
         for job_id in self._by_listener.pop(listener, ()):
-            listeners = self._by_job[job_id]
-            listeners.remove(listener)
-            if not listeners:
+            others = [other for other in self._by_job[job_id] if other is not listener]
+            if others:
+                self._by_job[job_id] = others
+            else:
                 del self._by_job[job_id]
                 alone.append(job_id)
         return alone

@@ -159,12 +159,12 @@ def kept_since(created_us: int, keep_unique: float) -> int:
 def out_of_attempts(job: Job, policy: Retry | None, lost_limit: int | None) -> bool:
     """Say whether a job whose worker was lost may not be given to another one.
 
-    A policy's ``max_attempts`` counts lost deliveries too. ``lost_limit`` is the server's own limit of retries for jobs without a
-    policy; None is no limit.
+    A policy's ``max_attempts`` counts lost deliveries too. ``lost_limit`` is how many workers a job without a policy may
+    lose, at least one; None is no limit.
     """
     if policy is not None:
         return job.attempt >= policy.max_attempts
-    return lost_limit is not None and job.attempt > lost_limit
+    return lost_limit is not None and job.attempt >= max(lost_limit, 1)
 
 
 def recovered(jobs: Iterable[Job]) -> list[Settlement]:

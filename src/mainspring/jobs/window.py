@@ -48,10 +48,14 @@ class Window:
         """Foreground jobs with a unique, by function and unique."""
         self.foreground_bytes = 0
         """Payloads of jobs that are nowhere but in memory."""
-        self.exhausted: Callable[[Held], bool] = lambda _: False
-        """Set by the service: settles a claimed job that may not be tried again, and says whether it did."""
-        self.started: Callable[[Held, Worker], None] = lambda _held, _worker: None
+        self.refused: Callable[[Held], bool] = lambda _: False
+        """Set by the service: settles a claimed job that may not be handed out any more, and says whether it did."""
+        self.entered: Callable[[Held], None] = lambda _: None
+        """Set by the service: called with a stored job that waits in memory from now on, and may expire there."""
+        self.started: Callable[[Held], None] = lambda _: None
         """Set by the service: called when a worker gets a job."""
+        self.give_back: Callable[[FunctionQueue], None] = lambda _: None
+        """Set by the service: called where the last worker of a function left while jobs of it were on their way here."""
         self._deliveries = 0
         self._suspects: list[Held] = []
         self._suspect: Held | None = None
@@ -63,7 +67,7 @@ class Window:
 
         Not while stored jobs of equal or higher priority wait: they came first.
         """
-        if not queue.workers:
+        if not queue.workers or self.dispatch.paused:
             return False
         priority = job.priority
         backlog = queue.backlog
@@ -89,12 +93,14 @@ class Window:
         if not stored:
             queue.foreground += 1
             self.foreground_bytes += len(job.payload)
+        elif job.expires_us:
+            self.entered(held)
         return held
 
     def refill(self, queue: FunctionQueue) -> None:
         """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
         backlog = queue.backlog
-        if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers:
+        if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers or self.dispatch.paused:
             return
         window = self.room(queue)
         have = queue.size + queue.inflight
@@ -118,21 +124,34 @@ class Window:
     def _claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
         queue.claiming = False
         size = 0
+        older: list[Held] = []
         for job in jobs:
             queue.backlog[job.priority] -= 1
             size += len(job.payload)
             held = self.hold(job, stored=True)
-            if self.exhausted(held):
+            if self.refused(held):
                 continue
             if job.suspects >= rules.SUSPECTS_ALONE:
                 self._suspects.append(held)
+            elif job.attempt and self._is_older(held):
+                older.append(held)
             else:
                 self.dispatch.push(held)
+        for held in reversed(older):
+            self.dispatch.push(held, first=True)
         if jobs:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
-        self._next_suspect()
+        self.next_suspect()
         self.serve(queue)
         self._answer_grabs(queue)
+        if not queue.workers:
+            self.give_back(queue)
+
+    @staticmethod
+    def _is_older(held: Held) -> bool:
+        """Say whether a job that had its turn already comes before those of its priority that are here: it keeps its place."""
+        ready = held.queue.ready[held.job.priority]
+        return bool(ready) and held.job.id < ready[0].job.id
 
     def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
         del error  # the service hears of it from every operation that somebody waits for
@@ -142,13 +161,20 @@ class Window:
     def _answer_grabs(self, queue: FunctionQueue) -> None:
         """Tell workers that asked while the store was being looked at, where nothing was found for them."""
         for worker in [one for one in queue.takers if one.grabbing]:
-            if not any(other.claiming for other in worker.abilities):
-                self.end_grab(worker)
+            self.answer_grab(worker)
+
+    def answer_grab(self, worker: Worker) -> None:
+        """Tell a worker that there is no job for it, unless a look at the store is still under way."""
+        if worker.grabbing and not any(queue.claiming for queue in worker.abilities):
+            asked, worker.grabbing = worker.grabbing, 0
+            self.dispatch.withdraw(worker)
+            for _ in range(asked):
                 worker.face.no_job()
 
     # ---- one at a time: jobs that may be what kills nodes ----
 
-    def _next_suspect(self) -> None:
+    def next_suspect(self) -> None:
+        """Record the next one as running, unless one is under way, and hand it out then."""
         if self._suspect is None and self._suspects:
             held = self._suspect = self._suspects.pop(0)
             held.recorded = True
@@ -156,14 +182,25 @@ class Window:
                 Assign([held.job], lambda _: self._admit_suspect(held), lambda _: self._postpone_suspect(held))
             )
 
+    def suspects(self, queue: FunctionQueue) -> list[Held]:
+        """Return the jobs of a function that wait for their turn to be alone."""
+        return [held for held in self._suspects if held.queue is queue]
+
     def _admit_suspect(self, held: Held) -> None:
+        if self._suspect is not held:
+            return  # it was cancelled or given back meanwhile
         held.job.state = int(State.RUNNING)
         self.dispatch.push(held)
         self.serve(held.queue)
+        if not held.queue.workers:
+            self.give_back(held.queue)
 
     def _postpone_suspect(self, held: Held) -> None:
-        self._suspect = None
-        self._suspects.insert(0, held)
+        """The store could not take the record: the service asks for the next suspect again after a while."""
+        if self._suspect is held:
+            self._suspect = None
+            held.recorded = False
+            self._suspects.insert(0, held)
 
     # ---- going out ----
 
@@ -175,7 +212,7 @@ class Window:
                     worker.face.wake()
                 else:
                     if worker.grabbing:
-                        self.end_grab(worker)
+                        worker.grabbing -= 1
                     self.start(held, worker)
                     worker.face.assign(held)
         self.refill(queue)
@@ -183,11 +220,26 @@ class Window:
     def start(self, held: Held, worker: Worker) -> None:
         """Note that a worker has a job from now on."""
         self._deliveries += 1
+        queue = held.queue
         held.worker = worker
+        held.ability = worker.abilities.get(queue)
         held.lease = b"%d.%d.%d" % (self.term, held.job.attempt + 1, self._deliveries)
-        held.queue.running += 1
+        queue.running += 1
         worker.running[held.handle] = held
-        self.started(held, worker)
+        if held.timers:
+            self._disarm(held)
+        self.started(held)
+
+    def limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after a while, unless the job got a worker, left it or was released before."""
+        if held.timers is None:
+            held.timers = []
+        held.timers.append(self.timers.at(self.clock.monotonic() + seconds, function))
+
+    def _disarm(self, held: Held) -> None:
+        for timer in held.timers or ():
+            self.timers.cancel(timer)
+        held.timers = None
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a plain worker that asks a job that is in memory."""
@@ -211,20 +263,12 @@ class Window:
         for queue in worker.abilities:
             self.refill(queue)
             waits = waits or queue.claiming
+        waits = waits and not worker.streams
         if waits:
-            worker.grabbing = True
-            worker.credit = 1
-            for queue in worker.abilities:
-                queue.takers[worker] = None
+            worker.grabbing += 1
+            worker.credit += 1
+            self.dispatch.offer(worker)
         return waits
-
-    @staticmethod
-    def end_grab(worker: Worker) -> None:
-        """A plain worker's request is answered."""
-        worker.grabbing = False
-        worker.credit = 0
-        for queue in worker.abilities:
-            queue.takers.pop(worker, None)
 
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
@@ -236,15 +280,16 @@ class Window:
             if job.unique and self.foreground.get((job.function, job.unique)) is held:
                 del self.foreground[job.function, job.unique]
         self.take_back(held)
-        if held in self._suspects:
+        if self._suspects and held in self._suspects:
             self._suspects.remove(held)
         if held is self._suspect:
             self._suspect = None
-            self._next_suspect()
+            self.next_suspect()
 
-    @staticmethod
-    def take_back(held: Held) -> None:
-        """A worker no longer has the job."""
+    def take_back(self, held: Held) -> None:
+        """A worker no longer has the job, and nothing limits it any more."""
+        if held.timers:
+            self._disarm(held)
         worker = held.worker
         if worker is not None:
             held.worker = None

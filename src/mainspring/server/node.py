@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from mainspring.errors import StoreBrokenError, StoreError
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -157,7 +157,7 @@ class Node:
         self.face.pause(full)
 
     def _failing(self, error: StoreError) -> None:
-        if isinstance(error, StoreBrokenError):
+        if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             if self.broken is None:
                 self.broken = error
                 self.stopping.set()

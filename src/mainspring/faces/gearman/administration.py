@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from mainspring.faces.gearman.clients import said_unique
 from mainspring.jobs.model import State
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman import admin
@@ -62,31 +63,30 @@ def _workers(peer: Peer, _: Command) -> None:
 def _show_jobs(peer: Peer, _: Command) -> None:
     handle = peer.service.handles.of
 
-    def line(job: Job) -> bytes:
-        waits = job.state <= State.PENDING
-        return admin.job_line(admin.JobLine(handle(job.id), job.attempt, cancelled=False, background=waits))
+    def line(job: Job, stored: bool) -> bytes:
+        return admin.job_line(admin.JobLine(handle(job.id), job.attempt, cancelled=False, background=stored))
 
     _show(peer, line)
 
 
 def _show_unique_jobs(peer: Peer, _: Command) -> None:
-    _show(peer, lambda job: admin.unique_line(job.unique))
+    _show(peer, lambda job, _: admin.unique_line(said_unique(job.unique)))
 
 
-def _show(peer: Peer, line: Callable[[Job], bytes]) -> None:
+def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
     """List the live jobs: those in memory, then those in the store."""
     service = peer.service
-    jobs = [service.seen(held) for held in service.window.held.values()]
+    lines = [line(held.job, held.stored) for held in service.window.held.values()]
     slot = peer.outbox.reserve()
     states = [State.PENDING, State.SCHEDULED]
 
     def more(stored: list[Job]) -> None:
-        jobs.extend(reversed(stored))
+        lines.extend(line(job, True) for job in reversed(stored))
         if states:
             which = JobFilter(state=states.pop(0), limit=LISTED)
             service.commits.put(ListJobs(which, more, failed))
         else:
-            peer.outbox.fill(slot, admin.listing([line(job) for job in jobs]))
+            peer.outbox.fill(slot, admin.listing(lines))
 
     def failed(error: MainspringError) -> None:
         peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())

@@ -142,13 +142,18 @@ def _details(job: Job, service: JobService) -> dict[str, Any]:
         "max_attempts": options.retry.max_attempts if options is not None and options.retry is not None else 1,
         "timeout": options.timeout if options is not None else None,
         "worker": service.worker_name(held) if held is not None else None,
-        "numerator": _text(held.numerator) if held is not None else "0",
-        "denominator": _text(held.denominator) if held is not None else "0",
+        "numerator": _number(held.numerator) if held is not None else 0,
+        "denominator": _number(held.denominator) if held is not None else 0,
     }
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
+
+
+def _number(said: bytes) -> int:
+    """Return a worker's progress as a number; plain workers may send anything."""
+    return int(said) if said.isdigit() and len(said) < 19 else 0
 
 
 def _time(time_us: int) -> str | None:

@@ -23,15 +23,23 @@ LATEST_EPOCH = 253_402_300_800
 """The year 10000."""
 
 
+_OF_PAYLOAD = b"-:"
+
+
 def unique_of_payload(payload: bytes) -> bytes:
     """Return the unique that ``-`` stands for: the payload's own."""
-    return hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
+    return _OF_PAYLOAD + hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
+
+
+def said_unique(unique: bytes) -> bytes:
+    """Return a unique as its client said it."""
+    return b"-" if unique.startswith(_OF_PAYLOAD) and len(unique) == 34 else unique
 
 
 def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
     def submit(peer: Peer, args: list[bytes]) -> None:
         function, unique, payload = args
-        checked = peer.check(function, unique, payload, priority)
+        checked = peer.check(function, unique, payload, priority, peer.plain)
         if checked is not None:
             _submit_foreground(peer, Job(peer.face.next_id(), function, payload, checked, priority, State.PENDING))
 
@@ -42,21 +50,14 @@ def _submit_foreground(peer: Peer, job: Job) -> None:
     job.created_us = round(peer.service.clock.wall() * 1_000_000)
     handle = peer.service.handles.of
     outbox = peer.outbox
-    if not job.unique:
-        # Cannot join anything, so that the answer is known at once.
-        peer.service.intake.submit_foreground(
+    slot = outbox.reserve()
+    peer.after_background(
+        lambda: peer.service.intake.submit_foreground(
             job,
             peer.plain,
-            lambda job_id: outbox.send(response(Type.JOB_CREATED, handle(job_id))),
-            lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+            lambda job_id: outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
+            lambda error: outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
         )
-        return
-    slot = outbox.reserve()
-    peer.service.intake.submit_foreground(
-        job,
-        peer.plain,
-        lambda job_id: outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
-        lambda error: outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
     )
 
 

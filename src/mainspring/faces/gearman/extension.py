@@ -141,7 +141,7 @@ def submitted(peer: Peer, jobs: list[Job], waits: list[bool]) -> Callable[[list[
             packets.append(response(Type.SUBMITTED, handle(job_id), b"1" if job.id in joined else b"0"))
             if wait:
                 if job.id in joined:
-                    _wait_for(peer, job_id)
+                    _wait_for(peer, job_id, handle(job_id))
                 else:
                     peer.service.listeners.add(job_id, peer.results)
         return b"".join(packets)
@@ -154,11 +154,10 @@ def _wait(peer: Peer, args: list[bytes]) -> None:
     if job_id is None:
         peer.outbox.send(_unknown(args[0]))
     else:
-        _wait_for(peer, job_id)
+        _wait_for(peer, job_id, args[0])
 
 
-def _wait_for(peer: Peer, job_id: int) -> None:
-    handle = peer.service.handles.of(job_id)
+def _wait_for(peer: Peer, job_id: int, handle: bytes) -> None:
     peer.service.wait(job_id, peer.results, lambda: peer.outbox.send(_unknown(handle)))
 
 
@@ -226,8 +225,8 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         return
     try:
         detail = _settle_detail(text) if text else SettleDetail()
-    except msgspec.MsgspecError as error:
-        detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {error}"), final=True)
+    except msgspec.MsgspecError as why:
+        detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"
 
     def acknowledge(recorded: bool) -> None:
@@ -244,8 +243,9 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         else:
             settling.succeeded(held, data, acknowledge)
     elif outcome == b"failed":
-        why = _encode(detail.error or JobFailure("Error", "the worker gave no reason"))
-        settling.failed(held, why, final=detail.final, acknowledge=acknowledge)
+        error = detail.error or JobFailure("Error", "the worker gave no reason")
+        exception = f"{error.type}: {error.message}".encode()
+        settling.failed(held, _encode(error), final=detail.final, exception=exception, acknowledge=acknowledge)
     elif outcome == b"released":
         if held.cancelled:
             settling.cancelled(held, "cancelled while it ran", acknowledge)

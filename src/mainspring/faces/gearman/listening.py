@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from mainspring.jobs.model import State
-from mainspring.jobs.settling import JobFailure
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.model import Job
-
-_failure = msgspec.json.Decoder(JobFailure).decode
 
 
 class _Progress:
@@ -44,17 +39,10 @@ class PlainListener(_Progress):
         peer = self.peer
         if job.state == State.SUCCEEDED:
             peer.outbox.send(response(Type.WORK_COMPLETE, handle, job.result))
-        elif job.state == State.FAILED and peer.exceptions and (exception is not None or job.error):
-            peer.outbox.send(response(Type.WORK_EXCEPTION, handle, _text(job, exception)))
+        elif job.state == State.FAILED and exception is not None and peer.exceptions:
+            peer.outbox.send(response(Type.WORK_EXCEPTION, handle, exception))
         else:
             peer.outbox.send(response(Type.WORK_FAIL, handle))
-
-
-def _text(job: Job, exception: bytes | None) -> bytes:
-    if exception is not None:
-        return exception
-    failure = _failure(job.error)
-    return f"{failure.type}: {failure.message}".encode()
 
 
 class ResultListener(_Progress):

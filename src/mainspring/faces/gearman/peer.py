@@ -73,6 +73,8 @@ class Peer(asyncio.Protocol):
         self._waits: list[bool] = []
         """For a batch of the extension: which of its submissions wait for their result."""
         self._unstored = 0
+        self._delayed = 0
+        """Foreground submissions that wait for background ones before them."""
         self._paused: set[str] = set()
         self._closing = False
         self.heard = 0.0
@@ -198,20 +200,43 @@ class Peer(asyncio.Protocol):
 
     # ---- submitting ----
 
-    def check(self, function: bytes, unique: bytes, payload: bytes, priority: int) -> bytes | None:
-        """Return the unique to use, or answer with an error and return None."""
+    def check(
+        self, function: bytes, unique: bytes, payload: bytes, priority: int, listener: PlainListener | None = None
+    ) -> bytes | None:
+        """Return the unique to use, or answer the submission otherwise and return None.
+
+        ``listener`` is given for a foreground job.
+        """
         if not function:
             self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
             return None
         if len(unique) > UNIQUE_LIMIT:
             self.refuse(b"ARGUMENT_TOO_LARGE", b"a unique has at most %d bytes" % UNIQUE_LIMIT)
             return None
+        if unique == b"-":
+            unique = clients.unique_of_payload(payload)
         if self.service.dispatch.limited:
             queue = self.service.dispatch.queues.get(function)
             if queue is not None and queue.is_full(priority):
-                self.refuse(b"QUEUE_ERROR", b"Job queue is full")
+                if unique:
+                    self._join(function, unique, listener)
+                else:
+                    self.refuse(b"QUEUE_ERROR", b"Job queue is full")
                 return None
-        return clients.unique_of_payload(payload) if unique == b"-" else unique
+        return unique
+
+    def _join(self, function: bytes, unique: bytes, listener: PlainListener | None) -> None:
+        """A full queue takes no new job, but can be joined."""
+        self.submit_batch()
+        slot = self.outbox.reserve()
+        handle = self.service.handles.of
+        self.service.intake.join(
+            function,
+            unique,
+            listener,
+            lambda job_id: self.outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
+            lambda error: self.outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+        )
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer a submission with an error, in its place."""
@@ -256,6 +281,19 @@ class Peer(asyncio.Protocol):
             stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
 
         self.service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+
+    def after_background(self, then: Callable[[], None]) -> None:
+        """Do something once the background jobs that this peer sent before are where workers find them: in order."""
+        if not self._unstored and not self._delayed:
+            then()
+            return
+        self._delayed += 1
+
+        def stored(_: object) -> None:
+            self._delayed -= 1
+            then()
+
+        self.service.commits.put(Find([], stored, stored))
 
     def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
         if not joined:

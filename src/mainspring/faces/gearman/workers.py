@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman import extension
+from mainspring.faces.gearman.clients import said_unique
 from mainspring.jobs.held import Ability
 from mainspring.jobs.settling import failure
 from mainspring.wire.gearman.packets import Type, response
@@ -63,9 +64,10 @@ def assignment(held: Held, kind: int) -> bytes:
     job = held.job
     if kind == Type.JOB_ASSIGN:
         return response(Type.JOB_ASSIGN, held.handle, job.function, job.payload)
-    if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer is not None:
-        return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, job.unique, job.options.reducer, job.payload)
-    return response(Type.JOB_ASSIGN_UNIQ, held.handle, job.function, job.unique, job.payload)
+    unique = said_unique(job.unique)
+    if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer:
+        return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, unique, job.options.reducer, job.payload)
+    return response(Type.JOB_ASSIGN_UNIQ, held.handle, job.function, unique, job.payload)
 
 
 # ---- abilities ----
