@@ -66,7 +66,7 @@ def _submit_epoch(peer: Peer, args: list[bytes]) -> None:
     checked = peer.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return
-    if not epoch.isdigit() or int(epoch) >= LATEST_EPOCH:
+    if not epoch.isdigit() or len(epoch) > 20 or int(epoch) >= LATEST_EPOCH:
         peer.refuse(b"INVALID_ARGUMENTS", b"the time of SUBMIT_JOB_EPOCH is a number of seconds since 1970")
         return
     _submit_at(peer, function, checked, payload, int(epoch))

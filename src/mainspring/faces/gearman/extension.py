@@ -64,6 +64,7 @@ _submit_options = msgspec.json.Decoder(SubmitOptions).decode
 _register_options = msgspec.json.Decoder(RegisterOptions).decode
 _settle_detail = msgspec.json.Decoder(SettleDetail).decode
 _beats = msgspec.json.Decoder(Beats).decode
+_failure = msgspec.json.Decoder(JobFailure).decode
 _encode = msgspec.json.Encoder().encode
 _NO_OPTIONS = SubmitOptions()
 
@@ -100,10 +101,7 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
     job.created_us = round(now * 1_000_000)
     if said is _NO_OPTIONS:
         return job
-    for name in ("delay", "timeout", "heartbeat", "expires", "keep_unique"):
-        seconds = getattr(said, name)
-        if seconds is not None and not 0 <= seconds < _FURTHEST:
-            raise ValueError(f"{name} is a number of seconds from 0 on, not {seconds}")
+    _check_seconds(said, "delay", "timeout", "heartbeat", "expires", "keep_unique")
     if said.delay is not None and said.run_at is not None:
         raise ValueError("give delay or run_at, not both")
     at = now + said.delay if said.delay is not None else said.run_at
@@ -118,6 +116,13 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
     if (said.retry, said.timeout, said.heartbeat, said.keep_unique) != (None, None, None, None):
         job.options = Options(said.retry, said.timeout, said.heartbeat, said.keep_unique)
     return job
+
+
+def _check_seconds(said: SubmitOptions | RegisterOptions, *names: str) -> None:
+    for name in names:
+        seconds = getattr(said, name)
+        if seconds is not None and not 0 <= seconds < _FURTHEST:
+            raise ValueError(f"{name} is a number of seconds from 0 on, not {seconds}")
 
 
 def _check_retry(retry: Retry) -> None:
@@ -177,6 +182,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
     function, text = args
     try:
         said = _register_options(text) if text else RegisterOptions()
+        _check_seconds(said, "timeout", "heartbeat")
         if said.retry is not None:
             _check_retry(said.retry)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -221,7 +227,7 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
     handle, lease, outcome, text, data = args
     held = peer.running(handle)
     if held is None or held.lease != lease:
-        _settle_again(peer, handle, lease)
+        _settle_again(peer, args)
         return
     try:
         detail = _settle_detail(text) if text else SettleDetail()
@@ -259,26 +265,43 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         _refuse(peer, f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}")
 
 
-def _settle_again(peer: Peer, handle: bytes, lease: bytes) -> None:
+def _settle_again(peer: Peer, args: list[bytes]) -> None:
     """A settlement of a delivery that is over: sent again because its answer was lost, or too late."""
+    handle, lease, outcome, _, data = args
     service = peer.service
+
+    def answer(verdict: bytes) -> None:
+        peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
+
     if (handle, lease) in service.remembered:
-        peer.outbox.write(response(Type.SETTLED, handle, lease, b"recorded"))
+        answer(b"recorded")
         return
-    parts = lease.split(b".")
     job_id = service.handles.parse(handle)
-    stale = response(Type.SETTLED, handle, lease, b"stale")
-    if job_id is None or len(parts) != 3 or not all(part.isdigit() for part in parts):
-        peer.outbox.write(stale)
+    if job_id is None:
+        answer(b"stale")
         return
-    term, attempt = int(parts[0]), int(parts[1])
 
     def found(job: Job | None) -> None:
-        # The term stays with a job that has ended, and an attempt is counted once: together they name the delivery.
-        same = job is not None and State(job.state).ended and (job.term, job.attempt) == (term, attempt)
-        peer.outbox.write(response(Type.SETTLED, handle, lease, b"recorded") if same else stale)
+        # The first one may have been on its way to the disk when this one came.
+        known = (handle, lease) in service.remembered or (job is not None and _ended_by(job, lease, outcome, data))
+        answer(b"recorded" if known else b"stale")
 
     service.find(job_id, found, lambda _: None)
+
+
+def _ended_by(job: Job, lease: bytes, outcome: bytes, data: bytes) -> bool:
+    """Say whether a job has ended by a settlement, which may have been before this run of the node.
+
+    The term stays with a job that has ended, and an attempt is counted once: together they name the delivery. It may have ended
+    otherwise than its worker says, by a timeout.
+    """
+    if not lease.startswith(b"%d.%d." % (job.term, job.attempt)):
+        return False
+    if outcome == b"succeeded":
+        return job.state == State.SUCCEEDED and job.result == data
+    if outcome == b"failed":
+        return job.state == State.FAILED and _failure(job.error).type not in {"Timeout", "WorkerLost"}
+    return outcome == b"cancelled" and job.state == State.CANCELLED
 
 
 def _heartbeat(peer: Peer, args: list[bytes]) -> None:
