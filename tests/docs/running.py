@@ -1,0 +1,157 @@
+"""Runs a page as its reader would: in one directory, with ports and a node of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .pages import Block
+
+PATIENCE = 30.0
+PORTS = ("4730", "4731", "8080")
+"""The ports that pages speak of; each stands for a free one."""
+
+
+class Reader:
+    """Somebody who types what a page says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ports = {port: str(_free_port()) for port in PORTS}
+        self._background: list[subprocess.Popen[bytes]] = []
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+        path = os.pathsep.join([os.path.dirname(sys.executable), clean.get("PATH", "")])  # noqa: PTH120
+        address = f"127.0.0.1:{self._ports['4730']}"
+        self._environment = clean | {
+            "PATH": path,
+            "HOME": str(directory),
+            "MAINSPRING_GEARMAN": address,
+            "MAINSPRING_SERVER": address,
+            "MAINSPRING_NAME": "laptop",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says and compare what comes with what it shows."""
+        if block.language == "test":
+            if block.text == "stop":
+                self._stop(self._background.pop(), signal.SIGINT)
+        elif block.title is not None:
+            target = self.directory / block.title
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(self._with_ports(block.text), "utf-8")
+        elif block.language == "console" and block.flagged("background"):
+            self._begin(block)
+        elif block.language == "console":
+            for command, expected in _commands(self._with_ports(block.text)):
+                self._compare(block, self._run(command), expected, command)
+        elif block.language == "python" and block.flagged("run"):
+            program = self.directory / "page_program.py"
+            program.write_text(self._with_ports(block.text), "utf-8")
+            output = self._run(f"python {program.name}")
+            assert "Traceback" not in output, f"{block}: {output}"
+
+    def stop(self) -> None:
+        """End what is left."""
+        while self._background:
+            self._stop(self._background.pop(), signal.SIGTERM)
+
+    def _with_ports(self, text: str) -> str:
+        for port, free in self._ports.items():
+            text = re.sub(rf"(?<=:){port}\b|(?<=-p ){port}\b|(?<= ){port}(?=$|\s)", free, text, flags=re.MULTILINE)
+        return text
+
+    def _run(self, command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=PATIENCE * 2,
+            check=False,
+        )
+        return done.stdout.decode()
+
+    def _begin(self, block: Block) -> None:
+        ((command, expected),) = _commands(self._with_ports(block.text))
+        log = self.directory / f".background-{len(list(self.directory.glob('.background-*')))}"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=self.directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._background.append(process)
+        deadline = time.monotonic() + PATIENCE
+        while not _fits(log.read_text(), expected):
+            assert process.poll() is None, f"{block}: ended with {process.returncode}: {log.read_text()}"
+            assert time.monotonic() < deadline, f"{block}: not ready: {log.read_text()}"
+            time.sleep(0.02)
+
+    @staticmethod
+    def _stop(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    @staticmethod
+    def _compare(block: Block, output: str, expected: str, command: str) -> None:
+        if expected or output.strip():
+            assert _fits(output, expected), f"{block}: {command}\nprinted:\n{output}\nthe page says:\n{expected}"
+
+
+@contextlib.contextmanager
+def reader(directory: Path) -> Iterator[Reader]:
+    """Give somebody who reads a page, and end in every outcome what they have started."""
+    one = Reader(directory)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _commands(text: str) -> list[tuple[str, str]]:
+    """Cut a console block into commands (continued after a backslash, or as a here-document's lines) and outputs."""
+    found: list[tuple[str, str]] = []
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        lines = part.splitlines()
+        end = 1
+        while lines[end - 1].endswith("\\"):
+            end += 1
+        found.append(("\n".join(lines[:end]), "\n".join(lines[end:])))
+    return found
+
+
+def _fits(output: str, expected: str) -> bool:
+    """Compare word by word: tables have other gaps and capitals on a terminal. ``…`` stands for anything."""
+    pattern = r"\s+".join(
+        ".*?".join(re.escape(piece) for piece in word.split("…")) for word in expected.split()
+    )
+    return re.fullmatch(rf"\s*{pattern}\s*", output, flags=re.DOTALL | re.IGNORECASE) is not None

@@ -1,0 +1,70 @@
+"""The documentation is true: what it says to type runs, what it says to read exists."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .pages import DOCS, ROOT, Block, anchors, blocks, links, pages
+from .running import reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = [page for page in pages() if any(one.language == "console" or one.flagged("run") for one in blocks(page))]
+
+
+def name(value: object) -> str:
+    return str(value.relative_to(ROOT)) if hasattr(value, "relative_to") else str(value)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("page", RUN, ids=name)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    told = blocks(page)
+    for block in told:
+        if block.language == "test" and block.text.startswith("needs "):
+            program = block.text.removeprefix("needs ")
+            if shutil.which(program) is None:
+                pytest.skip(f"{program} is not installed")
+    with reader(tmp_path) as somebody:
+        for block in told:
+            somebody.follow(block)
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_python_compiles_and_shell_parses(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.text, str(block), "exec", dont_inherit=True)
+        elif block.language == "sh":
+            done = subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True, check=False)
+            assert not done.stderr, f"{block}: {done.stderr}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in links(page):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        place, _, anchor = target.partition("#")
+        found = (page.parent / place).resolve() if place else page
+        assert found.exists(), f"{name(page)} links to {target}"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{name(page)} links to {target}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = DOCS / "index.md"
+    led = {(DOCS / target.partition("#")[0]).resolve() for target in links(index)}
+    assert {page for page in DOCS.rglob("*.md") if page != index} <= led
+
+
+def test_every_block_has_a_language() -> None:
+    def vague(block: Block) -> bool:
+        return not block.language
+
+    assert [str(block) for page in pages() for block in blocks(page) if vague(block)] == []

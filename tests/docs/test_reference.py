@@ -1,0 +1,76 @@
+"""The reference is complete: it has what the program and the package have, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+import mainspring
+from mainspring import errors
+from mainspring.client.job import Job
+from mainspring.client.options import Retry
+from mainspring.client.submission import Submission
+from mainspring.wire.gearman.packets import PLAIN, Type
+from mainspring.worker.current import CurrentJob
+
+from .cli_help import commands, help_text, written
+from .pages import DOCS
+
+REFERENCE = DOCS / "reference"
+
+
+def page(name: str) -> str:
+    return (REFERENCE / name).read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    return {command: help_text(command) for command in commands()}
+
+
+def test_every_command_has_its_help(helps: dict[str, str]) -> None:
+    """To repair: python -m tests.docs.cli_help."""
+    assert written() == helps
+
+
+def test_every_variable_is_in_the_settings(helps: dict[str, str]) -> None:
+    text = " ".join(helps.values())
+    known = set(re.findall(r"MAINSPRING_[A-Z_]+", re.sub(r"environment:\s+", "", text))) | {"MAINSPRING_CONFIG"}
+    known.discard("MAINSPRING_")
+    assert set(re.findall(r"`(MAINSPRING_[A-Z_]+)`", page("settings.md"))) == known
+
+
+def test_every_public_name_is_in_the_python_api() -> None:
+    text = page("python-api.md") + page("errors.md")
+    missing = [name for name in mainspring.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("kind", [mainspring.App, Job, Retry, Submission, CurrentJob], ids=lambda kind: kind.__name__)
+def test_every_method_and_parameter_is_in_the_python_api(kind: type) -> None:
+    text = page("python-api.md")
+    inner = {"allows", "wire", "ask_to_stop", "raw", "servers", "registry", "connections", "decode", "origin", "info"}
+    names = {name for name in vars(kind) if not name.startswith("_")} - inner
+    for method in ("options", "task", "__init__"):
+        if kind in {mainspring.App, Retry, Submission} and method in vars(kind):
+            names |= set(inspect.signature(getattr(kind, method)).parameters)
+    names -= {"self", "call", "name", "codec"} if kind is Submission else {"self", "call"}
+    assert sorted(name for name in names if f"`{name}" not in text and f".{name}" not in text) == []
+
+
+def test_every_error_is_in_the_tree() -> None:
+    text = page("errors.md")
+    kinds = [name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)]
+    assert [name for name in kinds if name not in text] == []
+
+
+def test_every_packet_is_in_the_gearman_reference() -> None:
+    text = page("gearman.md")
+    assert [kind for kind in sorted(PLAIN) if f"`{Type(kind).name}`" not in text] == []
+
+
+def test_every_packet_of_the_extension_is_in_its_specification() -> None:
+    text = page("protocol.md")
+    assert [kind.name for kind in Type if kind >= 1000 and f"| {kind.value} | `{kind.name}` |" not in text] == []
