@@ -10,8 +10,9 @@ import pytest
 from mainspring.client.options import Retry
 from mainspring.client.payload import Signature
 from mainspring.errors import UsageError
+from mainspring.worker import performance
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
-from mainspring.worker.performance import CANCELLED, RELEASED, perform, perform_coroutine
+from mainspring.worker.performance import CANCELLED, RELEASED, Settlement, perform_coroutine
 from mainspring.worker.registry import Function, Registry
 
 
@@ -22,6 +23,11 @@ class Ear:
 
 def function(call: Any, **options: Any) -> Function:
     return Function(call.__name__, call, Signature(call, call.__name__), "thread", **options)
+
+
+def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+    """Run it as executors do: in a context of its own."""
+    return contextvars.Context().run(performance.perform, function, payload, job)
 
 
 def job(info: bytes = b"") -> CurrentJob:
