@@ -1,0 +1,42 @@
+"""Every test here starts real servers; most share one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .servers import Server, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("shared")) as server:
+        yield server
+
+
+@pytest.fixture
+def calm(shared: Server) -> Iterator[Server]:
+    """Give a server that the module's tests share, and see that it is well afterwards."""
+    before = len(shared.written())
+    yield shared
+    shared.assert_calm(before)
+
+
+@pytest.fixture
+def function(request: pytest.FixtureRequest) -> bytes:
+    """Return a function's name that no other test uses."""
+    return re.sub(r"\W+", "-", request.node.name).strip("-").encode()

@@ -1,0 +1,236 @@
+"""The protocol extension packet by packet, as docs/reference/protocol.md describes it, on top of the plain peer.
+
+It shares no code with the package: a mistake made in both places would prove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.interop.packets import ARGUMENTS, RESPONSE, Kind, Packet, Peer, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class More(IntEnum):
+    """The packet types of the extension."""
+
+    SUBMIT = 1000
+    SUBMITTED = 1001
+    WAIT = 1002
+    RESULT = 1003
+    CALL = 1004
+    ANSWER = 1005
+    FAULT = 1006
+    EVENT = 1007
+    REGISTER = 1010
+    READY = 1011
+    ASSIGN = 1012
+    SETTLE = 1013
+    SETTLED = 1014
+    HEARTBEAT = 1015
+    BEATEN = 1016
+    STOP = 1017
+    PAUSE = 1018
+    PAUSED = 1019
+
+
+COUNTS = {
+    More.SUBMITTED: 2,
+    More.RESULT: 5,
+    More.ANSWER: 2,
+    More.FAULT: 3,
+    More.EVENT: 2,
+    More.ASSIGN: 6,
+    More.SETTLED: 3,
+    More.BEATEN: 1,
+    More.STOP: 3,
+    More.PAUSED: 0,
+}
+"""How many arguments a packet of the server has."""
+
+
+class Reply(NamedTuple):
+    """A packet of the extension."""
+
+    kind: More
+    arguments: tuple[bytes, ...]
+
+
+class Assigned(NamedTuple):
+    """An ASSIGN."""
+
+    handle: bytes
+    lease: bytes
+    function: bytes
+    unique: bytes
+    info: dict[str, Any]
+    payload: bytes
+
+
+class Result(NamedTuple):
+    """A RESULT."""
+
+    handle: bytes
+    state: bytes
+    attempt: int
+    error: dict[str, Any]
+    data: bytes
+
+
+class FaultError(Exception):
+    """The answer to a call that failed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+def coded(value: dict[str, Any] | None) -> bytes:
+    """Return JSON, or nothing for no options."""
+    return json.dumps(value).encode() if value else b""
+
+
+class ExtensionPeer(Peer):
+    """One connection that may speak both protocols."""
+
+    def extend(self) -> None:
+        """Agree on the extension."""
+        self.option(b"mainspring/1")
+
+    def next(self) -> Packet | Reply:
+        """Return the server's next packet, of either protocol."""
+        header = self._take(12)
+        assert header[:4] == RESPONSE, f"not a response: {header!r}"
+        number, size = struct.unpack(">II", header[4:])
+        body = self._take(size)
+        if number < More.SUBMIT:
+            kind = Kind(number)
+            return Packet(kind, tuple(body.split(b"\0", ARGUMENTS[kind] - 1)) if ARGUMENTS[kind] else ())
+        more = More(number)
+        return Reply(more, tuple(body.split(b"\0", COUNTS[more] - 1)) if COUNTS[more] else ())
+
+    def hear(self, kind: More | Kind) -> tuple[bytes, ...]:
+        """Return the arguments of the next packet, which has to be of this kind."""
+        packet = self.next()
+        assert packet.kind is kind, f"{kind.name} was expected, not {packet.kind.name} {packet.arguments!r}"
+        return packet.arguments
+
+    def said(self) -> list[Packet | Reply]:
+        """Return what the server has sent so far: the answer to an echo comes after it."""
+        self._echoes += 1
+        mark = b"mark %d" % self._echoes
+        self.send(Kind.ECHO_REQ, mark)
+        packets: list[Packet | Reply] = []
+        while (packet := self.next()) != Packet(Kind.ECHO_RES, (mark,)):
+            packets.append(packet)
+        return packets
+
+    def silent(self) -> None:
+        """Say that the server has sent nothing."""
+        assert self.said() == []
+
+    # -- clients
+
+    def request(
+        self, function: bytes, payload: bytes = b"", unique: bytes = b"", options: dict[str, Any] | None = None
+    ) -> None:
+        """Send SUBMIT."""
+        self.write(encode(More.SUBMIT, function, unique, coded(options), payload))
+
+    def put(self, function: bytes, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
+        """Submit a job that joins no other; returns its handle."""
+        self.request(function, payload, unique, options)
+        handle, joined = self.hear(More.SUBMITTED)
+        assert joined == b"0"
+        return handle
+
+    def wait(self, handle: bytes) -> None:
+        """Send WAIT."""
+        self.write(encode(More.WAIT, handle))
+
+    def result(self) -> Result:
+        """Await a RESULT."""
+        handle, state, attempt, error, data = self.hear(More.RESULT)
+        return Result(handle, state, int(attempt), json.loads(error) if error else {}, data)
+
+    def outcome(self, handle: bytes) -> Result:
+        """Wait for a job's end."""
+        self.wait(handle)
+        result = self.result()
+        assert result.handle == handle
+        return result
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Call a method; raises FaultError."""
+        self.write(encode(More.CALL, b"id of " + method.encode(), method.encode(), coded(params)))
+        packet = self.next()
+        assert packet.arguments[0] == b"id of " + method.encode()
+        if packet.kind is More.FAULT:
+            raise FaultError(packet.arguments[1].decode(), packet.arguments[2].decode())
+        assert packet.kind is More.ANSWER
+        return json.loads(packet.arguments[1])
+
+    def show(self, handle: bytes) -> dict[str, Any]:
+        """Return what the server knows of a job."""
+        job: dict[str, Any] = self.call("jobs.show", handle=handle.decode())
+        return job
+
+    def event(self) -> dict[str, Any]:
+        """Await an EVENT."""
+        _, value = self.hear(More.EVENT)
+        job: dict[str, Any] = json.loads(value)
+        return job
+
+    # -- workers
+
+    def register(self, function: bytes, **options: Any) -> None:
+        """Send REGISTER."""
+        self.write(encode(More.REGISTER, function, coded(options)))
+
+    def ready(self, places: int = 1) -> None:
+        """Send READY."""
+        self.write(encode(More.READY, b"%d" % places))
+
+    def job(self) -> Assigned:
+        """Await an ASSIGN."""
+        handle, lease, function, unique, info, payload = self.hear(More.ASSIGN)
+        return Assigned(handle, lease, function, unique, json.loads(info), payload)
+
+    def settle(self, job: Assigned, outcome: bytes, data: bytes = b"", detail: dict[str, Any] | None = None) -> None:
+        """Send SETTLE."""
+        self.write(encode(More.SETTLE, job.handle, job.lease, outcome, coded(detail), data))
+
+    def verdict(self, job: Assigned) -> bytes:
+        """Await SETTLED."""
+        handle, lease, verdict = self.hear(More.SETTLED)
+        assert (handle, lease) == (job.handle, job.lease)
+        return verdict
+
+    def settled_as(self, job: Assigned, outcome: bytes, data: bytes = b"", **detail: Any) -> bytes:
+        """Settle and return the verdict."""
+        self.settle(job, outcome, data, detail)
+        return self.verdict(job)
+
+    def beat(self, jobs: Iterable[Assigned]) -> tuple[list[bytes], list[bytes]]:
+        """Send HEARTBEAT; returns the handles to stop and those that are lost."""
+        leases = [[job.handle.decode(), job.lease.decode()] for job in jobs]
+        self.write(encode(More.HEARTBEAT, json.dumps({"jobs": leases}).encode()))
+        answer = json.loads(self.hear(More.BEATEN)[0])
+        stop, lost = ([handle.encode() for handle, _ in answer[key]] for key in ("stop", "lost"))
+        return stop, lost
+
+    def stopped(self) -> tuple[bytes, bytes, bytes]:
+        """Await STOP; returns handle, lease and reason."""
+        handle, lease, reason = self.hear(More.STOP)
+        return handle, lease, reason
+
+    def pause(self) -> None:
+        """Send PAUSE and await PAUSED."""
+        self.write(encode(More.PAUSE))
+        assert self.hear(More.PAUSED) == ()

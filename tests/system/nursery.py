@@ -1,0 +1,88 @@
+"""Starts servers by the dozen: the package is imported once, and each server is a process forked from there.
+
+Run as a program, it reads an order a line, ``{"arguments", "directory", "stdout", "log", "plant"}``, and writes the pid of the
+server that it started. ``stdout`` is a named pipe. The servers end with it. What a kill is to be survived by is the same code as
+``python -m mainspring serve`` runs; only the time for its imports is saved.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Take orders until the input ends."""
+    import mainspring.cli.serve
+    import mainspring.server.build  # noqa: F401
+    from mainspring.cli.main import main as command
+
+    libc = ctypes.CDLL(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()
+    own = os.getpid()
+    for line in sys.stdin:
+        order: dict[str, Any] = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != own:
+                os._exit(1)
+            _furnish(order)
+            if order["plant"] is not None:
+                PLANTS[order["plant"]]()
+            os._exit(command(order["arguments"]))
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+def _furnish(order: dict[str, Any]) -> None:
+    """Give a server its directory and its three files."""
+    os.chdir(order["directory"])
+    files = (
+        (0, os.devnull, os.O_RDONLY),
+        (1, order["stdout"], os.O_WRONLY),
+        (2, order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    )
+    for number, path, flags in files:
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, number)
+        os.close(opened)
+
+
+def acknowledge_early() -> None:
+    """Plant a defect that the tests must find: jobs are acknowledged at once, and stored a moment later."""
+    import asyncio
+
+    from mainspring.faces.gearman.peer import Peer
+
+    def store(self: Any, jobs: list[Any], answer: Any) -> None:
+        slot = self.outbox.reserve()
+        self.outbox.fill(slot, answer([job.id for job in jobs], {}))
+        later = asyncio.get_running_loop().call_later
+        later(0.003, self.service.intake.submit, jobs, lambda _ids, _joined: None, lambda _error: None)
+
+    Peer.store = store  # type: ignore[method-assign]
+
+
+def confirm_early() -> None:
+    """Plant another one: an echo is answered at once, and not after the commit of what was sent before it."""
+    from mainspring.faces.gearman import peer
+    from mainspring.wire.gearman.packets import Type, response
+
+    peer._HANDLERS[Type.ECHO_REQ] = lambda self, args: self.outbox.send(response(Type.ECHO_RES, args[0]))
+
+
+PLANTS = {"acknowledgement": acknowledge_early, "confirmation": confirm_early}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Servers that tests disturb: killed, traced, without a disk; each in a directory of its own, ended in every outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from .extension import ExtensionPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+START = 30.0
+STOP = 20.0
+
+
+class Server:
+    """A running server. ``process`` is the one that was started, ``pid`` the server itself: a tracer may stand between."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, log: Path) -> None:
+        self.process = process
+        self.directory = directory
+        self.log = log
+        self.port = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def peer(self) -> ExtensionPeer:
+        """Connect, as client, worker or administrator; the caller closes."""
+        return ExtensionPeer(self.port)
+
+    def worker(self, *functions: bytes, places: int = 1) -> ExtensionPeer:
+        """Connect a worker of the extension."""
+        peer = self.peer()
+        peer.extend()
+        for function in functions:
+            peer.register(function)
+        if places:
+            peer.ready(places)
+        return peer
+
+    def extended(self) -> ExtensionPeer:
+        """Connect a client of the extension."""
+        peer = self.peer()
+        peer.extend()
+        return peer
+
+    def written(self) -> str:
+        """Return what the server has logged."""
+        return self.log.read_text("utf-8", "replace")
+
+    def assert_calm(self, since: int = 0) -> None:
+        """Say that the server lives and has met no defect of its own; ``since``: letters of the log that were known before."""
+        assert self.process.poll() is None, f"the server has ended: {self.written()[-3000:]}"
+        assert_no_defect(self.written()[since:])
+
+    def rss(self) -> int:
+        """Return the bytes of memory in use."""
+        return resident(self.pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash would, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(STOP)
+
+    def wait(self) -> int:
+        """Wait for its own end; returns the exit code."""
+        return self.process.wait(STOP)
+
+    def end(self) -> None:
+        """End it in any case, politely at first."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(STOP)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def assert_no_defect(log: str) -> None:
+    """Say that a server's log tells of no exception that nobody expected."""
+    for word in ("Traceback", "exception", "defect", "never awaited", "Fatal error"):
+        assert word not in log, log[-6000:]
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of memory that a process has in use."""
+    with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123 - read often
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def environment() -> dict[str, str]:
+    """Return the environment without what would change a server's settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+
+
+def launch(
+    directory: Path,
+    *options: str,
+    store: str = "sqlite:///jobs.db",
+    program: Sequence[str] = (sys.executable, "-m", "mainspring"),
+    tracer: Sequence[str] = (),
+) -> Server:
+    """Start a server, in a group of its own so that a tracer ends with it; ``program`` takes the arguments of the command."""
+    log = directory / f"server-{time.monotonic_ns()}.log"
+    command = [*tracer, *program, "serve", "--store", store, "--gearman", "127.0.0.1:0", "--name", "n1", *options]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            start_new_session=True,
+        )
+    return Server(process, directory, log)
+
+
+def await_ready(server: Server) -> None:
+    """Wait until a server says where it listens; raises AssertionError with its log where it does not."""
+    stdout = server.process.stdout
+    assert stdout is not None
+    deadline = time.monotonic() + START
+    seen = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdout, selectors.EVENT_READ)
+        while b"\n" not in seen:
+            assert selector.select(max(0.0, deadline - time.monotonic())), f"not ready: {server.written()}"
+            data = os.read(stdout.fileno(), 4096)
+            assert data, f"it ended with {server.process.wait(STOP)}: {server.written()}"
+            seen += data
+    server.port = listening_port(seen.decode())
+
+
+def listening_port(line: str) -> int:
+    """Read the line that a server prints when it is ready."""
+    words = line.split("\n", 1)[0].split()
+    assert words[:2] == ["listening", "gearman"], line
+    return int(words[2].rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def serving(
+    directory: Path,
+    *options: str,
+    store: str = "sqlite:///jobs.db",
+    program: Sequence[str] = (sys.executable, "-m", "mainspring"),
+    tracer: Sequence[str] = (),
+) -> Iterator[Server]:
+    """Run a server that is ready when the block begins."""
+    server = launch(directory, *options, store=store, program=program, tracer=tracer)
+    try:
+        await_ready(server)
+        yield server
+    finally:
+        server.end()
+
+
+def run_to_end(directory: Path, *options: str, store: str = "sqlite:///jobs.db") -> tuple[int, str]:
+    """Start a server that is not to come up; returns its exit code and what it said."""
+    server = launch(directory, *options, store=store)
+    try:
+        return server.wait(), server.written()
+    finally:
+        server.end()
+
+
+def eventually(condition: Callable[[], object], what: str, patience: float = 10.0) -> None:
+    """Look until something holds that cannot be awaited."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience} s: {what}"
+        time.sleep(0.01)

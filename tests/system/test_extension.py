@@ -1,0 +1,861 @@
+"""The protocol extension as docs/reference/protocol.md specifies it: every packet, option, outcome and verdict."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.interop.packets import Kind, Packet, encode, got
+
+from .extension import ExtensionPeer, FaultError, More
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .servers import Server
+
+QUICK = {"max_attempts": 3, "initial": 0.05, "factor": 1.0, "jitter": 0.0}
+JOB_KEYS = {
+    "handle", "function", "unique", "state", "priority", "attempt", "created_at", "started_at", "ended_at", "error",
+}  # fmt: skip
+SHOWN_KEYS = JOB_KEYS | {
+    "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker", "numerator", "denominator",
+}  # fmt: skip
+
+
+class Meeting:
+    """A client, workers, and more of them, at one server."""
+
+    def __init__(self, server: Server, function: bytes, stack: ExitStack) -> None:
+        self.server = server
+        self.function = function
+        self._stack = stack
+        self.client = self.another()
+
+    def another(self) -> ExtensionPeer:
+        """Connect a client."""
+        return self._stack.enter_context(self.server.extended())
+
+    def plain(self) -> ExtensionPeer:
+        """Connect a peer that does not ask for the extension."""
+        return self._stack.enter_context(self.server.peer())
+
+    def worker(self, places: int = 1, **options: Any) -> ExtensionPeer:
+        """Connect a worker of the test's function that is ready for jobs."""
+        worker = self.another()
+        worker.register(self.function, **options)
+        worker.silent()
+        if places:
+            worker.ready(places)
+        return worker
+
+    def put(self, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
+        """Submit a job of the test's function."""
+        return self.client.put(self.function, payload, unique, **options)
+
+    def state(self, handle: bytes) -> str:
+        """Return a job's state."""
+        state: str = self.client.show(handle)["state"]
+        return state
+
+    def events(self, **params: Any) -> ExtensionPeer:
+        """Watch jobs from a connection of its own."""
+        watcher = self.another()
+        assert watcher.call("jobs.watch", **params) == {}
+        return watcher
+
+
+@pytest.fixture
+def meeting(calm: Server, function: bytes) -> Iterator[Meeting]:
+    with ExitStack() as stack:
+        yield Meeting(calm, function, stack)
+
+
+# ---- negotiation ----
+
+
+def test_only_who_asks_sees_the_extension(meeting: Meeting) -> None:
+    plain = meeting.plain()
+    plain.write(encode(More.SUBMIT, b"f", b"", b"", b""))
+    code, message = plain.expect(Kind.ERROR)
+    assert code == b"INVALID_COMMAND"
+    assert b"mainspring/1" in message
+
+
+def test_another_version_is_an_unknown_option(meeting: Meeting) -> None:
+    plain = meeting.plain()
+    plain.send(Kind.OPTION_REQ, b"mainspring/2")
+    assert plain.expect(Kind.ERROR)[0] == b"UNKNOWN_OPTION"
+    plain.silent()
+
+
+# ---- submitting ----
+
+
+def test_submit_work_and_settle(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(b"pay\0load", wait=True)
+    job = worker.job()
+    assert (job.handle, job.function, job.unique, job.payload) == (handle, meeting.function, b"", b"pay\0load")
+    assert job.info["attempt"] == 1
+    assert job.info["term"] >= 1
+    assert abs(job.info["submitted_at"] - time.time()) < 10
+    assert job.info.keys() <= {"attempt", "term", "submitted_at"}
+    assert worker.settled_as(job, b"succeeded", b"re\0sult") == b"recorded"
+    assert meeting.client.result() == (handle, b"succeeded", 1, {}, b"re\0sult")
+    assert meeting.client.outcome(handle) == (handle, b"succeeded", 1, {}, b"re\0sult")
+
+
+def test_a_live_unique_is_joined_and_an_ended_one_is_not(meeting: Meeting) -> None:
+    handle = meeting.put(b"first", b"u")
+    meeting.client.request(meeting.function, b"second", b"u", {"wait": True})
+    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
+    worker = meeting.worker()
+    job = worker.job()
+    assert (job.unique, job.payload) == (b"u", b"first")
+    meeting.client.request(meeting.function, b"third", b"u")
+    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
+    assert worker.settled_as(job, b"succeeded", b"one") == b"recorded"
+    assert meeting.client.result().data == b"one"
+    assert meeting.put(b"fourth", b"u") != handle
+
+
+def test_an_empty_unique_never_joins(meeting: Meeting) -> None:
+    assert meeting.put(b"same") != meeting.put(b"same")
+
+
+def test_keep_unique_joins_what_has_succeeded_lately(meeting: Meeting) -> None:
+    worker = meeting.worker(places=3)
+    handle = meeting.put(b"", b"u", keep_unique=3600)
+    assert worker.settled_as(worker.job(), b"succeeded", b"kept") == b"recorded"
+    meeting.client.request(meeting.function, b"", b"u", {"keep_unique": 3600, "wait": True})
+    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
+    assert meeting.client.result() == (handle, b"succeeded", 1, {}, b"kept")
+    assert meeting.put(b"", b"u") != handle, "it did not ask for the kept one"
+    worker.job()
+    other = meeting.put(b"", b"v")
+    assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
+    assert meeting.put(b"", b"v", keep_unique=3600) != other, "the first was not submitted with keep_unique"
+
+
+def test_keep_unique_does_not_join_what_is_too_old_or_has_failed(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    handle = meeting.put(b"", b"u", keep_unique=3600)
+    assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
+    time.sleep(0.02)
+    assert meeting.put(b"", b"u", keep_unique=0.01) != handle
+    assert worker.settled_as(worker.job(), b"failed") == b"recorded"
+    assert meeting.client.outcome(meeting.put(b"", b"w", keep_unique=0, expires=0)).state == b"expired"
+    meeting.put(b"", b"w", keep_unique=3600)
+
+
+def test_priorities(meeting: Meeting) -> None:
+    for name in ("low", "normal", "high"):
+        meeting.put(name.encode(), priority=name)
+    worker = meeting.worker(places=3)
+    assert [worker.job().payload for _ in range(3)] == [b"high", b"normal", b"low"]
+
+
+@pytest.mark.parametrize("how", ["delay", "run_at"])
+def test_a_delayed_job_waits_for_its_time(meeting: Meeting, how: str) -> None:
+    worker = meeting.worker()
+    start = time.time()
+    handle = meeting.put(delay=0.3) if how == "delay" else meeting.put(run_at=start + 0.3)
+    assert meeting.state(handle) == "scheduled"
+    worker.silent()
+    assert worker.job().handle == handle
+    assert time.time() - start >= 0.3
+
+
+def test_a_time_in_the_past_is_now(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    meeting.put(b"a", run_at=1)
+    meeting.put(b"b", delay=0)
+    assert [worker.job().payload, worker.job().payload] == [b"a", b"b"]
+
+
+def test_a_job_that_nobody_starts_in_time_expires(meeting: Meeting) -> None:
+    handle = meeting.put(b"", b"u", expires=0.2, wait=True)
+    result = meeting.client.result()
+    assert (result.handle, result.state, result.attempt) == (handle, b"expired", 0)
+    meeting.put(b"", b"u")
+
+
+def test_a_job_that_waits_in_memory_for_a_busy_worker_expires(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    meeting.put(b"long")
+    long = worker.job()
+    meeting.put(b"late", expires=0.2, wait=True)
+    assert meeting.client.result().state == b"expired"
+    assert worker.settled_as(long, b"succeeded") == b"recorded"
+    worker.ready(1)
+    meeting.put(b"next")
+    assert worker.job().payload == b"next"
+
+
+def test_a_delayed_job_may_expire_before_it_is_due(meeting: Meeting) -> None:
+    assert meeting.client.outcome(meeting.put(delay=60, expires=0.2)).state == b"expired"
+
+
+def test_what_has_started_does_not_expire(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(expires=0.2)
+    job = worker.job()
+    meeting.client.outcome(meeting.put(b"", b"", expires=0.3, delay=60))
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+    assert meeting.state(handle) == "succeeded"
+
+
+BAD_OPTIONS = [
+    b"[]",
+    b"{",
+    b'{"unknown": 1}',
+    b'{"priority": "highest"}',
+    b'{"delay": 1, "run_at": 1}',
+    b'{"delay": -1}',
+    b'{"delay": "1s"}',
+    b'{"timeout": -0.1}',
+    b'{"expires": 1e300}',
+    b'{"run_at": 1e300}',
+    b'{"retry": {"max_attempts": 0}}',
+    b'{"retry": {"jitter": 2}}',
+    b'{"retry": {"attempts": 2}}',
+    b'{"wait": 1}',
+    b"\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS)
+def test_options_that_make_no_sense_are_refused_in_their_place(meeting: Meeting, options: bytes) -> None:
+    client = meeting.client
+    client.request(meeting.function, b"before")
+    client.write(encode(More.SUBMIT, meeting.function, b"", options, b""))
+    client.request(meeting.function, b"after")
+    assert client.hear(More.SUBMITTED)[1] == b"0"
+    assert client.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    assert client.hear(More.SUBMITTED)[1] == b"0"
+
+
+def test_a_function_needs_a_name_and_a_unique_has_an_end(meeting: Meeting) -> None:
+    meeting.client.request(b"")
+    assert meeting.client.hear(Kind.ERROR)[0] == b"INVALID_FUNCTION_NAME"
+    meeting.client.request(meeting.function, b"", b"u" * 65)
+    assert meeting.client.hear(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
+    meeting.put(b"", b"u" * 64)
+
+
+def test_answers_come_in_the_order_of_the_requests(meeting: Meeting) -> None:
+    client, packets = meeting.client, []
+    expected: list[tuple[Kind | More, bytes]] = []
+    for number in range(300):
+        payload = b"%d" % number
+        if number % 7 == 0:
+            packets.append(encode(More.SUBMIT, b"", b"", b"", payload))
+            expected.append((Kind.ERROR, b""))
+        elif number % 5 == 0:
+            packets.append(encode(Kind.ECHO_REQ, payload))
+            expected.append((Kind.ECHO_RES, payload))
+        elif number % 3 == 0:
+            packets.append(encode(Kind.SUBMIT_JOB_BG, meeting.function, b"", payload))
+            expected.append((Kind.JOB_CREATED, payload))
+        elif number % 4 == 0:
+            packets.append(encode(Kind.SUBMIT_JOB, meeting.function, b"", payload))
+            expected.append((Kind.JOB_CREATED, payload))
+        else:
+            packets.append(encode(More.SUBMIT, meeting.function, b"", b"", payload))
+            expected.append((More.SUBMITTED, payload))
+    client.write(b"".join(packets))
+    answers = [client.next() for _ in packets]
+    assert [answer.kind for answer in answers] == [kind for kind, _ in expected]
+    assert [answer.arguments[0] for answer in answers if answer.kind is Kind.ECHO_RES] == [
+        payload for kind, payload in expected if kind is Kind.ECHO_RES
+    ]
+    handles = {
+        answer.arguments[0]: payload
+        for answer, (kind, payload) in zip(answers, expected, strict=True)
+        if kind in {Kind.JOB_CREATED, More.SUBMITTED}
+    }
+    worker = meeting.worker(places=len(handles))
+    jobs = [worker.job() for _ in handles]
+    assert {job.handle: job.payload for job in jobs} == handles
+
+
+# ---- waiting ----
+
+
+def test_progress_comes_before_the_result(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(wait=True)
+    job = worker.job()
+    worker.write(encode(Kind.WORK_STATUS, handle, b"1", b"2") + encode(Kind.WORK_DATA, handle, b"part"))
+    worker.write(encode(Kind.WORK_WARNING, handle, b"warm"))
+    assert worker.settled_as(job, b"succeeded", b"all") == b"recorded"
+    client = meeting.client
+    assert client.next() == got(Kind.WORK_STATUS, handle, b"1", b"2")
+    assert client.next() == got(Kind.WORK_DATA, handle, b"part")
+    assert client.next() == got(Kind.WORK_WARNING, handle, b"warm")
+    assert client.result().data == b"all"
+
+
+@pytest.mark.parametrize(
+    "handle", [b"H:n1:999999000000000001", b"H:elsewhere:1", b"nonsense", b"", b"H:n1:" + b"9" * 30]
+)
+def test_a_handle_without_a_job_is_unknown_under_its_own_name(meeting: Meeting, handle: bytes) -> None:
+    assert meeting.client.outcome(handle) == (handle, b"unknown", 0, {}, b"")
+
+
+def test_any_number_of_clients_wait_also_on_a_new_connection(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(wait=True)
+    others = [meeting.another() for _ in range(5)]
+    for other in others:
+        other.wait(handle)
+        other.wait(handle)
+        other.silent()
+    meeting.client.close()
+    assert worker.settled_as(worker.job(), b"succeeded", b"r") == b"recorded"
+    for other in others:
+        assert other.result().data == b"r"
+        other.silent()
+
+
+# ---- calls ----
+
+
+def test_jobs_show(meeting: Meeting) -> None:
+    handle = meeting.put(b"12345", b"name", priority="low", timeout=9.5, retry=QUICK, expires=60)
+    job = meeting.client.show(handle)
+    assert job.keys() == SHOWN_KEYS
+    assert {key: job[key] for key in ("function", "unique", "state", "priority", "attempt")} == {
+        "function": meeting.function.decode(), "unique": "name", "state": "pending", "priority": "low", "attempt": 0,
+    }  # fmt: skip
+    assert (job["max_attempts"], job["timeout"], job["input_size"], job["worker"]) == (3, 9.5, 5, None)
+    created, expires = (datetime.fromisoformat(job[key]) for key in ("created_at", "expires_at"))
+    assert 59 < (expires - created).total_seconds() < 61
+    worker = meeting.worker()
+    worker.send(Kind.SET_CLIENT_ID, b"me")
+    delivery = worker.job()
+    worker.write(encode(Kind.WORK_STATUS, handle, b"3", b"4"))
+    worker.silent()
+    job = meeting.client.show(handle)
+    assert (job["state"], job["worker"], job["numerator"], job["denominator"]) == ("running", "me", 3, 4)
+    assert job["attempt"] == 1
+    assert worker.settled_as(delivery, b"succeeded", b"1234567") == b"recorded"
+    job = meeting.client.show(handle)
+    assert (job["state"], job["attempt"], job["input_size"], job["output_size"]) == ("succeeded", 1, 5, 7)
+    assert job["started_at"] <= job["ended_at"]
+
+
+def test_jobs_list_filters_and_pages(meeting: Meeting) -> None:
+    handles = [meeting.put(b"", b"u%d" % number).decode() for number in range(5)]
+    name = meeting.function.decode()
+    newest_first = handles[::-1]
+
+    def listed(**params: Any) -> list[str]:
+        jobs = meeting.client.call("jobs.list", function=name, **params)["jobs"]
+        assert all(job.keys() == JOB_KEYS for job in jobs)
+        return [job["handle"] for job in jobs]
+
+    assert listed() == newest_first
+    assert listed(limit=2) == newest_first[:2]
+    assert listed(limit=2, before=newest_first[1]) == newest_first[2:4]
+    assert listed(unique="u3") == [handles[3]]
+    assert listed(state="pending") == newest_first
+    assert listed(state="running") == []
+    worker = meeting.worker()
+    job = worker.job()
+    assert listed(state="running") == handles[:1]
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+    assert listed(state="succeeded") == handles[:1]
+    assert listed(state="running") == []
+    waiting = listed(state="pending") + listed(state="leased")
+    assert sorted(waiting) == handles[1:], "a waiting job is pending, or leased to this node"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("jobs.list", {"limit": 0}, "usage"),
+        ("jobs.list", {"limit": 1001}, "usage"),
+        ("jobs.list", {"state": "asleep"}, "usage"),
+        ("jobs.list", {"colour": "red"}, "usage"),
+        ("jobs.list", {"before": "nonsense"}, "not_found"),
+        ("jobs.show", {}, "usage"),
+        ("jobs.show", {"handle": 5}, "usage"),
+        ("jobs.show", {"handle": "H:n1:999999000000000001"}, "not_found"),
+        ("jobs.show", {"handle": "H:n1:" + "9" * 40}, "not_found"),
+        ("jobs.cancel", {"handle": "H:n1:999999000000000001"}, "not_found"),
+        ("jobs.retry", {"handle": "H:n1:999999000000000001"}, "not_found"),
+        ("jobs.watch", {"handle": "nonsense"}, "not_found"),
+        ("jobs.dance", {}, "usage"),
+    ],
+)
+def test_calls_that_fail(meeting: Meeting, method: str, params: dict[str, Any], code: str) -> None:
+    with pytest.raises(FaultError) as raised:
+        meeting.client.call(method, **params)
+    assert raised.value.code == code
+    assert len(raised.value.message) > 10
+
+
+def test_a_call_repeats_its_id_whatever_it_is(meeting: Meeting) -> None:
+    meeting.client.write(encode(More.CALL, b"\xff any id", b"node.status", b""))
+    call_id, value = meeting.client.hear(More.ANSWER)
+    assert call_id == b"\xff any id"
+    status = json.loads(value)
+    assert status["name"] == "n1"
+    meeting.client.write(encode(More.CALL, b"", b"node.status", b"no json"))
+    assert meeting.client.hear(More.FAULT)[:2] == (b"", b"usage")
+
+
+def test_cancel_what_waits(meeting: Meeting) -> None:
+    for options in ({}, {"delay": 60}):
+        handle = meeting.put(b"", b"u", wait=True, **options)
+        answer = meeting.another().call("jobs.cancel", handle=handle.decode(), reason="no need")
+        assert answer == {"handle": handle.decode(), "state": "cancelled"}
+        result = meeting.client.result()
+        assert (result.handle, result.state, result.attempt) == (handle, b"cancelled", 0)
+        assert result.error["message"] == "no need"
+        assert meeting.client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+
+
+def test_cancel_what_waits_in_memory(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    meeting.put(b"first")
+    first = worker.job()
+    second = meeting.put(b"second")
+    assert meeting.client.call("jobs.cancel", handle=second.decode())["state"] == "cancelled"
+    assert worker.settled_as(first, b"succeeded") == b"recorded"
+    worker.ready()
+    worker.silent()
+    assert meeting.state(second) == "cancelled"
+
+
+def test_cancel_what_runs(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(wait=True)
+    job = worker.job()
+    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert worker.stopped() == (handle, job.lease, b"cancelled")
+    assert worker.beat([job]) == ([handle], [])
+    assert worker.settled_as(job, b"cancelled") == b"recorded"
+    result = meeting.client.result()
+    assert (result.state, result.attempt) == (b"cancelled", 1)
+
+
+def test_who_is_asked_to_stop_may_still_succeed(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(wait=True)
+    job = worker.job()
+    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    worker.stopped()
+    assert worker.settled_as(job, b"succeeded", b"too late") == b"recorded"
+    assert meeting.client.result().data == b"too late"
+
+
+@pytest.mark.parametrize("how", ["released", "gone", "failed"])
+def test_what_was_cancelled_does_not_run_again(meeting: Meeting, how: str) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(wait=True, retry=QUICK)
+    job = worker.job()
+    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    worker.stopped()
+    if how == "gone":
+        worker.close()
+    else:
+        assert worker.settled_as(job, how.encode()) == b"recorded"
+    result = meeting.client.result()
+    assert result.state in ({b"cancelled", b"failed"} if how == "failed" else {b"cancelled"})
+
+
+def test_cancel_what_a_plain_worker_runs(meeting: Meeting) -> None:
+    worker = meeting.plain()
+    worker.can_do(meeting.function)
+    handle = meeting.put(wait=True)
+    assert worker.assigned()[0] == handle
+    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+    assert meeting.client.result().state == b"cancelled"
+    worker.complete(handle, b"nobody wants it")
+    worker.silent()
+    assert meeting.client.outcome(handle).state == b"cancelled"
+
+
+def test_retry_puts_back_what_did_not_succeed(meeting: Meeting) -> None:
+    worker = meeting.worker(places=3)
+    handle = meeting.put(b"payload", b"u")
+    assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
+    assert meeting.state(handle) == "failed"
+    job = meeting.client.call("jobs.retry", handle=handle.decode())
+    assert (job["handle"], job["state"], job["attempt"]) == (handle.decode(), "pending", 0)
+    again = worker.job()
+    assert (again.handle, again.payload, again.info["attempt"]) == (handle, b"payload", 1)
+    with pytest.raises(FaultError, match="conflict"):
+        meeting.client.call("jobs.retry", handle=handle.decode())
+    assert worker.settled_as(again, b"succeeded") == b"recorded"
+    with pytest.raises(FaultError, match="conflict"):
+        meeting.client.call("jobs.retry", handle=handle.decode())
+
+
+def test_retry_is_refused_while_another_job_has_the_unique(meeting: Meeting) -> None:
+    handle = meeting.put(b"", b"u")
+    meeting.client.call("jobs.cancel", handle=handle.decode())
+    live = meeting.put(b"", b"u")
+    with pytest.raises(FaultError, match=live.decode()) as raised:
+        meeting.client.call("jobs.retry", handle=handle.decode())
+    assert raised.value.code == "conflict"
+
+
+def test_watch_tells_every_change_of_state(meeting: Meeting) -> None:
+    by_function = meeting.events(function=meeting.function.decode())
+    handle = meeting.put(retry=QUICK)
+    by_handle = meeting.events(handle=handle.decode())
+    everything = meeting.events()
+    worker = meeting.worker(places=2)
+    assert worker.settled_as(worker.job(), b"failed") == b"recorded"
+    assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
+    seen: list[str] = []
+    while "succeeded" not in seen:
+        event = by_function.event()
+        assert event.keys() >= JOB_KEYS
+        assert event["handle"] == handle.decode()
+        seen.append(event["state"])
+    kept = [state for state in seen if state not in {"pending", "leased"}]
+    assert kept == ["running", "scheduled", "running", "succeeded"]
+    assert seen[0] in {"pending", "leased"}
+    for watcher in (by_handle, everything):
+        states: list[str] = []
+        while "succeeded" not in states:
+            states.append(watcher.event()["state"])
+        assert [state for state in states if state not in {"pending", "leased"}] == kept
+
+
+def test_a_watcher_that_ends_leaves_nothing_behind(meeting: Meeting) -> None:
+    watcher = meeting.events()
+    watcher.close()
+    meeting.put()
+    meeting.client.silent()
+
+
+# ---- being a worker ----
+
+
+def test_ready_is_how_many_jobs_come(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    for number in range(4):
+        meeting.put(b"%d" % number)
+    first, second = worker.job(), worker.job()
+    worker.silent()
+    worker.ready(1)
+    third = worker.job()
+    worker.silent()
+    assert [job.payload for job in (first, second, third)] == [b"0", b"1", b"2"]
+    assert worker.settled_as(second, b"succeeded") == b"recorded"
+    worker.silent()
+
+
+def test_pause_takes_the_places_back(meeting: Meeting) -> None:
+    worker = meeting.worker(places=5)
+    worker.pause()
+    handle = meeting.put()
+    worker.silent()
+    worker.ready(1)
+    assert worker.job().handle == handle
+
+
+def test_jobs_that_wait_in_memory_go_to_another_worker(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    for number in range(5):
+        meeting.put(b"%d" % number)
+    assert worker.job().payload == b"0"
+    other = meeting.worker(places=4)
+    assert [other.job().payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_cant_do_stops_the_function(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    worker.send(Kind.CANT_DO, meeting.function)
+    worker.silent()
+    handle = meeting.put()
+    worker.silent()
+    other = meeting.worker()
+    assert other.job().handle == handle
+
+
+def test_register_gives_what_the_submitter_left_out(meeting: Meeting) -> None:
+    worker = meeting.worker(places=4, timeout=30, heartbeat=20, retry={**QUICK, "max_attempts": 2})
+    handle = meeting.put()
+    job = worker.job()
+    assert (job.info["timeout"], job.info["heartbeat"], job.info["max_attempts"]) == (30, 20, 2)
+    assert 25 < job.info["deadline"] - time.time() < 35
+    meeting.put(timeout=5, heartbeat=4, retry={"max_attempts": 7})
+    other = worker.job()
+    assert (other.info["timeout"], other.info["heartbeat"], other.info["max_attempts"]) == (5, 4, 7)
+    assert worker.settled_as(job, b"failed") == b"recorded"
+    again = worker.job()
+    assert (again.handle, again.info["attempt"]) == (handle, 2)
+    assert worker.settled_as(again, b"failed") == b"recorded"
+    assert meeting.state(handle) == "failed"
+
+
+@pytest.mark.parametrize(
+    "options", [b"[]", b'{"timeout": -1}', b'{"heartbeat": -1}', b'{"retry": {"factor": -1}}', b"x"]
+)
+def test_register_refuses_what_makes_no_sense(meeting: Meeting, options: bytes) -> None:
+    worker = meeting.another()
+    worker.write(encode(More.REGISTER, meeting.function, options))
+    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+
+
+@pytest.mark.parametrize("count", [b"", b"-1", b"many", b"1" * 5000])
+def test_ready_refuses_what_is_no_number(meeting: Meeting, count: bytes) -> None:
+    worker = meeting.another()
+    worker.write(encode(More.READY, count))
+    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+
+
+# ---- outcomes ----
+
+
+def test_failed_is_retried_until_no_attempt_is_left(meeting: Meeting) -> None:
+    worker = meeting.worker(places=9)
+    handle = meeting.put(retry=QUICK, wait=True)
+    start = time.monotonic()
+    for attempt in (1, 2, 3):
+        job = worker.job()
+        assert (job.handle, job.info["attempt"], job.info["max_attempts"]) == (handle, attempt, 3)
+        error = {"type": "ValueError", "message": f"no {attempt}", "traceback": "line 1"}
+        assert worker.settled_as(job, b"failed", error=error) == b"recorded"
+    assert time.monotonic() - start >= 0.1
+    result = meeting.client.result()
+    assert result == (handle, b"failed", 3, {"type": "ValueError", "message": "no 3", "traceback": "line 1"}, b"")
+    assert meeting.client.show(handle)["error"] == "ValueError: no 3"
+
+
+def test_final_is_not_retried(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(retry=QUICK, wait=True)
+    error = {"type": "E", "message": "m"}
+    assert worker.settled_as(worker.job(), b"failed", error=error, final=True) == b"recorded"
+    assert meeting.client.result() == (handle, b"failed", 1, error, b"")
+
+
+def test_without_a_policy_one_failure_is_the_end(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    meeting.put(wait=True)
+    assert worker.settled_as(worker.job(), b"failed") == b"recorded"
+    result = meeting.client.result()
+    assert (result.state, result.attempt) == (b"failed", 1)
+    assert result.error.keys() == {"type", "message"}
+
+
+def test_released_keeps_its_place_and_is_not_counted(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handles = [meeting.put(b"%d" % number) for number in range(3)]
+    job = worker.job()
+    assert worker.settled_as(job, b"released") == b"recorded"
+    other = meeting.worker(places=3)
+    jobs = [other.job() for _ in range(3)]
+    assert [job.handle for job in jobs] == handles
+    assert [job.info["attempt"] for job in jobs] == [1, 1, 1]
+    assert worker.settled_as(job, b"succeeded") == b"stale"
+
+
+def test_snoozed_comes_back_after_its_delay_and_is_not_counted(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    handle = meeting.put()
+    start = time.monotonic()
+    assert worker.settled_as(worker.job(), b"snoozed", delay=0.3) == b"recorded"
+    assert meeting.state(handle) == "scheduled"
+    again = worker.job()
+    assert (again.handle, again.info["attempt"]) == (handle, 1)
+    assert time.monotonic() - start >= 0.3
+    assert worker.settled_as(again, b"snoozed") == b"recorded"
+    worker.ready()
+    assert worker.job().handle == handle
+
+
+def test_an_unknown_outcome_is_refused_and_the_delivery_goes_on(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    meeting.put()
+    job = worker.job()
+    worker.settle(job, b"vanished")
+    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+
+
+@pytest.mark.parametrize("outcome", [b"succeeded", b"failed", b"released", b"snoozed", b"cancelled"])
+def test_a_settlement_that_is_sent_again_is_recorded_once(meeting: Meeting, outcome: bytes) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(retry={"max_attempts": 3, "initial": 60})
+    job = worker.job()
+    detail: dict[str, Any] = {"delay": 60} if outcome == b"snoozed" else {}
+    worker.settle(job, outcome, b"", detail)
+    worker.settle(job, outcome, b"", detail)
+    assert (worker.verdict(job), worker.verdict(job)) == (b"recorded", b"recorded")
+    other = meeting.another()
+    assert other.settled_as(job, outcome, b"", **detail) == b"recorded", "on a new connection"
+    states = {b"failed": {"scheduled"}, b"released": {"pending", "leased"}, b"snoozed": {"scheduled"}}
+    assert meeting.state(handle) in states.get(outcome, {outcome.decode()})
+
+
+def test_a_settlement_under_a_made_up_lease_is_stale(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put()
+    job = worker.job()
+    for lease in (b"", b"1.1.1", b"9.9.9", b"x", b"1" * 5000 + b".1.1", job.lease + b"0"):
+        assert worker.settled_as(job._replace(lease=lease), b"succeeded", b"forged") == b"stale"
+    stranger = job._replace(handle=b"H:n1:999999000000000001")
+    assert worker.settled_as(stranger, b"succeeded") == b"stale"
+    assert worker.settled_as(job, b"succeeded", b"true") == b"recorded"
+    assert meeting.client.outcome(handle).data == b"true"
+
+
+def test_another_connection_cannot_settle_a_running_job(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    meeting.put()
+    job = worker.job()
+    assert meeting.another().settled_as(job, b"succeeded") == b"stale"
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+
+
+# ---- time ----
+
+
+def test_a_timeout_stops_the_attempt_and_counts_as_failed(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(timeout=0.2, wait=True)
+    job = worker.job()
+    assert job.info["timeout"] == 0.2
+    assert worker.stopped() == (handle, job.lease, b"timeout")
+    result = meeting.client.result()
+    assert (result.state, result.attempt, result.error["type"]) == (b"failed", 1, "Timeout")
+    assert worker.beat([job]) == ([], [handle])
+    for outcome in (b"succeeded", b"failed", b"cancelled", b"released"):
+        assert worker.settled_as(job, outcome, b"late") == b"stale", outcome
+    assert meeting.client.outcome(handle).state == b"failed"
+
+
+def test_a_timeout_is_retried_where_there_is_a_policy(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    handle = meeting.put(timeout=0.2, retry=QUICK)
+    first = worker.job()
+    assert worker.stopped()[2] == b"timeout"
+    second = worker.job()
+    assert (second.handle, second.info["attempt"]) == (handle, 2)
+    assert worker.settled_as(first, b"succeeded", b"old") == b"stale"
+    assert worker.settled_as(second, b"succeeded", b"new") == b"recorded"
+    assert meeting.client.outcome(handle).data == b"new"
+
+
+def test_silence_is_loss_where_a_heartbeat_was_asked_for(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(heartbeat=0.3)
+    job = worker.job()
+    assert worker.stopped() == (handle, job.lease, b"lost")
+    other = meeting.worker()
+    again = other.job()
+    assert (again.handle, again.info["attempt"]) == (handle, 2)
+    assert worker.settled_as(job, b"succeeded") == b"stale"
+    assert other.settled_as(again, b"succeeded") == b"recorded"
+
+
+def test_heartbeats_and_progress_keep_a_job(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    handle = meeting.put(heartbeat=0.3)
+    job = worker.job()
+    end = time.monotonic() + 0.9
+    while time.monotonic() < end:
+        assert worker.beat([job]) == ([], [])
+        time.sleep(0.1)  # it is time itself that is tested
+        worker.write(encode(Kind.WORK_STATUS, handle, b"1", b"2"))
+        time.sleep(0.1)
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+
+
+def test_lost_workers_count_against_the_policy(meeting: Meeting) -> None:
+    handle = meeting.put(retry={**QUICK, "max_attempts": 2}, wait=True)
+    for attempt in (1, 2):
+        worker = meeting.worker()
+        assert worker.job().info["attempt"] == attempt
+        worker.close()
+    result = meeting.client.result()
+    assert (result.handle, result.state, result.attempt) == (handle, b"failed", 2)
+
+
+def test_jobs_of_a_worker_that_leaves_keep_their_places(meeting: Meeting) -> None:
+    worker = meeting.worker(places=2)
+    handles = [meeting.put(b"%d" % number) for number in range(4)]
+    worker.job()
+    worker.job()
+    worker.close()
+    eventually(lambda: meeting.client.call("jobs.list", state="running", function=meeting.function.decode())["jobs"] == [],
+               "the jobs of the worker that left wait")  # fmt: skip
+    other = meeting.worker(places=4)
+    jobs = [other.job() for _ in range(4)]
+    assert [job.handle for job in jobs] == handles
+    assert [job.info["attempt"] for job in jobs] == [2, 2, 1, 1]
+
+
+def test_heartbeats_of_what_is_not_ours_are_lost(meeting: Meeting) -> None:
+    worker = meeting.worker()
+    meeting.put()
+    job = worker.job()
+    assert worker.beat([job, job._replace(lease=b"1.2.3"), job._replace(handle=b"H:x:1")]) == (
+        [],
+        [job.handle, b"H:x:1"],
+    )
+    worker.write(encode(More.HEARTBEAT, b'{"jobs": [1]}'))
+    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+
+
+# ---- the two protocols together ----
+
+
+def test_a_plain_worker_completes_a_job_with_options(meeting: Meeting) -> None:
+    worker = meeting.plain()
+    worker.can_do(meeting.function)
+    handle = meeting.put(b"x", wait=True, retry=QUICK)
+    assert worker.assigned() == (handle, meeting.function, b"x")
+    worker.send(Kind.WORK_FAIL, handle)
+    worker.silent()
+    eventually(lambda: worker.grab() == Packet(Kind.JOB_ASSIGN, (handle, meeting.function, b"x")), "the second attempt")
+    worker.complete(handle, b"done")
+    result = meeting.client.result()
+    assert (result.state, result.attempt, result.data) == (b"succeeded", 2, b"done")
+
+
+def test_a_worker_of_the_extension_serves_a_plain_client(meeting: Meeting) -> None:
+    worker, plain = meeting.worker(places=2), meeting.plain()
+    handle = plain.submit(meeting.function, b"", b"ping")
+    job = worker.job()
+    assert (job.handle, job.payload) == (handle, b"ping")
+    assert worker.settled_as(job, b"succeeded", b"pong") == b"recorded"
+    assert plain.receive() == got(Kind.WORK_COMPLETE, handle, b"pong")
+    handle = plain.submit(meeting.function, b"", b"ping")
+    assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
+    assert plain.receive() == got(Kind.WORK_FAIL, handle)
+
+
+def test_a_background_submit_joins_a_foreground_job_and_outlives_its_client(meeting: Meeting) -> None:
+    plain, worker = meeting.plain(), meeting.worker()
+    handle = plain.submit(meeting.function, b"u", b"p")
+    job = worker.job()
+    meeting.client.request(meeting.function, b"q", b"u", {"wait": True})
+    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
+    plain.close()
+    assert worker.settled_as(job, b"succeeded", b"r") == b"recorded"
+    assert meeting.client.result() == (handle, b"succeeded", 1, {}, b"r")
+
+
+def test_packets_of_the_extension_lack_arguments(meeting: Meeting) -> None:
+    for kind in (More.SUBMIT, More.CALL, More.REGISTER, More.SETTLE):
+        meeting.client.write(encode(kind, b"only"))
+        assert meeting.client.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    for kind in (More.SUBMITTED, More.ASSIGN, More.PAUSED):
+        meeting.client.write(encode(kind))
+        assert meeting.client.hear(Kind.ERROR)[0] == b"INVALID_COMMAND"
+    meeting.client.silent()

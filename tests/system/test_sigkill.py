@@ -1,0 +1,105 @@
+"""`SIGKILL` at random points: what was acknowledged is not lost, what was settled does not run again."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import Kind, got
+
+from . import chaos
+from .extension import More
+from .servers import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SEEDS = 20
+LONG_SEEDS = 500
+KILLS = 8
+TOGETHER = 4
+"""Seeds run side by side: most of a run is waiting for the disk."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[chaos.Nursery]:
+    nursery = chaos.Nursery()
+    yield nursery
+    nursery.close()
+
+
+def survive(nursery: chaos.Nursery, directory: Path, seed: int, *, plant: str | None = None) -> chaos.Findings:
+    """Run one seed in a directory of its own."""
+    own = directory / str(seed)
+    own.mkdir()
+    return chaos.run(nursery, own, seed, kills=KILLS, plant=plant)
+
+
+def check(nursery: chaos.Nursery, directory: Path, seeds: range) -> None:
+    """Run seeds, and say what any of them has shown."""
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        findings = dict(zip(seeds, pool.map(lambda seed: survive(nursery, directory, seed), seeds), strict=True))
+    broken = {seed: found for seed, found in findings.items() if found.lost or found.violations}
+    assert broken == {}
+    assert sum(found.acknowledged for found in findings.values()) > 20 * len(seeds)
+
+
+def test_kills_lose_nothing_and_run_nothing_again(nursery: chaos.Nursery, tmp_path: Path) -> None:
+    check(nursery, tmp_path, range(SEEDS))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_kills_lose_nothing_and_run_nothing_again(nursery: chaos.Nursery, tmp_path: Path) -> None:
+    check(nursery, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
+
+
+# The check has to fail where a server promises before it commits; otherwise it proves nothing.
+
+
+def test_an_early_acknowledgement_is_found(nursery: chaos.Nursery, tmp_path: Path) -> None:
+    assert any(survive(nursery, tmp_path, seed, plant="acknowledgement").lost for seed in range(SEEDS))
+
+
+def test_an_early_confirmation_is_found(nursery: chaos.Nursery, tmp_path: Path) -> None:
+    findings = (survive(nursery, tmp_path, seed, plant="confirmation") for seed in range(SEEDS))
+    assert any("ran again" in violation for found in findings for violation in found.violations)
+
+
+def test_a_restarted_server_takes_its_jobs_back_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        client = server.extended()
+        handles = [client.put(b"f", b"%d" % number, b"u%d" % number) for number in range(4)]
+        worker = server.worker(b"f", places=2)
+        assert [worker.job().handle, worker.job().handle] == handles[:2]
+        server.kill()
+        client.close()
+        worker.close()
+    with serving(tmp_path) as server:
+        client, worker = server.extended(), server.worker(b"f", places=4)
+        # No lease has to run out first: what comes within a socket's patience comes at once.
+        worker.socket.settimeout(2)
+        assert [worker.job().handle for _ in range(4)] == handles
+        client.request(b"f", b"again", b"u0")
+        assert client.hear(More.SUBMITTED) == (handles[0], b"1")
+        client.close()
+        worker.close()
+
+
+def test_a_completion_before_the_answer_to_an_echo_survives(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.peer() as peer:
+        peer.can_do(b"f")
+        handles = [peer.submit(b"f", b"", b"%d" % number, Kind.SUBMIT_JOB_BG) for number in range(20)]
+        for handle in handles[:10]:
+            assert peer.assigned()[0] == handle
+            peer.send(Kind.WORK_COMPLETE, handle, b"result of " + handle)
+        peer.settled()
+        server.kill()
+    with serving(tmp_path) as server, server.extended() as peer:
+        for handle in handles[:10]:
+            assert peer.outcome(handle).data == b"result of " + handle
+        peer.can_do(b"f")
+        assert [peer.assigned()[0] for _ in range(10)] == handles[10:]
+        assert peer.grab() == got(Kind.NO_JOB)
