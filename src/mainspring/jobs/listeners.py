@@ -56,6 +56,20 @@ class Listeners:
         """Say whether any of some listeners waits for a job."""
         return any(listener in self._by_listener for listener in listeners)
 
+    def remove(self, job_id: int, listener: Listener) -> None:
+        """A listener no longer waits for a job."""
+        jobs = self._by_listener.get(listener)
+        if jobs is None or job_id not in jobs:
+            return
+        jobs.discard(job_id)
+        if not jobs:
+            del self._by_listener[listener]
+        others = [other for other in self._by_job[job_id] if other is not listener]
+        if others:
+            self._by_job[job_id] = others
+        else:
+            del self._by_job[job_id]
+
     def take(self, job_id: int) -> list[Listener]:
         """Return who waits for a job, for the last time."""
         listeners = self._by_job.pop(job_id, None)

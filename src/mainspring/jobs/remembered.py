@@ -8,16 +8,16 @@ LIMIT = 10_000
 
 
 class Remembered:
-    """A bounded set of (handle, lease)."""
+    """A bounded set of (handle, lease, outcome): of a delivery that was handed back, a success that comes later is stale."""
 
     def __init__(self) -> None:
-        self._leases: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._leases: OrderedDict[tuple[bytes, bytes, bytes], None] = OrderedDict()
 
-    def add(self, handle: bytes, lease: bytes) -> None:
+    def add(self, handle: bytes, lease: bytes, outcome: bytes) -> None:
         """Remember one, and forget the oldest."""
-        self._leases[handle, lease] = None
+        self._leases[handle, lease, outcome] = None
         if len(self._leases) > LIMIT:
             self._leases.popitem(last=False)
 
-    def __contains__(self, key: tuple[bytes, bytes]) -> bool:
+    def __contains__(self, key: tuple[bytes, bytes, bytes]) -> bool:
         return key in self._leases

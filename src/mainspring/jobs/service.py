@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.errors import ConflictError, NotFoundError
-from mainspring.jobs import rules
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
+from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.remembered import Remembered
 from mainspring.jobs.settling import Settling, failure
-from mainspring.jobs.store import Assign, Cancel, Count, Find, FindUnique, Recover, Redrive, Sweep, Wake
+from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive
 from mainspring.jobs.timers import Timers
+from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.window import Window
 
 if TYPE_CHECKING:
@@ -28,16 +29,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Cancelled, Found, Redriven, Woken
+    from mainspring.jobs.store import Cancelled, Found, Redriven
     from mainspring.storage.commit_queue import CommitQueue
 
-TICK = 0.25
-"""Seconds between looks at what needs no exact time: windows, silent workers, what runs for long."""
-RECORD_AFTER = 1.0
-"""A job that runs for so many seconds is recorded as running."""
-SILENT_AFTER = 1.0
-"""A worker that was woken and did nothing for so many seconds no longer keeps others asleep."""
-SWEEP_EVERY = 10.0
+AGAIN = 0.25
+"""Seconds after which the store is asked again where it could not answer."""
 
 
 class JobService:
@@ -75,17 +71,13 @@ class JobService:
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
         self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit)
         self.intake = Intake(self.window, self.listeners, hub, foreground_bytes=foreground_bytes)
-        self.settling.wake_at = self.intake.wake_at = self._wake_at
         self.window.started = self._started
-        self.window.exhausted = self._exhausted
-        self._lost_limit = lost_limit
-        self._retention = retention
-        self._dead_retention = dead_retention
-        self._next_wake_us = 0
-        self._waking = False
-        self._adapted = clock.monotonic()
-        self._swept = clock.monotonic()
-        self._woken: dict[Worker, float] = {}
+        self.window.give_back = self._give_back
+        self._limits = Limits(self.window, self.settling, lost_limit=lost_limit)
+        self._upkeep = Upkeep(
+            self.window, self.settling, self._ended_in_store, retention=retention, dead_retention=dead_retention
+        )
+        self.settling.wake_at = self.intake.wake_at = self._upkeep.wake_at
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
         """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many."""
@@ -98,7 +90,7 @@ class JobService:
                 queue.live += number
                 if state == State.PENDING:
                     queue.backlog[priority] = number
-            self._wake()
+            self._upkeep.wake()
             ready(recovered)
 
         def recovered(number: int) -> None:
@@ -106,62 +98,16 @@ class JobService:
 
         self.commits.put(Recover(self.term, recovered, failed))
 
-    # ---- time ----
-
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
-        now = self.clock.monotonic()
-        self.timers.run(now)
-        if now - self._adapted >= TICK:
-            self.window.adapt(now - self._adapted)
-            self._adapted = now
-            self._record_running()
-            self._pass_over_silent(now)
-            for queue in self.dispatch.queues.values():
-                self.window.serve(queue)
-            if self.settling.unsettled:
-                self.settling.try_again()
-            if self._next_wake_us and self.clock.wall() * 1_000_000 >= self._next_wake_us:
-                self._wake()  # the wall clock was stepped
-        if now - self._swept >= SWEEP_EVERY:
-            self._swept = now
-            self._sweep()
-        following = self.timers.next()
-        return min(now + TICK, following) if following is not None else now + TICK
+        return self._upkeep.tick()
 
-    def _wake_at(self, due_us: int) -> None:
-        """Look for due jobs at a wall time, if not before."""
-        if self._next_wake_us and self._next_wake_us <= due_us:
-            return
-        self._next_wake_us = due_us
-        wait = due_us / 1_000_000 - self.clock.wall()
-        self.timers.at(self.clock.monotonic() + max(wait, 0), self._wake_if_due)
-
-    def _wake_if_due(self) -> None:
-        if self._next_wake_us and self.clock.wall() * 1_000_000 >= self._next_wake_us:
-            self._wake()
-
-    def _wake(self) -> None:
-        if not self._waking:
-            self._waking = True
-            self._next_wake_us = 0
-            self.commits.put(Wake(round(self.clock.wall() * 1_000_000), self._woke, self._not_woken))
-
-    def _woke(self, woken: Woken) -> None:
-        self._waking = False
-        for (function, priority), number in woken.due.items():
-            queue = self.dispatch.queue(function)
-            queue.backlog[priority] += number
-            self.window.serve(queue)
-        for job, before in woken.expired:
-            self._ended_in_store(job, before)
-        if woken.next_us:
-            self._wake_at(woken.next_us)
-
-    def _not_woken(self, error: StoreError) -> None:
-        del error
-        self._waking = False
-        self._wake_at(round((self.clock.wall() + 1) * 1_000_000))
+    def hand_back(self) -> None:
+        """Hand out nothing more, and give back what waits here: a node that ends politely leaves no job under suspicion."""
+        self.dispatch.paused = True
+        for held in list(self.window.held.values()):
+            if held.stored and held.worker is None:
+                self.settling.released(held)
 
     def _ended_in_store(self, job: Job, before: int) -> None:
         """A stored job that waited has ended without having been held."""
@@ -172,41 +118,6 @@ class JobService:
         self.settling.tell(job)
         if self.hub.active:
             self.hub.publish(job)
-
-    def _record_running(self) -> None:
-        before_us = round((self.clock.wall() - RECORD_AFTER) * 1_000_000)
-        long = [
-            held
-            for worker in self.dispatch.workers
-            for held in worker.running.values()
-            if held.stored and not held.recorded and held.started_us <= before_us
-        ]
-        if long:
-            for held in long:
-                held.recorded = True
-            self.commits.put(Assign([held.job for held in long], lambda _: None, lambda _: None))
-
-    def _pass_over_silent(self, now: float) -> None:
-        """A woken worker that stays silent must not strand a job: wake the next one in its place."""
-        woken = {
-            worker: self._woken.get(worker, now) for worker in self.dispatch.workers if worker.woken_for is not None
-        }
-        for worker, since in list(woken.items()):
-            if now - since >= SILENT_AFTER:
-                self.dispatch.answered(worker)
-                del woken[worker]
-        self._woken = woken
-
-    def _sweep(self) -> None:
-        wall = self.clock.wall()
-        self.commits.put(
-            Sweep(
-                round((wall - self._retention) * 1_000_000),
-                round((wall - self._dead_retention) * 1_000_000),
-                lambda forgotten: self._sweep() if forgotten else None,
-                lambda _: None,
-            )
-        )
 
     # ---- workers ----
 
@@ -223,14 +134,17 @@ class JobService:
         for held in list(worker.running.values()):
             if held.queue is queue:
                 self.settling.lost(held, "its worker said CANT_DO")
-        self.window.serve(queue)
+        self.window.answer_grab(worker)
+        self._left(queue)
 
     def ready(self, worker: Worker, places: int) -> None:
         """A streaming worker takes so many more jobs."""
-        self.dispatch.stream(worker, places)
+        worker.streams = True
+        worker.credit += places
         while worker.credit > 0:
             held = self.dispatch.grab(worker)
             if held is None:
+                self.dispatch.offer(worker)
                 break
             worker.credit -= 1
             self.window.start(held, worker)
@@ -241,83 +155,30 @@ class JobService:
     def gone(self, worker: Worker) -> None:
         """A worker's connection has ended."""
         queues = list(worker.abilities)
-        woken_for = worker.woken_for
+        self.dispatch.remove(worker)  # first, so that it is not given back what it leaves behind
         self.settling.worker_gone(worker, "its worker's connection ended")
-        self.dispatch.remove(worker)
-        if woken_for is not None:
-            self.window.serve(woken_for)
         for queue in queues:
-            if not queue.workers:
-                self._give_back(queue)
+            self._left(queue)
+
+    def _left(self, queue: FunctionQueue) -> None:
+        """A worker no longer runs a function: others take over what it was woken for, or nobody does."""
+        if queue.workers:
+            self.window.serve(queue)
+        else:
+            self._give_back(queue)
 
     def _give_back(self, queue: FunctionQueue) -> None:
         """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
-        while queue.size:
-            held = self.dispatch.pop_last(queue, -1)
-            if held is None:
-                break
-            if held.stored and not held.adopting:
+        waiting = [held for ready in queue.ready for held in ready if held.queued]
+        for held in self.window.suspects(queue) + waiting:
+            if held.stored:
                 self.settling.released(held)
-            else:
-                self.dispatch.push(held)
-                break
 
-    def _started(self, held: Held, worker: Worker) -> None:
+    def _started(self, held: Held) -> None:
         held.started_us = round(self.clock.wall() * 1_000_000)
         if self.hub.active:
             self.hub.publish(self.seen(held))
-        options = held.job.options
-        ability = worker.abilities.get(held.queue)
-        timeout = options.timeout if options is not None else None
-        heartbeat = options.heartbeat if options is not None else None
-        requeue = False
-        if ability is not None:
-            if timeout is None:
-                timeout, requeue = ability.timeout, ability.requeue
-            if heartbeat is None:
-                heartbeat = ability.heartbeat
-        if timeout is not None:
-            self._limit(held, timeout, lambda: self._timed_out(held, timeout, requeue=requeue))
-        if heartbeat is not None and worker.streams:
-            held.beat = self.clock.monotonic()
-            self._limit(held, heartbeat, lambda: self._missed_beat(held, heartbeat))
-
-    def _limit(self, held: Held, seconds: float, then: Callable[[], None]) -> None:
-        lease = held.lease
-
-        def over() -> None:
-            if held.worker is not None and held.lease == lease:
-                then()
-
-        self.timers.at(self.clock.monotonic() + seconds, over)
-
-    def _timed_out(self, held: Held, timeout: float, *, requeue: bool) -> None:
-        worker = held.worker
-        assert worker is not None
-        worker.face.stop(held, b"timeout")
-        if requeue:
-            self.settling.lost(held, f"it ran for longer than {timeout:g} s")
-        else:
-            self.settling.failed(held, failure("Timeout", f"the attempt ran for longer than {timeout:g} s"))
-
-    def _missed_beat(self, held: Held, heartbeat: float) -> None:
-        worker = held.worker
-        assert worker is not None
-        left = held.beat + heartbeat - self.clock.monotonic()
-        if left > 0:
-            self._limit(held, left, lambda: self._missed_beat(held, heartbeat))
-            return
-        worker.face.stop(held, b"lost")
-        self.settling.lost(held, f"its worker sent no heartbeat for {heartbeat:g} s")
-
-    def _exhausted(self, held: Held) -> bool:
-        """Settle a claimed job that has no attempt left: its node was lost at the last one."""
-        policy = self.settling.policy(held)
-        if held.job.attempt and rules.out_of_attempts(held.job, policy, self._lost_limit):
-            held.job.attempt -= 1
-            self.settling.failed(held, failure("WorkerLost", "its node was lost at the last attempt"), final=True)
-            return True
-        return False
+        self._limits.started(held)
 
     @staticmethod
     def pass_over(worker: Worker | None, handle: bytes) -> bool:
@@ -348,34 +209,35 @@ class JobService:
     # ---- clients ----
 
     def wait(self, job_id: int, listener: Listener, unknown: Callable[[], None]) -> None:
-        """Tell a listener when a job has ended, at once if it has."""
+        """Tell a listener when a job has ended, at once if it has; ``unknown`` is called where there is no such job."""
         self.listeners.add(job_id, listener)
-        if self.handles.of(job_id) in self.window.held:
-            return
+        if self.handles.of(job_id) not in self.window.held:
+            self._look(job_id, listener, unknown)
 
+    def _look(self, job_id: int, listener: Listener, unknown: Callable[[], None]) -> None:
         def found(jobs: dict[int, Job]) -> None:
             job = jobs.get(job_id)
-            if job is not None and not State(job.state).ended:
-                return
-            if self.listeners.listens(job_id, listener):
-                if job is not None:
-                    self.settling.tell(job)
-                elif self.handles.of(job_id) not in self.window.held:
-                    self.listeners.take(job_id)
+            if job is None:
+                if self.handles.of(job_id) not in self.window.held:
+                    self.listeners.remove(job_id, listener)
                     unknown()
+            elif State(job.state).ended and self.listeners.listens(job_id, listener):
+                self.settling.tell(job)
 
-        self.commits.put(Find([job_id], found, lambda _: unknown()))
+        def failed(error: StoreError) -> None:
+            # What cannot be looked up now is not unknown: who hears that submits the job again.
+            del error
+            if self.listeners.listens(job_id, listener):
+                self.timers.at(self.clock.monotonic() + AGAIN, lambda: self._look(job_id, listener, unknown))
+
+        self.commits.put(Find([job_id], found, failed))
 
     def client_gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
         for job_id in self.listeners.leave(listener):
             held = self.window.held.get(self.handles.of(job_id))
             if held is not None and not held.stored and not held.adopting and held.worker is None:
-                self._drop(held)
-
-    def _drop(self, held: Held) -> None:
-        self.dispatch.drop(held)
-        self.window.release(held)
+                self.window.release(held)
 
     def cancel(
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
@@ -383,7 +245,10 @@ class JobService:
         """Cancel a job; ``done`` is told ``cancelled``, ``running`` (its worker was asked), or the state it had ended in."""
         held = self.window.held.get(self.handles.of(job_id))
         if held is not None:
-            self._cancel_held(held, reason, done)
+            if held.then is not None:
+                held.then.append(lambda: self.cancel(job_id, reason, done, failed))
+            else:
+                self._cancel_held(held, reason, done)
             return
 
         def cancelled(outcome: Cancelled) -> None:
@@ -394,7 +259,8 @@ class JobService:
                 self._ended_in_store(job, outcome.before)
                 done("cancelled")
             elif State(outcome.before).held:
-                # It was claimed while the request was under way.
+                # It was claimed while the request was under way, or its settlement waits for the store.
+                self.settling.try_again()
                 self.cancel(job_id, reason, done, failed)
             else:
                 done(State(outcome.before).name.lower())
@@ -403,13 +269,13 @@ class JobService:
         self.commits.put(Cancel(job_id, error, round(self.clock.wall() * 1_000_000), cancelled, failed))
 
     def _cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
+        """Cancel a job in memory."""
         worker = held.worker
         if worker is not None and worker.streams:
             held.cancelled = True
             worker.face.stop(held, b"cancelled")
             done("running")
             return
-        self.dispatch.drop(held)
         if worker is not None:
             worker.passed.add(held.handle)  # a plain worker cannot be told
         self.settling.cancelled(held, reason, lambda _: done("cancelled"))

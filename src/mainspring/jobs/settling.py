@@ -39,6 +39,7 @@ class JobFailure(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
+ASKED = "cancelled while it ran"
 
 
 def failure(kind: str, message: str) -> bytes:
@@ -94,6 +95,8 @@ class Settling:
         """Set by the service: a job becomes due at this time."""
         self.unsettled: list[_Pending] = []
         """Settlements that the store could not take; they are tried again."""
+        self.deferred = 0
+        """Settlements that wait until their job is stored at all."""
 
     # ---- what workers report ----
 
@@ -116,14 +119,23 @@ class Settling:
         settlement = rules.failed(
             held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
         )
-        self._end(held, settlement, exception, acknowledge)
+        if held.cancelled and settlement.event is Event.RETRY:
+            self.cancelled(held, ASKED, acknowledge)
+        else:
+            self._end(held, settlement, exception, acknowledge)
 
     def released(self, held: Held, acknowledge: Acknowledge | None = None) -> None:
         """A worker hands a job back; the delivery is not counted."""
-        self._end(held, Settlement(held.job, Event.RELEASE, held.job.attempt), None, acknowledge)
+        if held.cancelled:
+            self.cancelled(held, ASKED, acknowledge)
+        else:
+            self._end(held, Settlement(held.job, Event.RELEASE, held.job.attempt), None, acknowledge)
 
     def snoozed(self, held: Held, delay: float, acknowledge: Acknowledge | None = None) -> None:
         """A worker puts a job off; the delivery is not counted."""
+        if held.cancelled:
+            self.cancelled(held, ASKED, acknowledge)
+            return
         due_us = round((self._window.clock.wall() + delay) * 1_000_000)
         settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
         self._end(held, settlement, None, acknowledge)
@@ -138,8 +150,16 @@ class Settling:
         )
         self._end(held, settlement, None, acknowledge)
 
+    def expired(self, held: Held) -> None:
+        """A job has waited for too long."""
+        now_us = round(self._window.clock.wall() * 1_000_000)
+        self._end(held, Settlement(held.job, Event.EXPIRE, held.job.attempt, ended_us=now_us), None, None)
+
     def lost(self, held: Held, why: str) -> None:
         """A worker had a job and is gone, or was silent for too long: the delivery counts, and another worker gets the job."""
+        if held.cancelled:
+            self.cancelled(held, f"{ASKED}; {why}")
+            return
         job = held.job
         job.attempt += 1
         policy = self.policy(held)
@@ -159,11 +179,7 @@ class Settling:
         options = held.job.options
         if options is not None and options.retry is not None:
             return options.retry
-        if held.worker is not None:
-            ability = held.worker.abilities.get(held.queue)
-            if ability is not None:
-                return ability.retry
-        return None
+        return held.ability.retry if held.ability is not None else None
 
     # ---- the common way ----
 
@@ -173,7 +189,8 @@ class Settling:
         if held.adopting:
             # The row is on its way to the store: what ends its lease must come after it.
             assert held.then is not None
-            held.then.append(lambda: self._end(held, settlement, exception, acknowledge))
+            held.then.append(lambda: self._end_deferred(held, settlement, exception, acknowledge))
+            self.deferred += 1
             self._window.take_back(held)
             return
         if held.stored:
@@ -183,6 +200,12 @@ class Settling:
             self._end_foreground(held, settlement, exception)
             if acknowledge is not None:
                 acknowledge(True)
+
+    def _end_deferred(
+        self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
+    ) -> None:
+        self.deferred -= 1
+        self._end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: _Pending) -> None:
         settlement, _, acknowledge = pending
@@ -279,7 +302,7 @@ class Settling:
         held.numerator = held.denominator = b"0"
         if window.held.get(held.handle) is not held:
             return
-        if not held.stored and not self._listeners.of(held.job.id):
+        if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
             window.release(held)
             return
         window.dispatch.push(held, first=True)
@@ -290,7 +313,4 @@ class Settling:
         running = list(worker.running.values())
         # In reverse, so that each is put before the ones that came after it.
         for held in reversed(running):
-            if held.cancelled:
-                self.cancelled(held, "cancelled while it ran; its worker is gone")
-            else:
-                self.lost(held, why)
+            self.lost(held, why)

@@ -133,7 +133,7 @@ class Window:
                 continue
             if job.suspects >= rules.SUSPECTS_ALONE:
                 self._suspects.append(held)
-            elif job.attempt and self._is_older(held):
+            elif self._is_older(held):
                 older.append(held)
             else:
                 self.dispatch.push(held)
@@ -273,6 +273,7 @@ class Window:
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
         del self.held[held.handle]
+        self.dispatch.drop(held)
         job = held.job
         if not held.stored:
             held.queue.foreground -= 1

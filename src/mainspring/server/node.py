@@ -17,7 +17,8 @@ from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
-from mainspring.jobs.service import JobService
+from mainspring.jobs.service import AGAIN, JobService
+from mainspring.jobs.upkeep import TICK
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
 
@@ -57,9 +58,8 @@ class Node:
         opened = self.engine.open(self.settings.name, loop.call_soon_threadsafe)
         self.term = opened.term
         handles = Handles(opened.nodes)
-        self.commits = CommitQueue(
-            _Watched(self.engine, self._failing), loop.call_soon, loop.call_later, pressure=self._pressure
-        )
+        self._store = _Watched(self.engine, self._failing)
+        self.commits = CommitQueue(self._store, loop.call_soon, loop.call_later, pressure=self._pressure)
         self.hub = Hub()
         jobs = self.settings.jobs
         self.service = JobService(
@@ -109,18 +109,28 @@ class Node:
         self._ready = False
         loop = self._loop
         limit = None if self.graceful else loop.time() + self.settings.process.drain
-        for worker in self.service.dispatch.workers:
-            worker.credit = 0
+        self.service.hand_back()
         while self.running() and (limit is None or loop.time() < limit) and self.broken is None:  # noqa: ASYNC110 - no hot path counts for a drain
             await asyncio.sleep(0.02)
         if self.broken is None:
             for worker in list(self.service.dispatch.workers):
                 for held in list(worker.running.values()):
                     self.service.settling.released(held)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._commit_all(), COMMIT_SECONDS)
+
+    async def _commit_all(self) -> None:
+        """Hand back also what has come from the store meanwhile, until nothing is under way."""
+        while self.broken is None:
+            self.service.hand_back()
+            self.service.settling.try_again()
+            if self.commits.idle:
+                return
             idle = asyncio.Event()
             self.commits.when_idle(idle.set)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(idle.wait(), COMMIT_SECONDS)
+            await idle.wait()
+            if self.service.settling.unsettled:
+                await asyncio.sleep(AGAIN)
 
     def running(self) -> int:
         """Return how many jobs are with workers."""
@@ -130,24 +140,31 @@ class Node:
         """Close all connections and the store."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self.face.close()
+        self._store.closed = True
         self.engine.close()
 
     # ---- time ----
 
     def _tick_at(self, at: float) -> None:
         if self._timer is not None and at < self._next_tick:
-            self._timer.cancel()
             self._arm(at)
 
     def _tick(self) -> None:
-        self._arm(self.service.tick())
+        following = self.clock.monotonic() + TICK
+        try:
+            following = self.service.tick()
+        finally:
+            self._arm(following)  # a defect in one timer must not end all of them
         now = self.clock.monotonic()
         if now - self._silence_checked > 1:
             self._silence_checked = now
             self.face.end_silent()
 
     def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._next_tick = at
         self._timer = self._loop.call_later(max(at - self.clock.monotonic(), 0), self._tick)
 
@@ -251,9 +268,13 @@ class _Watched:
         self.max_value = engine.max_value
         self.open = engine.open
         self.close = engine.close
+        self.closed = False
+        """The node has ended. What its connections still bring has happened to nobody."""
 
     def commit(self, group: Any, committed: Callable[[Any], None]) -> None:
         """Commit, and tell of a failure first."""
+        if self.closed:
+            return
 
         def heard(outcomes: Any) -> None:
             if isinstance(outcomes, StoreError):

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
-from mainspring.jobs.settling import JobFailure, failure
+from mainspring.jobs.settling import ASKED, JobFailure, failure
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def assignment(held: Held, service: JobService) -> bytes:
         "term": service.term,
         "submitted_at": job.created_us / 1_000_000,
     }
-    ability = held.worker.abilities.get(held.queue) if held.worker is not None else None
+    ability = held.ability
     options = job.options
     for name in ("timeout", "heartbeat"):
         seconds = getattr(options, name) if options is not None else None
@@ -225,6 +225,7 @@ def assignment(held: Held, service: JobService) -> bytes:
 
 def _settle(peer: Peer, args: list[bytes]) -> None:
     handle, lease, outcome, text, data = args
+    said = outcome
     held = peer.running(handle)
     if held is None or held.lease != lease:
         _settle_again(peer, args)
@@ -237,7 +238,7 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
 
     def acknowledge(recorded: bool) -> None:
         if recorded:
-            peer.service.remembered.add(handle, lease)
+            peer.service.remembered.add(handle, lease, said)
         verdict = b"recorded" if recorded else b"stale"
         peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
 
@@ -253,14 +254,11 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         exception = f"{error.type}: {error.message}".encode()
         settling.failed(held, _encode(error), final=detail.final, exception=exception, acknowledge=acknowledge)
     elif outcome == b"released":
-        if held.cancelled:
-            settling.cancelled(held, "cancelled while it ran", acknowledge)
-        else:
-            settling.released(held, acknowledge)
+        settling.released(held, acknowledge)
     elif outcome == b"snoozed":
         settling.snoozed(held, min(max(detail.delay, 0.0), _FURTHEST), acknowledge)
     elif outcome == b"cancelled":
-        settling.cancelled(held, "cancelled while it ran", acknowledge)
+        settling.cancelled(held, ASKED, acknowledge)
     else:
         _refuse(peer, f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}")
 
@@ -273,7 +271,7 @@ def _settle_again(peer: Peer, args: list[bytes]) -> None:
     def answer(verdict: bytes) -> None:
         peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
 
-    if (handle, lease) in service.remembered:
+    if (handle, lease, outcome) in service.remembered:
         answer(b"recorded")
         return
     job_id = service.handles.parse(handle)
@@ -283,7 +281,8 @@ def _settle_again(peer: Peer, args: list[bytes]) -> None:
 
     def found(job: Job | None) -> None:
         # The first one may have been on its way to the disk when this one came.
-        known = (handle, lease) in service.remembered or (job is not None and _ended_by(job, lease, outcome, data))
+        known = (handle, lease, outcome) in service.remembered
+        known = known or (job is not None and _ended_by(job, lease, outcome, data))
         answer(b"recorded" if known else b"stale")
 
     service.find(job_id, found, lambda _: None)
@@ -325,7 +324,7 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
 
 def _pause(peer: Peer, args: list[bytes]) -> None:
     del args
-    peer.as_worker().credit = 0
+    peer.service.dispatch.withdraw(peer.as_worker())
     peer.outbox.write(response(Type.PAUSED))
 
 

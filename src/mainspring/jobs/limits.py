@@ -1,0 +1,81 @@
+"""What limits a job in memory: how long it may wait there, how long a worker may take, how long it may be silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs import rules
+from mainspring.jobs.settling import failure
+
+if TYPE_CHECKING:
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.settling import Settling
+    from mainspring.jobs.window import Window
+
+
+class Limits:
+    """Sets the timers of the jobs of a window. ``lost_limit`` as in Settling."""
+
+    def __init__(self, window: Window, settling: Settling, *, lost_limit: int | None) -> None:
+        self._window = window
+        self._settling = settling
+        self._lost_limit = lost_limit
+        window.refused = self.refuses
+        window.entered = self.entered
+
+    # ---- waiting ----
+
+    def refuses(self, held: Held) -> bool:
+        """Settle a claimed job that may not be handed out any more, and say whether that was so."""
+        job = held.job
+        if not job.attempt:
+            if job.expires_us and job.expires_us <= round(self._window.clock.wall() * 1_000_000):
+                self._settling.expired(held)
+                return True
+        elif rules.out_of_attempts(job, self._settling.policy(held), self._lost_limit):
+            job.attempt -= 1  # its node was lost at the last one, which the store has counted already
+            self._settling.failed(held, failure("WorkerLost", "its node was lost at the last attempt"), final=True)
+            return True
+        return False
+
+    def entered(self, held: Held) -> None:
+        """Expire a job in time that waits here: the store does that only to what waits there."""
+        if not held.job.attempt:
+            wait = held.job.expires_us / 1_000_000 - self._window.clock.wall()
+            self._window.limit(held, max(wait, 0), lambda: self._settling.expired(held))
+
+    # ---- running ----
+
+    def started(self, held: Held) -> None:
+        """A worker has a job: its time runs, and its heart has to beat."""
+        options, ability = held.job.options, held.ability
+        timeout = options.timeout if options is not None else None
+        heartbeat = options.heartbeat if options is not None else None
+        requeue = False
+        if ability is not None:
+            if timeout is None:
+                timeout, requeue = ability.timeout, ability.requeue
+            if heartbeat is None:
+                heartbeat = ability.heartbeat
+        if timeout is not None:
+            self._window.limit(held, timeout, lambda: self._time_out(held, timeout, requeue=requeue))
+        if heartbeat is not None and held.worker is not None and held.worker.streams:
+            held.beat = self._window.clock.monotonic()
+            self._window.limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
+
+    def _time_out(self, held: Held, timeout: float, *, requeue: bool) -> None:
+        assert held.worker is not None
+        held.worker.face.stop(held, b"timeout")
+        if requeue:
+            self._settling.lost(held, f"it ran for longer than {timeout:g} s")
+        else:
+            self._settling.failed(held, failure("Timeout", f"the attempt ran for longer than {timeout:g} s"))
+
+    def _miss_beat(self, held: Held, heartbeat: float) -> None:
+        assert held.worker is not None
+        left = held.beat + heartbeat - self._window.clock.monotonic()
+        if left > 0:
+            self._window.limit(held, left, lambda: self._miss_beat(held, heartbeat))
+            return
+        held.worker.face.stop(held, b"lost")
+        self._settling.lost(held, f"its worker sent no heartbeat for {heartbeat:g} s")
