@@ -118,7 +118,8 @@ def launch(
 ) -> Server:
     """Start a server, in a group of its own so that a tracer ends with it; ``program`` takes the arguments of the command."""
     log = directory / f"server-{time.monotonic_ns()}.log"
-    command = [*tracer, *program, "serve", "--store", store, "--gearman", "127.0.0.1:0", "--name", "n1", *options]
+    listen = () if "--gearman" in options else ("--gearman", "127.0.0.1:0")
+    command = [*tracer, *program, "serve", "--store", store, "--name", "n1", *listen, *options]
     with log.open("wb") as sink:
         process = subprocess.Popen(
             command,

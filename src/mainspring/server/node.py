@@ -43,8 +43,8 @@ class Node:
         self.engine = engine
         self.clock = clock
         self.stopping = asyncio.Event()
-        self.graceful = False
-        """Wait for running jobs without a limit."""
+        self._hurried: float | None = None
+        """When it was asked to end within the time of its drain; None: it was not, or waits for running jobs without a limit."""
         self.broken: StoreError | None = None
         """Why the node cannot go on."""
         self._ready = False
@@ -100,17 +100,16 @@ class Node:
         self._tick()
 
     def stop(self, graceful: bool = False) -> None:
-        """Ask the node to end; ``graceful``: when all running jobs have ended."""
-        self.graceful = self.graceful or graceful
+        """Ask the node to end; ``graceful``: when all running jobs have ended, or it is asked again without that."""
+        if not graceful and self._hurried is None:
+            self._hurried = self.clock.monotonic()
         self.stopping.set()
 
     async def drain(self) -> None:
         """Let running jobs end for a while, then hand them back, and wait until everything is on disk."""
         self._ready = False
-        loop = self._loop
-        limit = None if self.graceful else loop.time() + self.settings.process.drain
         self.service.hand_back()
-        while self.running() and (limit is None or loop.time() < limit) and self.broken is None:  # noqa: ASYNC110 - no hot path counts for a drain
+        while self.running() and not self._drained() and self.broken is None:  # noqa: ASYNC110 - no hot path counts for a drain
             await asyncio.sleep(0.02)
         if self.broken is None:
             for worker in list(self.service.dispatch.workers):
@@ -118,6 +117,10 @@ class Node:
                     self.service.settling.released(held)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._commit_all(), COMMIT_SECONDS)
+
+    def _drained(self) -> bool:
+        """Tell whether running jobs have had their time."""
+        return self._hurried is not None and self.clock.monotonic() - self._hurried >= self.settings.process.drain
 
     async def _commit_all(self) -> None:
         """Hand back also what has come from the store meanwhile, until nothing is under way."""

@@ -1,0 +1,203 @@
+"""A disk that fails and a disk that is full, under a server with clients and workers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import Kind, Packet, encode, got
+
+from .extension import ExtensionPeer, More
+from .servers import Server, assert_no_defect, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+MIB = 2**20
+
+
+# ---- a disk that fails ----
+
+
+@pytest.mark.parametrize("after", [1, 6, 17])
+def test_a_failing_fsync_ends_the_server_and_loses_nothing_acknowledged(
+    tmp_path: Path, require: Callable[[str], str], after: int
+) -> None:
+    with serving(tmp_path):
+        pass  # the store's own set-up is not what fails here
+    tracer = (
+        *(
+            require("strace"),
+            "-f",
+            "-qq",
+            "--seccomp-bpf",
+            "-o",
+            str(tmp_path / "trace"),
+            "-e",
+            "trace=fsync,fdatasync",
+        ),
+        *("-e", f"inject=fsync,fdatasync:error=EIO:when={after + 4}+"),
+    )
+    acknowledged: set[bytes] = set()
+    confirmed: set[bytes] = set()
+    with serving(tmp_path, tracer=tracer) as server:
+        with server.peer() as peer, suppress(ConnectionError):
+            work_until_it_ends(peer, acknowledged, confirmed)
+        assert server.wait() == 1
+        said = server.written()
+    assert f"the disk failed under {tmp_path / 'jobs.db'}" in said
+    assert "start the node again" in said
+    assert_no_defect(said)
+    with serving(tmp_path) as server, server.extended() as peer:
+        states = {handle: peer.show(handle)["state"] for handle in acknowledged}
+    assert confirmed <= {handle for handle, state in states.items() if state == "succeeded"}
+    assert len(acknowledged) >= after // 4
+
+
+def work_until_it_ends(peer: ExtensionPeer, acknowledged: set[bytes], confirmed: set[bytes]) -> None:
+    """Submit and complete jobs one by one, and note what the server has promised."""
+    peer.can_do(b"f")
+    while True:
+        peer.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"payload")
+        answer = peer.next()
+        if answer.kind is Kind.ERROR:
+            return
+        acknowledged.add(answer.arguments[0])
+        peer.send(Kind.GRAB_JOB)
+        answer = peer.next()
+        if answer.kind is Kind.NO_JOB:
+            continue
+        handle = answer.arguments[0]
+        peer.write(encode(Kind.WORK_COMPLETE, handle, b"result") + encode(Kind.ECHO_REQ, handle))
+        if peer.next() == Packet(Kind.ECHO_RES, (handle,)):
+            confirmed.add(handle)
+
+
+# ---- a disk that is full ----
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Give a file system of 6 MB."""
+    if os.geteuid():
+        pytest.skip("only root may mount a small file system")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(mount)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system may be mounted here ({mounted.stderr.strip()})")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", "--lazy", str(mount)], check=True)
+
+
+class Filled:
+    """A server whose disk is filled to the last block and emptied again."""
+
+    def __init__(self, server: Server, disk: Path) -> None:
+        self.server = server
+        self._ballast = disk / "ballast"
+
+    def fill(self) -> None:
+        """Leave no space."""
+        with self._ballast.open("wb", buffering=0) as ballast:
+            try:
+                while True:
+                    ballast.write(bytes(4096))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017 - what ends the loop
+
+    def free(self) -> None:
+        """Give the space back."""
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def filled(small_disk: Path, tmp_path: Path) -> Iterator[Filled]:
+    with serving(tmp_path, store=f"sqlite:///{small_disk / 'jobs.db'}") as server:
+        yield Filled(server, small_disk)
+        assert_no_defect(server.written())
+
+
+def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
+    """Fill the disk, and submit until the store takes no more; returns the handles of the jobs that it took."""
+    filled.fill()
+    handles = []
+    for _ in range(100):
+        peer.send(Kind.SUBMIT_JOB_BG, b"backlog", b"", b"x" * 4096)
+        answer = peer.next()
+        if answer.kind is Kind.ERROR:
+            assert b"no space is left" in answer.arguments[1]
+            return handles
+        handles.append(answer.arguments[0])
+    raise AssertionError("a full disk has taken 100 jobs")
+
+
+def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled) -> None:
+    with filled.server.extended() as peer:
+        kept = peer.put(b"backlog", b"kept")
+        handles = [kept, *fill_with_jobs(filled, peer)]
+        batch = [encode(Kind.SUBMIT_JOB_BG, b"backlog", b"", b"x" * 4096)] * 3
+        batch += [encode(More.SUBMIT, b"backlog", b"", b"", b"x" * 4096)] * 3
+        peer.write(b"".join(batch))
+        assert [peer.next().kind for _ in batch] == [Kind.ERROR] * 6
+        with filled.server.worker(b"quick", places=1) as worker:
+            foreground = peer.submit(b"quick", b"", b"needs no disk")
+            assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
+            assert peer.receive() == got(Kind.WORK_COMPLETE, foreground, b"done")
+        filled.free()
+        handles.append(peer.put(b"backlog", b"after"))
+        with filled.server.worker(b"backlog", places=len(handles) + 1) as worker:
+            assert [worker.job().handle for _ in handles] == handles
+            worker.silent()
+        filled.server.assert_calm()
+
+
+def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled) -> None:
+    server = filled.server
+    with ExitStack() as stack:
+        client, plain = (stack.enter_context(server.extended()) for _ in range(2))
+        plain.can_do(b"plain")
+        streaming = stack.enter_context(server.worker(b"streaming"))
+        first = client.put(b"plain", wait=True)
+        second = client.put(b"streaming", wait=True)
+        assert plain.assigned()[0] == first
+        job = streaming.job()
+        fill_with_jobs(filled, client)
+        plain.send(Kind.WORK_COMPLETE, first, b"plain result" * 400)
+        plain.send(Kind.ECHO_REQ, b"on disk?")
+        streaming.settle(job, b"succeeded", b"streaming result" * 400)
+        for peer in (plain, streaming, client):
+            peer.socket.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                peer.next()
+            peer.socket.settimeout(10)
+        filled.free()
+        assert plain.receive() == got(Kind.ECHO_RES, b"on disk?")
+        assert streaming.verdict(job) == b"recorded"
+        results = [client.result(), client.result()]
+        assert {result.handle: result.data for result in results} == {
+            first: b"plain result" * 400,
+            second: b"streaming result" * 400,
+        }
+        server.assert_calm()
+
+
+def test_a_kill_on_a_full_disk_loses_nothing_accepted(filled: Filled, small_disk: Path, tmp_path: Path) -> None:
+    with filled.server.extended() as peer:
+        handles = [peer.put(b"backlog", b"%d" % number) for number in range(5)]
+        handles += fill_with_jobs(filled, peer)
+    filled.server.kill()
+    filled.free()
+    with serving(tmp_path, store=f"sqlite:///{small_disk / 'jobs.db'}") as server:
+        with server.worker(b"backlog", places=len(handles) + 1) as worker:
+            assert [worker.job().handle for _ in handles] == handles
+            worker.silent()
+        server.assert_calm()
