@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.errors import RefusedError
 from mainspring.jobs.model import Job, State
@@ -24,6 +24,26 @@ if TYPE_CHECKING:
 _LEASED, _PENDING, _SCHEDULED = int(State.LEASED), int(State.PENDING), int(State.SCHEDULED)
 
 
+class _Asking(NamedTuple):
+    """A foreground job on its way in."""
+
+    job: Job
+    listener: Listener
+    accepted: Callable[[int], None]
+    refused: Refused
+
+
+class _Resolving:
+    """Foreground jobs of one function and unique that wait to hear whether the store has a live job of it."""
+
+    __slots__ = ("asking", "overtaken")
+
+    def __init__(self, asking: list[_Asking]) -> None:
+        self.asking = asking
+        self.overtaken = False
+        """A background job of this unique was sent to the store after the question."""
+
+
 class Intake:
     """Takes jobs into a window and its store."""
 
@@ -33,20 +53,17 @@ class Intake:
         self._hub = hub
         self._foreground_bytes = foreground_bytes
         """Payloads of foreground jobs that may be in memory."""
-        self._resolving: dict[tuple[bytes, bytes], list[Callable[[], None]]] = {}
+        self._resolving: dict[tuple[bytes, bytes], _Resolving] = {}
         self.wake_at: Callable[[int], None] = lambda _: None
         """Set by the service: a job becomes due or expires at this time."""
 
     # ---- background ----
 
     def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
-        """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none.
-
-        The functions' ``maxqueue`` and the store's limits apply to the batch's first job of each; raises nothing: ``refused``.
-        """
+        """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none."""
         window = self._window
         dispatch, foreground, term = window.dispatch, window.foreground, window.term
-        queues = dispatch.queues
+        queues, resolving = dispatch.queues, self._resolving
         size = 0
         for job in jobs:
             name = job.function
@@ -56,6 +73,9 @@ class Intake:
             if foreground and job.unique and (name, job.unique) in foreground:
                 self._submit_joining(jobs, accepted, refused)
                 return
+        if resolving:
+            for job in jobs:
+                self.overtake((job.function, job.unique))
         for job in jobs:
             queue = queues[job.function]
             length = job.input_size = len(job.payload)
@@ -139,10 +159,6 @@ class Intake:
         hears anything.
         """
         window = self._window
-        if window.foreground_bytes + len(job.payload) > self._foreground_bytes:
-            refused(RefusedError("QUEUE_ERROR", "the foreground jobs that wait here fill the memory given to them"))
-            return
-        queue = window.dispatch.queue(job.function)
         if job.unique:
             key = (job.function, job.unique)
             known = window.foreground.get(key)
@@ -150,50 +166,72 @@ class Intake:
                 self._listeners.add(known.job.id, listener, again=True)
                 accepted(known.job.id)
                 return
-            if key in self._resolving:
-                self._resolving[key].append(lambda: self.submit_foreground(job, listener, accepted, refused))
+            if key in self._resolving or window.dispatch.queue(job.function).live:
+                self._resolve(key, _Asking(job, listener, accepted, refused))
                 return
-            if queue.live:
-                self._resolve(job, listener, accepted, refused)
-                return
-        self._hold_foreground(job, queue, listener, accepted)
+        self._hold_foreground(_Asking(job, listener, accepted, refused))
 
-    def _hold_foreground(
-        self, job: Job, queue: FunctionQueue, listener: Listener, accepted: Callable[[int], None]
-    ) -> None:
-        window = self._window
+    def _hold_foreground(self, asking: _Asking) -> None:
+        window, job = self._window, asking.job
+        if window.foreground_bytes + len(job.payload) > self._foreground_bytes:
+            message = "the foreground jobs that wait here fill the memory given to them"
+            asking.refused(RefusedError("QUEUE_ERROR", message))
+            return
+        if asking.listener.gone:
+            asking.accepted(job.id)
+            return
         job.input_size = len(job.payload)
         held = window.hold(job, stored=False)
         if job.unique:
             window.foreground[job.function, job.unique] = held
-        self._listeners.add(job.id, listener)
-        accepted(job.id)
+        self._listeners.add(job.id, asking.listener)
+        asking.accepted(job.id)
         window.dispatch.push(held)
-        window.serve(queue)
+        window.serve(held.queue)
         if self._hub.active:
             self._hub.publish(job)
 
-    def _resolve(self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused) -> None:
+    def _resolve(self, key: tuple[bytes, bytes], asking: _Asking) -> None:
         """Ask the store whether a background job has the unique; those who come meanwhile with the same one wait."""
-        key = (job.function, job.unique)
-        self._resolving[key] = []
+        resolving = self._resolving.get(key)
+        if resolving is None:
+            self._resolving[key] = _Resolving([asking])
+            self._ask(key)
+        else:
+            resolving.asking.append(asking)
 
+    def _ask(self, key: tuple[bytes, bytes]) -> None:
         def found(outcome: list[Found | None]) -> None:
             other = outcome[0]
-            if other is None:
-                self._hold_foreground(job, self._window.dispatch.queue(job.function), listener, accepted)
-            else:
-                self._listeners.add(other.id, listener, again=True)
-                accepted(other.id)
-            for waiting in self._resolving.pop(key):
-                waiting()
+            resolving = self._resolving[key]
+            if other is None and resolving.overtaken:
+                resolving.overtaken = False
+                self._ask(key)
+                return
+            del self._resolving[key]
+            for asking in resolving.asking:
+                if other is not None:
+                    self._listeners.add(other.id, asking.listener, again=True)
+                    asking.accepted(other.id)
+                elif key in self._window.foreground:
+                    self.submit_foreground(*asking)
+                else:
+                    self._hold_foreground(asking)
 
         def failed(error: StoreError) -> None:
-            refused(error)
-            for waiting in self._resolving.pop(key):
-                waiting()
+            for asking in self._resolving.pop(key).asking:
+                asking.refused(error)
 
         self._window.commits.put(FindUnique([key], found, failed))
+
+    def overtake(self, key: tuple[bytes, bytes]) -> None:
+        """A background job of this function and unique is on its way to the store; it counts among the live ones already.
+
+        Whoever is asking the store for that unique has to ask again: the answer may be from before.
+        """
+        resolving = self._resolving.get(key)
+        if resolving is not None:
+            resolving.overtaken = True
 
     def join(
         self,
@@ -259,16 +297,11 @@ class Intake:
             if held is None:
                 self.submit([job], lambda got, found, at=index: one(at, got[0], found), refuse)  # type: ignore[misc]
             else:
-                self._adopt(
-                    held,
-                    job,
-                    lambda job_id, mine=job, at=index: one(  # type: ignore[misc]
-                        at, job_id, {mine.id: Found(job_id, _LEASED, 0)}
-                    ),
-                    refuse,
-                )
+                self._adopt(held, job, lambda job_id, found, at=index: one(at, job_id, found), refuse)  # type: ignore[misc]
 
-    def _adopt(self, held: Held, joining: Job, accepted: Callable[[int], None], refused: Refused) -> None:
+    def _adopt(
+        self, held: Held, joining: Job, accepted: Callable[[int, dict[int, Found]], None], refused: Refused
+    ) -> None:
         """Store a foreground job because a background submit has joined it: from now on it outlives its clients."""
         window = self._window
         if held.adopting:
@@ -277,35 +310,47 @@ class Intake:
             return
         if held.stored or window.held.get(held.handle) is not held:
             # It was stored, or has ended meanwhile: the store knows.
-            self.submit([joining], lambda ids, _: accepted(ids[0]), refused)
+            self.submit([joining], lambda ids, found: accepted(ids[0], found), refused)
             return
-        job = held.job
+        job, options = held.job, held.job.options
         job.state, job.term = _LEASED, window.term
-        if joining.options is not None and job.options is None:
+        if options is None:
             job.options = joining.options
         held.adopting = True
         held.then = []
 
-        def stored(found: dict[int, Found]) -> None:
-            del window.foreground[job.function, job.unique]
-            held.adopting = False
-            held.stored = True
-            held.queue.live += 1
-            held.queue.foreground -= 1
-            window.foreground_bytes -= len(job.payload)
-            accepted(found[job.id].id if found else job.id)
+        def stored(kept: dict[int, Found]) -> None:
+            if kept:
+                # A job that has succeeded has the unique as well, and its result is kept: it is joined instead.
+                other = kept[job.id]
+                job.term, job.options = 0, options
+                accepted(other.id, {joining.id: other})
+            else:
+                del window.foreground[job.function, job.unique]
+                held.stored = True
+                held.queue.live += 1
+                held.queue.foreground -= 1
+                window.foreground_bytes -= len(job.payload)
+                accepted(job.id, {joining.id: Found(job.id, _LEASED, job.attempt)})
             self._continue(held)
 
         def failed(error: StoreError) -> None:
-            held.adopting = False
-            job.term = 0
+            job.term, job.options = 0, options
             refused(error)
             self._continue(held)
 
         window.commits.put(Submit([job], stored, failed))
 
-    @staticmethod
-    def _continue(held: Held) -> None:
+    def _continue(self, held: Held) -> None:
+        """Do what had to wait until the row was stored, or was not."""
+        held.adopting = False
         then, held.then = held.then, None
         for function in then or ():
             function()
+        window = self._window
+        if (
+            window.held.get(held.handle) is held
+            and not (held.stored or held.adopting or held.worker)
+            and not self._listeners.of(held.job.id)
+        ):
+            window.release(held)  # its client left meanwhile

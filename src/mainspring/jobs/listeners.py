@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """A client that waits for a job: how it hears of its progress and its end."""
 
+    gone: bool
+    """It has left, and waits for nothing any more, whatever it asked for is still under way."""
+
     def data(self, handle: bytes, data: bytes) -> None:
         """Part of the result."""
 
@@ -32,7 +35,12 @@ class Listeners:
         self._by_listener: dict[Listener, set[int]] = {}
 
     def add(self, job_id: int, listener: Listener, *, again: bool = False) -> None:
-        """A listener waits for a job. It is told once, or, where it waits ``again``, once for each time it said so."""
+        """A listener waits for a job, unless it is gone.
+
+        It is told once, or, where it waits ``again``, once for each time it said so.
+        """
+        if listener.gone:
+            return
         listeners = self._by_job.get(job_id)
         if listeners is None:
             self._by_job[job_id] = [listener]

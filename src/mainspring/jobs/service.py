@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.errors import ConflictError, NotFoundError
+from mainspring.jobs import rules
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.limits import Limits
@@ -234,6 +235,7 @@ class JobService:
 
     def client_gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
+        listener.gone = True
         for job_id in self.listeners.leave(listener):
             held = self.window.held.get(self.handles.of(job_id))
             if held is not None and not held.stored and not held.adopting and held.worker is None:
@@ -282,30 +284,52 @@ class JobService:
 
     def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
         """Put an ended, unsuccessful job back to pending."""
+        handle = self.handles.of(job_id).decode()
 
-        def redriven(outcome: Redriven) -> None:
-            job = outcome.job
-            handle = self.handles.of(job_id).decode()
+        def refuse(job: Job | None, rival: int | None = None) -> None:
             if job is None:
                 failed(NotFoundError(f"no job has the handle {handle}"))
-            elif outcome.rival is not None:
-                rival = self.handles.of(outcome.rival).decode()
+            elif rival is not None:
+                other = self.handles.of(rival).decode()
                 failed(
-                    ConflictError(f"the unique of {handle} is live again as {rival}: wait for that job, or cancel it")
+                    ConflictError(f"the unique of {handle} is live again as {other}: wait for that job, or cancel it")
                 )
-            elif not outcome.redriven:
+            else:
                 state = State(job.state).name.lower()
                 failed(ConflictError(f"{handle} is {state}: only failed, cancelled and expired jobs can be retried"))
-            else:
-                queue = self.dispatch.queue(job.function)
-                queue.live += 1
-                queue.backlog[job.priority] += 1
+
+        def found(job: Job | None) -> None:
+            if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
+                refuse(job)
+                return
+            key = (job.function, job.unique)
+            foreground = self.window.foreground.get(key)
+            if foreground is not None:
+                refuse(job, foreground.job.id)
+                return
+            # It counts from now on, so that foreground jobs of its unique ask the store.
+            queue = self.dispatch.queue(job.function)
+            queue.live += 1
+            self.intake.overtake(key)
+
+            def redriven(outcome: Redriven) -> None:
+                if outcome.job is None or not outcome.redriven:
+                    queue.live -= 1
+                    refuse(outcome.job, outcome.rival)
+                    return
+                queue.backlog[outcome.job.priority] += 1
                 self.window.serve(queue)
                 if self.hub.active:
-                    self.hub.publish(job)
-                done(job)
+                    self.hub.publish(outcome.job)
+                done(outcome.job)
 
-        self.commits.put(Redrive(job_id, redriven, failed))
+            def not_redriven(error: StoreError) -> None:
+                queue.live -= 1
+                failed(error)
+
+            self.commits.put(Redrive(job_id, redriven, not_redriven))
+
+        self.find(job_id, found, failed)
 
     @staticmethod
     def worker_name(held: Held) -> str | None:

@@ -98,6 +98,11 @@ class Settling:
         self.deferred = 0
         """Settlements that wait until their job is stored at all."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether any settlement was reported that is not even on its way to the store."""
+        return bool(self.unsettled or self.deferred)
+
     # ---- what workers report ----
 
     def succeeded(self, held: Held, result: bytes, acknowledge: Acknowledge | None = None) -> None:

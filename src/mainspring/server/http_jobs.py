@@ -62,6 +62,7 @@ class _Waiting:
     """Listens for the end of a job, and gathers what comes before it."""
 
     def __init__(self) -> None:
+        self.gone = False
         self.reply: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
         self._parts: list[bytes] = []
 

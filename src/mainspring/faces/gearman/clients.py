@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cronsim import CronSim, CronSimError
 
 from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.service import AGAIN
 from mainspring.jobs.store import Find
 from mainspring.wire.gearman.packets import EXTENSION, Type, response
 
@@ -176,14 +177,14 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
     """Answer once everything that the peer sent before is on disk."""
     service = peer.service
     answer = response(Type.ECHO_RES, args[0])
-    if service.commits.idle and not service.settling.unsettled:
+    if service.commits.idle and not service.settling.waits:
         peer.outbox.send(answer)
         return
     slot = peer.outbox.reserve()
 
     def committed(_: object) -> None:
-        if service.settling.unsettled:
-            service.timers.at(service.clock.monotonic() + 0.25, barrier)
+        if service.settling.waits:
+            service.timers.at(service.clock.monotonic() + AGAIN, barrier)
         else:
             peer.outbox.fill(slot, answer)
 

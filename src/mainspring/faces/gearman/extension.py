@@ -9,6 +9,7 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
+from mainspring.jobs.service import AGAIN
 from mainspring.jobs.settling import ASKED, JobFailure, failure
 from mainspring.wire.gearman.packets import Type, response
 
@@ -283,9 +284,19 @@ def _settle_again(peer: Peer, args: list[bytes]) -> None:
         # The first one may have been on its way to the disk when this one came.
         known = (handle, lease, outcome) in service.remembered
         known = known or (job is not None and _ended_by(job, lease, outcome, data))
-        answer(b"recorded" if known else b"stale")
+        if not known and service.settling.waits:
+            again()
+        else:
+            answer(b"recorded" if known else b"stale")
 
-    service.find(job_id, found, lambda _: None)
+    def look() -> None:
+        service.find(job_id, found, lambda _: again())
+
+    def again() -> None:
+        """The store could not say, or has not taken the first one yet."""
+        service.timers.at(service.clock.monotonic() + AGAIN, look)
+
+    look()
 
 
 def _ended_by(job: Job, lease: bytes, outcome: bytes, data: bytes) -> bool:

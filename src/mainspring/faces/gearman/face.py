@@ -58,7 +58,7 @@ class GearmanFace:
         self.shut_down = shut_down
         """Ends the node; True: politely."""
         self.peers: dict[Peer, None] = {}
-        self.accepting = True
+        self.paused = False
         self.verbosity = "ERROR"
         self.connections = 0
         own = service.handles.of(service.term * 10**12 + 1)
@@ -67,7 +67,8 @@ class GearmanFace:
         """``JOB_CREATED`` for an id of this term: they all have the same number of digits."""
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on reading from all peers: the store cannot keep up."""
+        """Stop or go on reading from all peers, those to come too: the store cannot keep up."""
+        self.paused = paused
         for peer in self.peers:
             peer.pause("store", paused=paused)
 

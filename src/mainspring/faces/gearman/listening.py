@@ -17,6 +17,7 @@ class _Progress:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
+        self.gone = False
 
     def data(self, handle: bytes, data: bytes) -> None:
         """Part of the result."""

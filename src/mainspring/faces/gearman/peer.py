@@ -95,6 +95,8 @@ class Peer(asyncio.Protocol):
         self.face.peers[self] = None
         self.face.connections += 1
         self.heard = self.service.clock.monotonic()
+        if self.face.paused:
+            self.pause("store", paused=True)
         limit = self.face.settings.connections
         if limit and len(self.face.peers) > limit:
             transport.write(
@@ -137,10 +139,15 @@ class Peer(asyncio.Protocol):
         if self.transport.get_extra_info("ssl_object") is not None:
             return False  # TLS has no half-closed connections
         if self.outbox:
-            self.service.commits.put(Find([], lambda _: self.close(), lambda _: self.close()))
+            self.outbox.write = self._write_the_rest
         else:
             self.close()
         return True
+
+    def _write_the_rest(self, data: bytes) -> None:
+        self.transport.write(data)
+        if not self.outbox and not self._closing:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
