@@ -10,7 +10,9 @@ import sys
 from .pages import DOCS
 
 PAGE = DOCS / "reference" / "cli.md"
-BLOCK = re.compile(r'(?P<head>^```text help="(?P<command>[^"]*)"\n)(?P<text>.*?)(?P<tail>^```$)', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r'(?P<head>^```text help="(?P<command>[^"]*)"\n)(?P<text>.*?)(?P<tail>^```$)', re.MULTILINE | re.DOTALL
+)
 COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 

@@ -11,8 +11,9 @@ What a block's info string says (```` ```console background ````):
 ``sh``                      checked for its syntax only
 ==========================  ==========================================================================
 
-``<!-- test: stop -->`` ends the newest background command as Ctrl-C does, ``<!-- test: needs PROGRAM -->`` says what the
-machine must have for the page.
+Comments for the tests: ``<!-- test: stop -->`` ends the newest background command as Ctrl-C does; ``needs PROGRAM`` names
+what `make test` installs for the page, ``likes PROGRAM`` what it does not, and without which the page is left out;
+``with NAME`` is a preparation.
 """
 
 from __future__ import annotations

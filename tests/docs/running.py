@@ -12,6 +12,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from .pages import ROOT
+from .preparations import PREPARATIONS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -40,13 +43,17 @@ class Reader:
             "MAINSPRING_SERVER": address,
             "MAINSPRING_NAME": "laptop",
             "PYTHONUNBUFFERED": "1",
+            "NODE_PATH": str(ROOT / "tests" / "interop" / "node" / "node_modules"),
         }
 
     def follow(self, block: Block) -> None:
         """Do what a block says and compare what comes with what it shows."""
         if block.language == "test":
-            if block.text == "stop":
+            word, _, rest = block.text.partition(" ")
+            if word == "stop":
                 self._stop(self._background.pop(), signal.SIGINT)
+            elif word == "with":
+                PREPARATIONS[rest](self.directory)
         elif block.title is not None:
             target = self.directory / block.title
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +76,7 @@ class Reader:
 
     def _with_ports(self, text: str) -> str:
         for port, free in self._ports.items():
-            text = re.sub(rf"(?<=:){port}\b|(?<=-p ){port}\b|(?<= ){port}(?=$|\s)", free, text, flags=re.MULTILINE)
+            text = re.sub(rf"\b{port}\b", free, text)
         return text
 
     def _run(self, command: str) -> str:

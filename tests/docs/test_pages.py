@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import find_program
+
 from .pages import DOCS, ROOT, Block, anchors, blocks, links, pages
 from .running import reader
 
@@ -26,10 +28,11 @@ def name(value: object) -> str:
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     told = blocks(page)
     for block in told:
-        if block.language == "test" and block.text.startswith("needs "):
-            program = block.text.removeprefix("needs ")
-            if shutil.which(program) is None:
-                pytest.skip(f"{program} is not installed")
+        word, _, program = block.text.partition(" ")
+        if block.language == "test" and word == "needs":
+            find_program(program)
+        elif block.language == "test" and word == "likes" and shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
     with reader(tmp_path) as somebody:
         for block in told:
             somebody.follow(block)
