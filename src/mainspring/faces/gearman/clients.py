@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LATEST_EPOCH = 253_402_300_800
 """The year 10000."""
+LONGEST_FIELD = 200
+"""Letters of one field of SUBMIT_JOB_SCHED that are read."""
 
 
 _OF_PAYLOAD = b"-:"
@@ -79,9 +81,11 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
     checked = peer.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return
-    expression = " ".join(field.decode("ascii", "replace") or "*" for field in fields)
+    expression = " ".join(field.decode("ascii", "replace")[:LONGEST_FIELD] or "*" for field in fields)
     now = datetime.fromtimestamp(peer.service.clock.wall(), UTC)
     try:
+        if len(expression.split()) != len(fields):
+            raise CronSimError("a field holds a blank")  # noqa: TRY301 - refused like what the parser refuses
         at = next(CronSim(expression, now))
     except (CronSimError, StopIteration):
         message = f"no time fits minute, hour, day of month, month and day of week {expression!r}"
