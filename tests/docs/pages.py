@@ -77,7 +77,7 @@ def blocks(page: Path) -> list[Block]:
             opened = (number, fence["indent"], fence["info"] or "")
         elif comment := _COMMENT.match(line):
             found.append(Block(page, number, "test", "", comment["text"]))
-    assert opened is None, f"{page}: a block that begins in line {opened and opened[0]} does not end"
+    assert opened is None, f"{page}: the block {opened} does not end"
     return found
 
 
