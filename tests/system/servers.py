@@ -9,16 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .extension import ExtensionPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 START = 30.0
 STOP = 20.0
+IMPATIENT = (sys.executable, str(Path(__file__).with_name("impatient.py")))
+"""A program for `serving` that waits for silent peers for a second only."""
 
 
 class Server:

@@ -129,7 +129,7 @@ def filled(small_disk: Path, tmp_path: Path) -> Iterator[Filled]:
 def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
     """Fill the disk, and submit until the store takes no more; returns the handles of the jobs that it took."""
     filled.fill()
-    handles = []
+    handles: list[bytes] = []
     for _ in range(100):
         peer.send(Kind.SUBMIT_JOB_BG, b"backlog", b"", b"x" * 4096)
         answer = peer.next()

@@ -1,0 +1,71 @@
+"""Certificates of all kinds, made with the openssl command."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIGURATION = """
+[ca]
+default_ca = own
+[own]
+dir = {directory}
+database = {directory}/index
+serial = {directory}/serial
+new_certs_dir = {directory}
+default_md = sha256
+policy = any
+unique_subject = no
+copy_extensions = copy
+[any]
+commonName = supplied
+"""
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+VALID = ("20200101000000Z", "20491231000000Z")
+EXPIRED = ("20200101000000Z", "20200102000000Z")
+
+
+class Pair(NamedTuple):
+    """A certificate and its key, in PEM files."""
+
+    certificate: Path
+    key: Path
+
+    def options(self) -> tuple[str, ...]:
+        """Return a server's options for it."""
+        return "--tls-cert", str(self.certificate), "--tls-key", str(self.key)
+
+
+class Authority:
+    """Signs certificates for 127.0.0.1."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory / name
+        self._directory.mkdir()
+        self.pair = Pair(self._directory / "ca.pem", self._directory / "ca.key")
+        (self._directory / "index").touch()
+        (self._directory / "serial").write_text("01\n")
+        (self._directory / "configuration").write_text(CONFIGURATION.format(directory=self._directory))
+        key, certificate = str(self.pair.key), str(self.pair.certificate)
+        _openssl("req", "-x509", *KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", certificate)
+
+    def sign(self, name: str, validity: tuple[str, str] = VALID) -> Pair:
+        """Make a certificate that is valid between two times."""
+        pair = Pair(self._directory / f"{name}.pem", self._directory / f"{name}.key")
+        request = str(self._directory / f"{name}.csr")
+        address = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+        _openssl("req", *KEY, "-subj", f"/CN={name}", *address, "-keyout", str(pair.key), "-out", request)
+        _openssl(
+            *("ca", "-batch", "-notext", "-config", str(self._directory / "configuration")),
+            *("-cert", str(self.pair.certificate), "-keyfile", str(self.pair.key), "-in", request),
+            *("-startdate", validity[0], "-enddate", validity[1], "-out", str(pair.certificate)),
+        )
+        return pair
+
+
+def _openssl(*arguments: str) -> None:
+    made = subprocess.run(["openssl", *arguments], check=False, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr

@@ -1,0 +1,42 @@
+"""Somebody who goes about his business while others misbehave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from tests.interop.packets import Kind, got
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .extension import ExtensionPeer
+
+
+class Honest:
+    """A client and a worker whose round trips go on, whatever happens beside them."""
+
+    FUNCTION = b"honest"
+
+    def __init__(self, client: ExtensionPeer, worker: ExtensionPeer) -> None:
+        self.client = client
+        self.worker = worker
+        worker.extend()
+        worker.register(self.FUNCTION)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self.worker.close()
+
+    def round_trip(self) -> None:
+        """Submit a foreground job, do it, and get its result; nothing else arrives on either connection."""
+        self.worker.ready()
+        handle = self.client.submit(self.FUNCTION, b"", b"ping")
+        job = self.worker.job()
+        assert (job.handle, job.payload) == (handle, b"ping")
+        assert self.worker.settled_as(job, b"succeeded", b"pong") == b"recorded"
+        assert self.client.receive() == got(Kind.WORK_COMPLETE, handle, b"pong")

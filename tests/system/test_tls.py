@@ -1,0 +1,221 @@
+"""TLS on the Gearman port: who is let in, and that the others disturb nobody."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import ssl
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import PATIENCE, Kind, encode
+
+from .authority import EXPIRED, Authority, Pair
+from .extension import ExtensionPeer
+from .honest import Honest
+from .servers import IMPATIENT, Server, eventually, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class Certificates:
+    """All that the tests show to each other."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory, "authority")
+        self.stranger = Authority(directory, "stranger")
+        self.server = self.authority.sign("server")
+        self.client = self.authority.sign("client")
+        self.expired = self.authority.sign("expired", EXPIRED)
+        self.forged = self.stranger.sign("forged")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory, require: Callable[[str], str]) -> Certificates:
+    require("openssl")
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def context(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
+    """Return a client's context that trusts an authority."""
+    made = ssl.create_default_context(cafile=str(authority.pair.certificate))
+    if own is not None:
+        made.load_cert_chain(own.certificate, own.key)
+    return made
+
+
+class TlsPeer(ExtensionPeer):
+    """A peer that speaks TLS."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext) -> None:
+        super().__init__(port)
+        try:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
+        except OSError:
+            self.close()
+            raise
+
+    def certificate_number(self) -> str:
+        """Return the serial number of the server's certificate."""
+        assert isinstance(self.socket, ssl.SSLSocket)
+        shown = self.socket.getpeercert()
+        assert shown is not None
+        return str(shown["serialNumber"])
+
+
+def honest_at(port: int, tls: ssl.SSLContext) -> Honest:
+    """Return an honest client and worker over TLS."""
+    return Honest(TlsPeer(port, tls), TlsPeer(port, tls))
+
+
+@pytest.fixture
+def mutual(certificates: Certificates, tmp_path: Path) -> Iterator[Server]:
+    """Give a server that wants clients' certificates."""
+    authority = ("--tls-client-ca", str(certificates.authority.pair.certificate))
+    with serving(tmp_path, *certificates.server.options(), *authority, program=IMPATIENT) as server:
+        yield server
+        server.assert_calm()
+
+
+def test_with_a_servers_certificate_anybody_may_come_encrypted(certificates: Certificates, tmp_path: Path) -> None:
+    with serving(tmp_path, *certificates.server.options()) as server, ExitStack() as stack:
+        honest = stack.enter_context(honest_at(server.port, context(certificates.authority)))
+        honest.round_trip()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            TlsPeer(server.port, context(certificates.stranger))
+        old = context(certificates.authority)
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(ssl.SSLError):
+            TlsPeer(server.port, old)
+        honest.round_trip()
+        handles = [honest.client.submit(b"f", b"", bytes(300_000), Kind.SUBMIT_JOB_BG) for _ in range(3)]
+        assert len(set(handles)) == 3
+        server.assert_calm()
+
+
+def test_the_administration_protocol_over_tls_answers_who_has_finished_speaking(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    with (
+        serving(tmp_path, *certificates.server.options()) as server,
+        TlsPeer(server.port, context(certificates.authority)) as peer,
+    ):
+        assert peer.ask(b"version").startswith(b"OK ")
+        assert peer.table(b"status") == []
+        server.assert_calm()
+
+
+def test_clients_show_a_certificate(mutual: Server, certificates: Certificates) -> None:
+    with ExitStack() as stack:
+        honest = stack.enter_context(honest_at(mutual.port, context(certificates.authority, certificates.client)))
+        honest.round_trip()
+        for own in (None, certificates.expired, certificates.forged):
+            assert_refused(mutual.port, context(certificates.authority, own))
+            honest.round_trip()
+        assert b"honest" in b"".join(honest.client.table(b"workers"))
+        # Whoever was refused is gone: the client and the worker are all there is.
+        assert len(honest.client.table(b"workers")) == 2
+
+
+def assert_refused(port: int, tls: ssl.SSLContext) -> None:
+    """In TLS 1.3 a client learns only from the first read that its certificate was refused."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        greet(port, tls)
+
+
+def greet(port: int, tls: ssl.SSLContext) -> None:
+    """Exchange a word."""
+    with TlsPeer(port, tls) as peer:
+        peer.send(Kind.ECHO_REQ, b"hello")
+        peer.receive()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        encode(Kind.ECHO_REQ, b"plaintext"),
+        b"status\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\xff\xff" + bytes(100),
+        bytes(10_000),
+    ],
+)
+def test_plaintext_on_a_tls_port_is_refused(mutual: Server, certificates: Certificates, first: bytes) -> None:
+    with ExitStack() as stack:
+        honest = stack.enter_context(honest_at(mutual.port, context(certificates.authority, certificates.client)))
+        with socket.create_connection(("127.0.0.1", mutual.port), PATIENCE) as plain:
+            received = b""
+            with suppress(ConnectionError):
+                plain.sendall(first)
+                while data := plain.recv(1000):
+                    received += data
+            assert not received.startswith((b"\0RES", b"OK", b"."))
+        honest.round_trip()
+
+
+def test_silent_handshakes_keep_nobody_out_and_end(mutual: Server, certificates: Certificates) -> None:
+    tls = context(certificates.authority, certificates.client)
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", mutual.port), PATIENCE)) for _ in range(50)
+        ]
+        for number, half in enumerate(silent):
+            half.sendall(b"\x16\x03\x01\x02\x00"[: number % 6])
+        start = time.monotonic()
+        honest = stack.enter_context(honest_at(mutual.port, tls))
+        honest.round_trip()
+        assert time.monotonic() - start < 1.0
+        for half in silent:
+            with suppress(ConnectionError):
+                while half.recv(1000):
+                    pass
+        honest.round_trip()
+
+
+def test_certificates_are_read_again_at_hup(certificates: Certificates, tmp_path: Path) -> None:
+    used = Pair(tmp_path / "used.pem", tmp_path / "used.key")
+
+    def use(pair: Pair) -> None:
+        shutil.copy(pair.certificate, used.certificate)
+        shutil.copy(pair.key, used.key)
+
+    def number() -> str:
+        with TlsPeer(server.port, tls) as peer:
+            peer.settled()
+            return peer.certificate_number()
+
+    tls = context(certificates.authority)
+    use(certificates.server)
+    with serving(tmp_path, *used.options()) as server, TlsPeer(server.port, tls) as before:
+        first = number()
+        use(certificates.client)
+        server.signal(signal.SIGHUP)
+        eventually(lambda: number() != first, "a new connection sees the new certificate")
+        second = number()
+        used.certificate.write_text("no certificate\n")
+        server.signal(signal.SIGHUP)
+        eventually(lambda: "stay as they were" in server.written(), "the bad file is told of")
+        assert number() == second
+        before.extend()
+        assert before.put(b"f")
+        server.assert_calm()
+
+
+def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certificates, tmp_path: Path) -> None:
+    """What a peer has not read is bounded: the server stops reading from it."""
+    with (
+        serving(tmp_path, *certificates.server.options()) as server,
+        TlsPeer(server.port, context(certificates.authority)) as peer,
+    ):
+        before = server.rss()
+        peer.socket.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            peer.write(encode(Kind.ECHO_REQ, bytes(1_000_000)) * 200)
+        assert server.rss() - before < 80_000_000
+        server.assert_calm()
