@@ -99,6 +99,7 @@ class Worker:
         "abilities",
         "asleep",
         "credit",
+        "ended",
         "excepted",
         "face",
         "grabbing",
@@ -121,6 +122,8 @@ class Worker:
         """It takes jobs as they come (the protocol extension)."""
         self.credit = 0
         """How many jobs it takes as they come. While there are any, it is among the takers of its functions."""
+        self.ended = False
+        """It has ended a job since it was told last that there is none."""
         self.turn = 0
         self.running: dict[bytes, Held] = {}
         """By handle."""

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 SMALLEST = 64
 LARGEST = 20_000
 WINDOW_SECONDS = 0.5
+LINGER = 0.002
+"""Seconds that a worker which has just ended a job waits for the next one before it is told that there is none."""
+LINGER_FUNCTIONS = 8
+"""A worker of more functions is told at once: waiting for each of them would cost more than it saves."""
 BYTES = 64 * 2**20
 """Payloads in the window of one function, about."""
 
@@ -57,6 +61,8 @@ class Window:
         self.give_back: Callable[[FunctionQueue], None] = lambda _: None
         """Set by the service: called where the last worker of a function left while jobs of it were on their way here."""
         self._deliveries = 0
+        self._lingering: dict[Worker, float] = {}
+        """Workers that wait a moment, and since when, the longest first."""
         self._suspects: list[Held] = []
         self._suspect: Held | None = None
 
@@ -270,6 +276,35 @@ class Window:
             self.dispatch.offer(worker)
         return waits
 
+    def lingers(self, worker: Worker) -> bool:
+        """Let a worker that has just ended a job, and found no other one, wait a moment for its answer.
+
+        A client that waited for that job often sends its next one at once: it is then handed over as the answer, without the
+        four packets by which the worker would go to sleep and be woken.
+        """
+        if not worker.ended or worker.streams or self.dispatch.paused or len(worker.abilities) > LINGER_FUNCTIONS:
+            return False
+        worker.ended = False
+        now = self.clock.monotonic()
+        if not self._lingering:
+            self.timers.at(now + LINGER, self._end_lingering)
+        self._lingering.pop(worker, None)
+        self._lingering[worker] = now
+        worker.grabbing += 1
+        worker.credit += 1
+        self.dispatch.offer(worker)
+        return True
+
+    def _end_lingering(self) -> None:
+        now = self.clock.monotonic()
+        for worker, since in list(self._lingering.items()):
+            if now - since < LINGER:
+                self.timers.at(since + LINGER, self._end_lingering)
+                break
+            del self._lingering[worker]
+            if worker in self.dispatch.workers:
+                self.answer_grab(worker)
+
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
         del self.held[held.handle]
@@ -296,6 +331,7 @@ class Window:
             held.worker = None
             held.queue.running -= 1
             held.queue.settled += 1
+            worker.ended = True
             del worker.running[held.handle]
 
     def adapt(self, seconds: float) -> None:
