@@ -1,0 +1,195 @@
+"""Memory is bounded by what runs, not by what waits; work is handed to one of many, and to another one where he is silent."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import Kind, encode, got
+
+from .extension import ExtensionPeer, More
+from .servers import Server, eventually, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB = 2**20
+WINDOW = 2000
+
+
+def submit_uniques(peer: ExtensionPeer, first: int, count: int) -> float:
+    """Submit jobs with uniques of their own, thousands before an answer is read; returns the seconds that it took."""
+    start = time.monotonic()
+    for at in range(first, first + count, WINDOW):
+        numbers = range(at, min(at + WINDOW, first + count))
+        peer.write(b"".join(encode(Kind.SUBMIT_JOB_BG, b"f", b"unique-%d" % number, b"payload") for number in numbers))
+        for _ in numbers:
+            peer.expect(Kind.JOB_CREATED)
+    return time.monotonic() - start
+
+
+def pile_up(directory: Path, total: int, growth: int) -> None:
+    """Let uniques wait in the store: memory stays where it was, and the last ones are as quick as the first."""
+    with serving(directory) as server, server.peer() as peer:
+        warm = total // 10
+        first = submit_uniques(peer, 0, warm)
+        before = server.rss()
+        submit_uniques(peer, warm, total - 2 * warm)
+        last = submit_uniques(peer, total - warm, warm)
+        assert server.rss() - before < growth
+        assert last < 4 * max(first, 0.5), "the machine may be busy, but looking a unique up takes no time that grows"
+        client = server.peer()
+        client.extend()
+        client.request(b"f", b"", b"unique-%d" % (total // 2))
+        assert client.hear(More.SUBMITTED)[1] == b"1"
+        client.close()
+        with server.worker(b"f", places=100) as worker:
+            assert [worker.job().unique for _ in range(100)] == [b"unique-%d" % number for number in range(100)]
+        assert server.rss() - before < growth + 16 * MIB
+        server.assert_calm()
+
+
+def test_uniques_that_wait_cost_no_memory(tmp_path: Path) -> None:
+    pile_up(tmp_path, 100_000, growth=24 * MIB)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_million_uniques_that_wait_cost_no_memory(tmp_path: Path) -> None:
+    pile_up(tmp_path, 1_000_000, growth=64 * MIB)
+
+
+def test_jobs_that_have_ended_cost_no_memory(calm: Server, function: bytes) -> None:
+    """Also where they had a time limit that is far from over."""
+
+    def churn(count: int) -> None:
+        options = b'{"timeout": 3600, "heartbeat": 3600, "wait": true}'
+        for _ in range(count // 500):
+            client.write(encode(More.SUBMIT, function, b"", options, b"x" * 500) * 500)
+            worker.ready(500)
+            jobs = [worker.job() for _ in range(500)]
+            worker.write(b"".join(encode(More.SETTLE, job.handle, job.lease, b"succeeded", b"", b"") for job in jobs))
+            for job in jobs:
+                worker.verdict(job)
+            ended = 0
+            while ended < 500:
+                ended += client.next().kind is More.RESULT
+
+    with calm.extended() as client, calm.worker(function, places=0) as worker:
+        churn(4000)
+        before = calm.rss()
+        churn(12_000)
+        assert calm.rss() - before < 16 * MIB
+
+
+# ---- many sleepers ----
+
+
+@pytest.fixture
+def sleepers(calm: Server, function: bytes) -> Iterator[list[ExtensionPeer]]:
+    """Give a thousand workers that sleep."""
+    with ExitStack() as stack:
+        workers = [stack.enter_context(calm.peer()) for _ in range(1000)]
+        for worker in workers:
+            worker.write(encode(Kind.CAN_DO, function) + encode(Kind.PRE_SLEEP))
+        for worker in workers:
+            worker.settled()
+        yield workers
+
+
+def woken(workers: list[ExtensionPeer]) -> list[ExtensionPeer]:
+    """Return the workers that have a packet to read: NOOP, once each."""
+    found = []
+    for worker in workers:
+        worker.socket.setblocking(False)
+        try:
+            data = worker.socket.recv(100, socket.MSG_PEEK)
+        except BlockingIOError:
+            continue
+        finally:
+            worker.socket.settimeout(10)
+        assert data == encode(Kind.NOOP, magic=b"\0RES")
+        found.append(worker)
+    return found
+
+
+def test_a_job_wakes_one_of_a_thousand_sleepers(calm: Server, function: bytes, sleepers: list[ExtensionPeer]) -> None:
+    with calm.peer() as client:
+        for number in range(1, 4):
+            client.submit(function, b"", b"%d" % number, Kind.SUBMIT_JOB_BG)
+            client.settled()
+            assert len(woken(sleepers)) == number
+        first = woken(sleepers)
+        payloads = set()
+        for worker in first:
+            worker.expect(Kind.NOOP)
+            payloads.add(worker.assigned()[2])
+        assert payloads == {b"1", b"2", b"3"}
+        assert woken(sleepers) == []
+
+
+def test_a_woken_worker_that_is_silent_strands_no_job(
+    calm: Server, function: bytes, sleepers: list[ExtensionPeer]
+) -> None:
+    with calm.peer() as client:
+        handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+        client.settled()
+        (silent,) = woken(sleepers)
+        others = [worker for worker in sleepers if worker is not silent]
+        eventually(lambda: woken(others), "another one is woken")
+        (other,) = woken(others)
+        other.expect(Kind.NOOP)
+        assert other.assigned()[0] == handle
+        silent.expect(Kind.NOOP)
+        assert silent.grab() == got(Kind.NO_JOB)
+
+
+@pytest.mark.parametrize("how", ["leaves", "sleeps again", "takes another", "cannot do it any more"])
+def test_a_woken_worker_that_does_something_else_strands_no_job(calm: Server, function: bytes, how: str) -> None:
+    with calm.peer() as client, calm.peer() as first, calm.peer() as second:
+        for worker in (first, second):
+            worker.can_do(function)
+            worker.sleep()
+        if how == "takes another":
+            first.can_do(function + b"2")
+        handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+        client.settled()
+        first.expect(Kind.NOOP)
+        if how == "leaves":
+            first.close()
+        elif how == "sleeps again":
+            first.send(Kind.PRE_SLEEP)
+            first.expect(Kind.NOOP)  # there is work: it is told so at once
+            first.close()
+        elif how == "takes another":
+            client.submit(function + b"2", b"", b"other", Kind.SUBMIT_JOB_BG)
+            client.settled()
+            assert first.assigned()[2] == b"other"
+        else:
+            first.send(Kind.CANT_DO, function)
+        second.socket.settimeout(0.9)  # sooner than silence is noticed
+        second.expect(Kind.NOOP)
+        assert second.assigned()[0] == handle
+
+
+@pytest.mark.long
+def test_foreground_jobs_that_wait_are_bounded(tmp_path: Path) -> None:
+    """They are nowhere but in memory, so that there is a point where no more are taken."""
+    with serving(tmp_path) as server, server.peer() as client, server.peer() as other:
+        before = server.rss()
+        packet = encode(Kind.SUBMIT_JOB, b"nobody", b"", bytes(MIB))
+        kinds = set()
+        for _ in range(1100):
+            client.write(packet)
+            answer = client.next()
+            kinds.add(answer.kind)
+            if answer.kind is Kind.ERROR:
+                break
+        assert kinds == {Kind.JOB_CREATED, Kind.ERROR}, "there is no bound"
+        assert server.rss() - before < 1200 * MIB
+        assert other.submit(b"nobody", b"", b"stored", Kind.SUBMIT_JOB_BG)
+        server.assert_calm()
