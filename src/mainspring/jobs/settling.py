@@ -97,6 +97,8 @@ class Settling:
         """Settlements that the store could not take; they are tried again."""
         self.deferred = 0
         """Settlements that wait until their job is stored at all."""
+        self.late = 0
+        """How many settlements have gone to the store later than they were reported."""
 
     @property
     def waits(self) -> bool:
@@ -210,6 +212,7 @@ class Settling:
         self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
     ) -> None:
         self.deferred -= 1
+        self.late += 1
         self._end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: _Pending) -> None:
@@ -276,6 +279,7 @@ class Settling:
     def try_again(self) -> None:
         """Put the settlements again that the store could not take."""
         again, self.unsettled = self.unsettled, []
+        self.late += len(again)
         for pending in again:
             self._put(pending)
 

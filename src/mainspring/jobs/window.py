@@ -298,7 +298,7 @@ class Window:
     def _end_lingering(self) -> None:
         now = self.clock.monotonic()
         for worker, since in list(self._lingering.items()):
-            if now - since < LINGER:
+            if now < since + LINGER:  # in the same words as the timer's time, or rounding makes it ask for now again
                 self.timers.at(since + LINGER, self._end_lingering)
                 break
             del self._lingering[worker]

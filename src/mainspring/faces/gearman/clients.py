@@ -186,13 +186,17 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
         return
     slot = peer.outbox.reserve()
 
-    def committed(_: object) -> None:
-        if service.settling.waits:
-            service.timers.at(service.clock.monotonic() + AGAIN, barrier)
-        else:
-            peer.outbox.fill(slot, answer)
-
     def barrier() -> None:
+        late = service.settling.late
+
+        def committed(_: object) -> None:
+            if service.settling.waits:
+                service.timers.at(service.clock.monotonic() + AGAIN, barrier)
+            elif service.settling.late != late:
+                barrier()  # what came before the first one may have been overtaken by it
+            else:
+                peer.outbox.fill(slot, answer)
+
         service.commits.put(Find([], committed, committed))
 
     barrier()
