@@ -457,15 +457,17 @@ def test_who_is_asked_to_stop_may_still_succeed(meeting: Meeting) -> None:
     assert meeting.client.result().data == b"too late"
 
 
-@pytest.mark.parametrize("how", ["released", "gone", "failed"])
+@pytest.mark.parametrize("how", ["released", "gone", "failed", "snoozed", "silent"])
 def test_what_was_cancelled_does_not_run_again(meeting: Meeting, how: str) -> None:
     worker = meeting.worker()
-    handle = meeting.put(wait=True, retry=QUICK)
+    handle = meeting.put(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
     job = worker.job()
     assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     worker.stopped()
     if how == "gone":
         worker.close()
+    elif how == "silent":
+        assert worker.stopped()[2] == b"lost"
     else:
         assert worker.settled_as(job, how.encode()) == b"recorded"
     result = meeting.client.result()
@@ -531,6 +533,12 @@ def test_watch_tells_every_change_of_state(meeting: Meeting) -> None:
         while "succeeded" not in states:
             states.append(watcher.event()["state"])
         assert [state for state in states if state not in {"pending", "leased"}] == kept
+
+
+def test_a_connection_watches_once(meeting: Meeting) -> None:
+    watcher = meeting.events(handle=meeting.put().decode())
+    with pytest.raises(FaultError, match="conflict"):
+        watcher.call("jobs.watch")
 
 
 def test_a_watcher_that_ends_leaves_nothing_behind(meeting: Meeting) -> None:
