@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FUNCTIONS = (b"alpha", b"beta")
 UNIQUES = 6
+LEAVES = 0.01
+RESULT = b"result"
 GONE = (ConnectionError, TimeoutError)
 READY_WITHIN = 20.0
 
@@ -152,9 +154,10 @@ class Actor(threading.Thread):
                     peer, port = self.address.connect(left)
                 except GONE:
                     continue
+                left = port
                 with peer, contextlib.suppress(*GONE):
                     self.act(peer)
-                left = port
+                    left = 0  # it has left of its own accord
         except BaseException as error:  # noqa: BLE001 - told to the test
             self.defect = error
 
@@ -162,26 +165,51 @@ class Actor(threading.Thread):
         """Say whether to end."""
         return self.address.over
 
+    def stays(self) -> bool:
+        """Say whether to go on with this connection, which is left now and then in the middle of anything."""
+        return not self.finished() and self.random.random() > LEAVES
+
     def act(self, peer: ExtensionPeer) -> None:
-        """Do what is to be done until the connection ends."""
+        """Do what is to be done until the connection ends, or it leaves."""
         raise NotImplementedError
 
 
-class Submitter(Actor):
-    """Sends background jobs, many before it reads, in both protocols."""
+class Client(Actor):
+    """Somebody who submits until the end begins."""
 
     def finished(self) -> bool:
         return self.address.ending
 
+    def unique(self, function: bytes) -> bytes:
+        """Choose a unique, few enough to be chosen by others too, or none."""
+        return b"%b-%d" % (function, self.random.randrange(UNIQUES)) if self.random.random() < 0.5 else b""
+
+
+class ForegroundClient(Client):
+    """Waits for its jobs, which others join, and leaves before they end now and then."""
+
+    def act(self, peer: ExtensionPeer) -> None:
+        while self.stays():
+            function = self.random.choice(FUNCTIONS)
+            peer.send(Kind.SUBMIT_JOB, function, self.unique(function), b"payload")
+            if not self.stays():
+                return
+            (handle,) = peer.hear(Kind.JOB_CREATED)
+            assert peer.hear(Kind.WORK_COMPLETE) == (handle, RESULT)
+
+
+class Submitter(Client):
+    """Sends background jobs, many before it reads, in both protocols."""
+
     def act(self, peer: ExtensionPeer) -> None:
         peer.extend()
         chance = self.random
-        while not self.finished():
+        while self.stays():
             sent: list[bytes] = []
             packets: list[bytes] = []
             for _ in range(chance.choice([1, 1, 2, 8])):
                 function = chance.choice(FUNCTIONS)
-                unique = b"%b-%d" % (function, chance.randrange(UNIQUES)) if chance.random() < 0.5 else b""
+                unique = self.unique(function)
                 sent.append(unique)
                 if chance.random() < 0.5:
                     packets.append(encode(Kind.SUBMIT_JOB_BG, function, unique, b"payload"))
@@ -204,7 +232,7 @@ class PlainWorker(Actor):
     def act(self, peer: ExtensionPeer) -> None:
         for function in FUNCTIONS:
             peer.send(Kind.CAN_DO, function)
-        while not self.finished():
+        while self.stays():
             peer.send(Kind.GRAB_JOB_UNIQ)
             packet = peer.next()
             while packet.kind is Kind.NOOP:
@@ -216,7 +244,9 @@ class PlainWorker(Actor):
             assert packet.kind is Kind.JOB_ASSIGN_UNIQ, packet
             handle, _, unique, _ = packet.arguments
             self.ledger.assign(handle, unique)
-            peer.write(encode(Kind.WORK_COMPLETE, handle, b"done") + encode(Kind.ECHO_REQ, handle))
+            if not self.stays():
+                return
+            peer.write(encode(Kind.WORK_COMPLETE, handle, RESULT) + encode(Kind.ECHO_REQ, handle))
             while (packet := peer.next()).kind is Kind.NOOP:
                 pass
             assert packet.kind is Kind.ECHO_RES, packet
@@ -232,7 +262,7 @@ class StreamingWorker(Actor):
             peer.register(function)
         peer.ready(3)
         succeeded: set[bytes] = set()
-        while not self.finished():
+        while self.stays():
             packet = peer.next()
             if packet.kind is More.ASSIGN:
                 handle, lease, _, unique, info, _ = packet.arguments
@@ -244,7 +274,7 @@ class StreamingWorker(Actor):
                     outcome = b"failed"
                 if outcome == b"succeeded":
                     succeeded.add(lease)
-                peer.write(encode(More.SETTLE, handle, lease, outcome, b"", b"") + encode(More.READY, b"1"))
+                peer.write(encode(More.SETTLE, handle, lease, outcome, b"", RESULT) + encode(More.READY, b"1"))
             else:
                 assert packet.kind is More.SETTLED, packet
                 handle, lease, verdict = packet.arguments
@@ -268,7 +298,7 @@ def run(nursery: Nursery, directory: Path, seed: int, *, kills: int, plant: str 
     chance = random.Random(seed)
     address, ledger = Address(), Ledger()
     actors: list[Actor] = []
-    for kind, count in ((Submitter, 2), (PlainWorker, 2), (StreamingWorker, 1)):
+    for kind, count in ((Submitter, 2), (ForegroundClient, 1), (PlainWorker, 2), (StreamingWorker, 1)):
         actors += [kind(f"{kind.__name__} {number}", address, ledger, str(seed)) for number in range(count)]
     with contextlib.ExitStack() as stack:
         stack.callback(_join, address, actors)

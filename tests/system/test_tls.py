@@ -170,7 +170,7 @@ def test_silent_handshakes_keep_nobody_out_and_end(mutual: Server, certificates:
         start = time.monotonic()
         honest = stack.enter_context(honest_at(mutual.port, tls))
         honest.round_trip()
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 5, "one after the other they would take 50 s"
         for half in silent:
             with suppress(ConnectionError):
                 while half.recv(1000):
