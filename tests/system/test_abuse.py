@@ -187,6 +187,13 @@ def test_a_body_over_the_limit_is_skipped_and_the_connection_goes_on(calm: Serve
     assert calm.rss() - before < 16 * MIB
 
 
+def test_what_the_store_cannot_hold_is_refused_from_its_header(tmp_path: Path) -> None:
+    with serving(tmp_path, "--max-packet", "4G") as server, server.peer() as peer:
+        peer.write(b"\0REQ" + struct.pack(">II", Kind.SUBMIT_JOB_BG, 1_000_000_000))
+        assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
+        server.assert_calm()
+
+
 # ---- slowness ----
 
 

@@ -73,11 +73,13 @@ class Node:
             wakeup=jobs.worker_wakeup,
             lost_limit=jobs.job_retries,
             retention=jobs.retention,
+            dead_retention=jobs.dead_retention,
         )
         self.face = GearmanFace(
             self.service,
             GearmanSettings(
-                max_packet=self.settings.limits.max_packet,
+                # A payload that the store cannot take would cost its whole group: it is refused from its header.
+                max_packet=min(self.settings.limits.max_packet, self.engine.max_value),
                 max_value=self.engine.max_value,
                 queued_jobs=self.settings.limits.queued_jobs,
                 exceptions=jobs.exceptions,
