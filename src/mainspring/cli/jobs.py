@@ -177,10 +177,10 @@ def _each(method: str, handles: list[str], params: dict[str, Any], server: Serve
 
 
 def _print_job(job: dict[str, Any]) -> None:
-    error = job.get("error")
+    traceback = job.pop("traceback", None)
     print_fields(job)
-    if isinstance(error, dict) and error.get("traceback"):
-        print("\n" + "\n".join(_safe(line) for line in error["traceback"].splitlines()))
+    if traceback:
+        print("\n" + "\n".join(_safe(line) for line in traceback.splitlines()))
 
 
 def _safe(line: str) -> str:

@@ -128,6 +128,16 @@ class NodeOptions:
             **DURATION,
         ),
     ] = DAY
+    dead_retention: Annotated[
+        float,
+        option(
+            "--dead-retention",
+            "How long dead letters are kept: jobs that failed for good.",
+            group=JOBS,
+            show_default=shown,
+            **DURATION,
+        ),
+    ] = 14 * DAY
     job_retries: Annotated[
         int | None,
         option(
@@ -213,6 +223,7 @@ class NodeOptions:
             keepalive=KeepaliveSettings(enabled=self.keepalive),
             jobs=JobSettings(
                 retention=self.retention,
+                dead_retention=self.dead_retention,
                 job_retries=self.job_retries,
                 round_robin=self.round_robin,
                 exceptions=self.exceptions,

@@ -9,26 +9,24 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mainspring.cli.failures import DONE, EXPECTED, complain, exit_code, explain
 from mainspring.cli.node import run_loop
 from mainspring.cli.options import ServerOptions
-from mainspring.client.addresses import parse_address
+from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.errors import SettingsError
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogFormat, LogSettings
 from mainspring.worker import selector
-from mainspring.worker.link import tcp
+from mainspring.worker.link import connector
 from mainspring.worker.mortality import die_with
 from mainspring.worker.runtime import Ending, Worker, WorkerSettings
 from mainspring.worker.supervisor import RECYCLED_EXIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mainspring.worker.link import Connector
 
 
@@ -68,6 +66,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 def work(order: WorkerOrder) -> int:
     """Be the worker; return the exit code.  Raises what `mainspring.cli.failures` explains."""
     start_logging(LogSettings(level=order.log_level, format=order.log_format))
+    os.environ[SERVER_VARIABLE] = ",".join(order.servers)  # for what tasks submit themselves
     try:
         registry = selector.load_registry(order.app)
     except SettingsError as error:
@@ -107,24 +106,11 @@ def _is_import_machinery(filename: str) -> bool:
 
 def _connectors(order: WorkerOrder) -> dict[str, Connector]:
     tls = ServerOptions(tls_ca=_path(order.tls_ca), tls_cert=_path(order.tls_cert), tls_key=_path(order.tls_key)).tls()
-    connectors: dict[str, Connector] = {}
-    for server in order.servers:
-        if server.startswith("unix:"):
-            connectors[server] = _unix(server.removeprefix("unix:"))
-        else:
-            connectors[server] = tcp(parse_address(server), tls)
-    return connectors
+    return {server: connector(parse_address(server), tls) for server in order.servers}
 
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
-
-
-def _unix(path: str) -> Connector:
-    async def connect(factory: Callable[[], asyncio.Protocol]) -> Any:
-        return await asyncio.get_running_loop().create_unix_connection(factory, path)
-
-    return connect
 
 
 def main() -> int:

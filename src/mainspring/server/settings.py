@@ -134,6 +134,9 @@ class JobSettings:
     retention: float = DAY
     """Seconds for which an ended job and its result are kept."""
 
+    dead_retention: float = 14 * DAY
+    """The same for dead letters: jobs that failed for good."""
+
     job_retries: int | None = None
     """Deliveries that a plain Gearman job may lose with its workers before it fails; None: no limit."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mainspring.worker.session import Event, Key, WorkerSession
 
 MAX_UNANSWERED_BEATS: Final = 3
+STEADY: Final = 5.0
+"""Seconds after which a connection counts as one that holds."""
 
 Connector: TypeAlias = "Callable[[Callable[[], asyncio.Protocol]], Awaitable[Any]]"
 """Connects a protocol, as ``loop.create_connection`` does; raises OSError.  It is called again for each reconnect."""
@@ -34,9 +36,6 @@ def connector(address: Address, tls: ssl.SSLContext | None = None) -> Connector:
         await connect(address, factory, tls)
 
     return to_address
-
-
-tcp = connector
 
 
 class Owner(Protocol):
@@ -82,11 +81,13 @@ class Link:
                     unreachable = True
                     _log.warning("server cannot be reached", server=self.name, error=str(error) or "timed out")
             else:
+                began = asyncio.get_running_loop().time()
                 if self.session.agreed:
                     _log.info("connected", server=self.name)
                     unreachable = False
-                    waits = delays()
                 await wire.ended.wait()
+                if asyncio.get_running_loop().time() - began > STEADY:
+                    waits = delays()  # it was a connection: only one that keeps ending is waited for longer and longer
                 if self.refusal is not None:
                     raise self.refusal
             await asyncio.sleep(next(waits))

@@ -69,10 +69,14 @@ class Call:
         """Send why there is none."""
         self.peer.outbox.write(response(Type.FAULT, self.id, code.encode(), message.encode()))
 
-    def failed(self, error: MainspringError) -> None:
+    def unknown(self, handle: str) -> None:
+        """Send that no job has a handle, as it was asked for."""
+        self.fault("not_found", f"no job has the handle {handle}: it never existed here, or is no longer kept")
+
+    def failed(self, error: MainspringError, handle: str = "") -> None:
         """Send an error as the fault that it is."""
         if isinstance(error, NotFoundError):
-            self.fault("not_found", str(error))
+            self.unknown(handle)
         elif isinstance(error, ConflictError):
             self.fault("conflict", str(error))
         else:
@@ -82,7 +86,7 @@ class Call:
         """Return the id of a handle, or answer that there is none."""
         job_id = self.peer.service.handles.parse(handle.encode())
         if job_id is None:
-            self.fault("not_found", f"no job has the handle {handle}")
+            self.unknown(handle)
         return job_id
 
 
@@ -134,12 +138,14 @@ def describe(job: Job, service: JobService) -> dict[str, Any]:
 def _details(job: Job, service: JobService) -> dict[str, Any]:
     options = job.options
     held = service.window.held.get(service.handles.of(job.id))
+    policy = service.settling.policy(held) if held is not None else options.retry if options is not None else None
     return describe(job, service) | {
+        "traceback": _failure(job.error).traceback if job.error else None,
         "run_at": _time(job.due_us),
         "expires_at": _time(job.expires_us),
         "input_size": job.input_size,
         "output_size": job.output_size,
-        "max_attempts": options.retry.max_attempts if options is not None and options.retry is not None else 1,
+        "max_attempts": policy.max_attempts if policy is not None else None,
         "timeout": options.timeout if options is not None else None,
         "worker": service.worker_name(held) if held is not None else None,
         "numerator": _number(held.numerator) if held is not None else 0,
@@ -215,7 +221,7 @@ def _show(call: Call, said: _HandleParams) -> None:
 
     def found(job: Job | None) -> None:
         if job is None:
-            call.fault("not_found", f"no job has the handle {said.handle}: it never existed here, or is no longer kept")
+            call.unknown(said.handle)
         else:
             call.answer(_details(job, service))
 
@@ -226,7 +232,10 @@ def _cancel(call: Call, said: _CancelParams) -> None:
     job_id = call.job_id(said.handle)
     if job_id is not None:
         call.peer.service.cancel(
-            job_id, said.reason, lambda state: call.answer({"handle": said.handle, "state": state}), call.failed
+            job_id,
+            said.reason,
+            lambda state: call.answer({"handle": said.handle, "state": state}),
+            lambda error: call.failed(error, said.handle),
         )
 
 
@@ -234,7 +243,9 @@ def _retry(call: Call, said: _HandleParams) -> None:
     job_id = call.job_id(said.handle)
     if job_id is not None:
         service = call.peer.service
-        service.retry(job_id, lambda job: call.answer(describe(job, service)), call.failed)
+        service.retry(
+            job_id, lambda job: call.answer(describe(job, service)), lambda error: call.failed(error, said.handle)
+        )
 
 
 def _watch(call: Call, said: _WatchParams) -> None:
