@@ -18,6 +18,8 @@ Effect = tuple[Worker, "Held | None"]
 """Hand the job to the worker; without a job, wake it."""
 
 _NO_ABILITY = Ability()
+MANY = 1000
+"""Functions that are kept in any case, so that ``status`` lists them also while nobody has to do with them."""
 DROPPED = 1000
 """So many jobs that were taken out may stay in a queue until somebody meets them."""
 
@@ -45,6 +47,12 @@ class Dispatch:
         if queue is None:
             queue = self.queues[name] = FunctionQueue(name)
         return queue
+
+    def tidy(self) -> None:
+        """Forget functions that nobody has to do with, where they are so many that their names must have been made up."""
+        if len(self.queues) > MANY:
+            for name in [name for name, queue in self.queues.items() if queue.is_idle()]:
+                del self.queues[name]
 
     # ---- workers ----
 
@@ -90,15 +98,23 @@ class Dispatch:
             queue.takers.pop(worker, None)
 
     def sleep(self, worker: Worker) -> bool:
-        """A worker goes to sleep; True where there is work for it, so that it must be woken at once."""
+        """A worker goes to sleep; True where there is work for it, so that it is woken at once."""
         self.workers[worker] = None
         self.answered(worker)
+        for queue in worker.abilities:
+            if queue.size > queue.woken and not self.paused:
+                self.rouse(worker)
+                self._wake(worker, queue)
+                return True
         worker.asleep = True
-        work = False
         for queue in worker.abilities:
             queue.sleepers[worker] = None
-            work = work or queue.size > queue.woken
-        return work and not self.paused
+        return False
+
+    @staticmethod
+    def _wake(worker: Worker, queue: FunctionQueue) -> None:
+        worker.woken_for = queue
+        queue.woken += 1
 
     def rouse(self, worker: Worker) -> None:
         """A worker is no longer asleep: it was woken, or does something of its own accord."""
@@ -212,6 +228,5 @@ class Dispatch:
         while queue.size * self._wakeup > queue.woken and queue.sleepers:
             worker = next(iter(queue.sleepers))
             self.rouse(worker)
-            worker.woken_for = queue
-            queue.woken += 1
+            self._wake(worker, queue)
             yield worker, None

@@ -263,6 +263,17 @@ class Window:
             self.serve(woken_for)  # it was woken for a job that it did not take: somebody else has to
         return held
 
+    def sleep(self, worker: Worker) -> bool:
+        """A plain worker goes to sleep; True where it must be woken at once, because there is work for it."""
+        woken_for = worker.woken_for
+        work = self.dispatch.sleep(worker)
+        if woken_for is not None and worker.woken_for is not woken_for:
+            self.serve(woken_for)  # it was woken for a job that it did not ask for: somebody else has to
+        if not work:
+            for queue in worker.abilities:
+                self.refill(queue)
+        return work
+
     def looks(self, worker: Worker) -> bool:
         """Say whether a worker that found nothing in memory has to wait until the store has been looked at."""
         waits = False

@@ -126,16 +126,8 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
 
 def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
     del args
-    worker = peer.as_worker()
-    woken_for = worker.woken_for
-    work = peer.service.dispatch.sleep(worker)
-    if work:
-        peer.service.dispatch.rouse(worker)
+    if peer.service.window.sleep(peer.as_worker()):
         peer.outbox.write(_NOOP)
-    elif woken_for is not None:
-        peer.service.window.serve(woken_for)
-    for queue in worker.abilities:
-        peer.service.window.refill(queue)
 
 
 # ---- reporting ----

@@ -1,0 +1,37 @@
+"""A loop without a loop: what a node puts off waits until the simulation runs it, and time passes when it says so."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.testing import ManualClock
+
+
+class Clockwork:
+    """The callbacks of one life of a node. They go with it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.soon: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        self.soon.append(function)
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._later, (self.clock.monotonic() + seconds, self._count, function))
+
+    def next(self) -> float | None:
+        """When something is due."""
+        return self._later[0][0] if self._later else None
+
+    def run_due(self) -> None:
+        while self._later and self._later[0][0] <= self.clock.monotonic():
+            heapq.heappop(self._later)[2]()

@@ -1,0 +1,99 @@
+"""What must be true of a node at any moment, when nothing is under way, and when nothing more can happen without time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from mainspring.jobs.held import FunctionQueue, Held
+
+    from .life import Life
+
+
+def always(life: Life) -> None:
+    """The counters are a recount, and every job in memory is in exactly one place."""
+    window, dispatch = life.service.window, life.service.dispatch
+    running: dict[bytes, Held] = {}
+    for worker in life.workers():
+        for handle, held in worker.running.items():
+            assert handle not in running, f"{handle!r} runs twice"
+            assert held.worker is worker
+            assert not held.queued
+            running[handle] = held
+        assert (worker.woken_for is None) or not worker.asleep
+        for queue in worker.abilities:
+            assert (worker in queue.sleepers) == worker.asleep
+            assert (worker in queue.takers) == (worker.credit > 0), (worker.credit, worker.streams)
+            assert worker in queue.workers
+    for handle, held in running.items():
+        assert window.held.get(handle) is held, f"{handle!r} runs and is not held"
+    for handle, held in window.held.items():
+        assert held.handle == handle
+        assert (held.worker is not None) == (handle in running), f"{handle!r} runs nowhere"
+    for key, held in window.foreground.items():
+        assert (held.job.function, held.job.unique) == key
+        assert window.held.get(held.handle) is held
+        assert not held.stored
+    for queue in dispatch.queues.values():
+        _counters(queue, life, running)
+    expected = sum(len(held.job.payload) for held in window.held.values() if not held.stored)
+    assert window.foreground_bytes == expected
+
+
+def _counters(queue: FunctionQueue, life: Life, running: dict[bytes, Held]) -> None:
+    held_here = [held for held in life.service.window.held.values() if held.queue is queue]
+    waiting = [held for ready in queue.ready for held in ready if held.queued]
+    assert queue.size == len(waiting), f"size of {queue.name!r}"
+    assert len(set(map(id, waiting))) == len(waiting)
+    assert all(held in held_here for held in waiting), "what waits is not held"
+    assert queue.running == sum(held.queue is queue for held in running.values()), f"running of {queue.name!r}"
+    woken = [worker for worker in life.workers() if worker.woken_for is queue]
+    assert queue.woken == len(woken), f"woken of {queue.name!r}: {queue.woken}, not {len(woken)}"
+    assert queue.foreground == sum(not held.stored for held in held_here), f"foreground of {queue.name!r}"
+    assert set(queue.workers) <= set(life.workers())
+    assert queue.woken >= queue.size or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
+    assert not queue.size or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
+    assert queue.inflight >= 0
+    assert queue.live >= 0
+
+
+def idle(life: Life) -> None:
+    """Nothing is on its way to the store: memory and store agree."""
+    assert life.commits.idle
+    service = life.service
+    counts = life.store.counts()
+    live: dict[bytes, int] = {}
+    for (function, state, _), number in counts.items():
+        if not State(state).ended:
+            live[function] = live.get(function, 0) + number
+    unsettled: dict[bytes, int] = {}
+    for pending in service.settling.unsettled:
+        function = pending.settlement.job.function
+        unsettled[function] = unsettled.get(function, 0) + 1
+    for name, queue in service.dispatch.queues.items():
+        assert queue.inflight == 0, f"inflight of {name!r}"
+        assert not queue.claiming, f"{name!r} is claiming for ever"
+        assert queue.live == live.get(name, 0), f"live of {name!r}: {queue.live}, not {live.get(name, 0)}"
+        waiting = [counts.get((name, State.PENDING, priority), 0) for priority in range(3)]
+        assert queue.backlog == waiting, f"backlog of {name!r}: {queue.backlog}, not {waiting}"
+        leased = sum(counts.get((name, State.LEASED, priority), 0) for priority in range(3))
+        stored = sum(held.stored for held in service.window.held.values() if held.queue is queue)
+        assert leased == stored + unsettled.get(name, 0), f"{leased} leased of {name!r}, {stored} held"
+    for (function, unique), held in service.window.foreground.items():
+        rival = life.store.find_unique(function, unique)
+        assert rival is None, f"{held.handle!r} and {rival} are both live"
+    assert not service.intake._resolving
+    assert not service.settling.deferred
+
+
+def rest(life: Life) -> None:
+    """Nothing can happen before time passes: no job waits while a worker could have it."""
+    window, dispatch = life.service.window, life.service.dispatch
+    if life.store.full or life.clock.monotonic() - life.store.failed < 0.5:
+        return  # what failed is tried again after a while
+    for queue in dispatch.queues.values():
+        if sum(queue.backlog) and queue.workers:
+            assert queue.size * 2 > window.room(queue), f"{queue.name!r} has stored jobs and room for them"
+    assert not any(worker.grabbing for worker in life.workers()), "a request for a job was forgotten"

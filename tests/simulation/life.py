@@ -1,0 +1,104 @@
+"""One life of a node, from its start to its crash."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from mainspring.events.hub import Hub
+from mainspring.faces.gearman.calls import Calls
+from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.jobs.service import JobService
+from mainspring.storage.commit_queue import CommitQueue
+
+from .clockwork import Clockwork
+from .store import SlowStore
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.held import Worker
+    from mainspring.storage.engine import Engine
+    from mainspring.testing import ManualClock
+
+    from .store import History
+    from .wires import Wire
+
+QUEUE_BYTES = 20_000
+"""What may wait for the store: little, so that reading pauses now and then."""
+
+
+class Life:
+    """The node's parts as the server puts them together, without its loop and its sockets."""
+
+    def __init__(self, engine: Engine, history: History, clock: ManualClock, chance: Random, **options: Any) -> None:
+        self.clock = clock
+        self.loop = Clockwork(clock)
+        self.store = SlowStore(engine, history, clock, chance)
+        opened = engine.open(NodeId("n"), lambda function: function())
+        self.term = opened.term
+        self.commits = CommitQueue(
+            self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
+        )
+        self._next_tick = math.inf
+        self.service = JobService(
+            self.commits, clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at, **options
+        )
+        self.service.settling._chance = chance.random
+        self.face = GearmanFace(
+            self.service,
+            GearmanSettings(queued_jobs=8),
+            next_id=job_ids(opened.term),
+            calls=Calls(dict),
+            shut_down=lambda _: None,
+        )
+        self.wires: list[Wire] = []
+        self.ready = False
+        self.service.start(self._is_ready, self._cannot_start)
+        while not self.ready:
+            self.settle()
+        self._next_tick = clock.monotonic()
+
+    def _is_ready(self, recovered: int) -> None:
+        del recovered
+        self.ready = True
+
+    def _cannot_start(self, error: StoreError) -> None:
+        raise error
+
+    def _pressure(self, full: bool) -> None:
+        self.face.pause(full)
+
+    def _tick_at(self, at: float) -> None:
+        self._next_tick = min(self._next_tick, at)
+
+    # ---- time ----
+
+    def next(self) -> float:
+        """When the node does something of its own accord."""
+        return min(self._next_tick, self.loop.next() or math.inf)
+
+    def run_due(self) -> None:
+        self.loop.run_due()
+        if self._next_tick <= self.clock.monotonic():
+            self._next_tick = math.inf
+            self._next_tick = min(self._next_tick, self.service.tick())
+
+    def settle(self) -> bool:
+        """Do everything that needs no time and no peer; say whether there was anything."""
+        did, groups = False, self.commits.groups
+        while self.loop.soon or self.store.busy:
+            assert not did or self.commits.groups < groups + 1000, "the node commits for ever"
+            did = True
+            if self.loop.soon:
+                self.loop.soon.popleft()()
+            else:
+                self.store.finish()
+        return did
+
+    # ---- what there is ----
+
+    def workers(self) -> list[Worker]:
+        return [wire.peer.worker for wire in self.wires if wire.peer.worker is not None]

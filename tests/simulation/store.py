@@ -1,0 +1,153 @@
+"""An engine whose commits take their time and may fail, and a history of what really was committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import StoreError, StoreFullError
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from mainspring.clock import Clock
+    from mainspring.ids import NodeId
+    from mainspring.jobs.model import Job
+    from mainspring.storage.engine import Committed, Engine, Opened
+    from mainspring.storage.operation import Operation
+
+
+_ORDER = {kind: phase for phase, kind in enumerate(ops.PHASES)}
+
+
+class History:
+    """Which jobs live and which have ended, as the store has been told; it outlives the node's crashes."""
+
+    def __init__(self) -> None:
+        self.live: set[int] = set()
+        self.ended: dict[int, State] = {}
+        self.settled = 0
+        self.redriven: set[int] = set()
+
+    def note(self, operation: Operation, outcome: Any) -> None:
+        match operation:
+            case ops.Submit():
+                for job in operation.jobs:
+                    if job.id not in outcome:
+                        assert job.id not in self.live, f"{job.id} is stored twice"
+                        self.live.add(job.id)
+            case ops.Settle():
+                for settlement in operation.settlements:
+                    job_id = settlement.job.id
+                    assert job_id not in outcome, f"{settlement.event} of {job_id} is stale, and this is the only node"
+                    after = rules.target(settlement.event)
+                    if after.ended:
+                        self._end(job_id, after)
+                    else:
+                        assert job_id in self.live, f"{job_id} goes back although it has ended"
+            case ops.Cancel():
+                if outcome.job is not None and outcome.before <= State.PENDING:
+                    self._end(operation.id, State.CANCELLED)
+            case ops.Wake():
+                for job, _ in outcome.expired:
+                    self._end(job.id, State.EXPIRED)
+            case ops.Redrive():
+                if outcome.redriven:
+                    del self.ended[operation.id]
+                    self.redriven.add(operation.id)
+                    self.live.add(operation.id)
+            case ops.Claim():
+                for job in outcome[0]:
+                    assert job.id in self.live, f"{job.id} is claimed although it has ended"
+            case _:
+                pass
+
+    def _end(self, job_id: int, state: State) -> None:
+        assert job_id in self.live, f"{job_id} ends a second time, as {state.name}"
+        self.live.discard(job_id)
+        self.ended[job_id] = state
+        self.settled += 1
+
+
+class SlowStore:
+    """Stands between a commit queue and an engine: a group is under way until ``finish`` is called."""
+
+    def __init__(self, engine: Engine, history: History, clock: Clock, chance: random.Random) -> None:
+        self.engine = engine
+        self.durable = engine.durable
+        self.max_value = engine.max_value
+        self.full = False
+        """Every group fails."""
+        self.failed = -1.0
+        """Monotonic time of the last group that failed."""
+        self._history = history
+        self._clock = clock
+        self._chance = chance
+        self._group: Sequence[Operation] | None = None
+        self._outcomes: Sequence[Any] | None = None
+        self._committed: Committed | None = None
+
+    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        return self.engine.open(node, deliver)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    @property
+    def busy(self) -> bool:
+        return self._group is not None
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        assert self._group is None, "one group at a time"
+        self._group, self._committed, self._outcomes = group, committed, None
+        if not self.full and self._chance.random() < 0.5:
+            self._outcomes = self._execute(group)  # it is on disk long before the node hears of it
+
+    def finish(self) -> None:
+        group, committed, outcomes = self._group, self._committed, self._outcomes
+        assert group is not None
+        assert committed is not None
+        self._group = None
+        if outcomes is None and self.full:
+            self.failed = self._clock.monotonic()
+            committed(StoreFullError("the simulated disk is full"))
+            return
+        committed(outcomes if outcomes is not None else self._execute(group))
+
+    def _execute(self, group: Sequence[Operation]) -> Sequence[Any]:
+        outcomes = execute(self.engine, group)
+        for operation, outcome in sorted(zip(group, outcomes, strict=True), key=lambda pair: _ORDER[type(pair[0])]):
+            self._history.note(operation, outcome)
+        return outcomes
+
+    # ---- looking past the node ----
+
+    def find(self, job_id: int) -> Job | None:
+        """A job as it is in the store at this moment."""
+        jobs: dict[int, Job] = execute(self.engine, [ops.Find([job_id], _ignore, _ignore)])[0]
+        return jobs.get(job_id)
+
+    def find_unique(self, function: bytes, unique: bytes) -> int | None:
+        found = execute(self.engine, [ops.FindUnique([(function, unique)], _ignore, _ignore)])[0][0]
+        return None if found is None else found.id
+
+    def counts(self) -> dict[tuple[bytes, int, int], int]:
+        counts: dict[tuple[bytes, int, int], int] = execute(self.engine, [ops.Count(_ignore, _ignore)])[0]
+        return counts
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def execute(engine: Engine, group: Sequence[Operation]) -> Sequence[Any]:
+    """Run a group on an engine that commits before it returns."""
+    got: list[Sequence[Any] | StoreError] = []
+    engine.commit(group, got.append)
+    assert got, "the engine committed in a thread"
+    if isinstance(got[0], StoreError):
+        raise got[0]
+    return got[0]

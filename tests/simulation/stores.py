@@ -1,0 +1,69 @@
+"""The engines that a simulated node is run on, and runs of seeds."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.errors import StoreError
+
+from .world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from mainspring.storage.engine import Engine
+
+STEPS = 600
+INLINE = 10**9
+"""Rows of a group below which SQLite commits before it returns: the simulation does the waiting."""
+
+
+@contextmanager
+def memory() -> Iterator[Callable[[], Engine]]:
+    """One engine for all lives of a node, as if its content were somewhere safe."""
+    engine = MemoryEngine()
+    yield lambda: engine
+
+
+@contextmanager
+def sqlite() -> Iterator[Callable[[], Engine]]:
+    """A new engine on the same file for each life."""
+    engines: list[SqliteEngine] = []
+
+    def make() -> Engine:
+        engines.append(SqliteEngine(Path(directory) / "jobs.db", synchronous="normal", thread_rows=INLINE))
+        return engines[-1]
+
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
+        try:
+            yield make
+        finally:
+            for engine in engines[-1:]:
+                with suppress(StoreError):
+                    engine.close()
+
+
+STORES = {"memory": memory, "sqlite": sqlite}
+
+
+class SimulationError(AssertionError):
+    """A run broke a promise; the seed repeats it."""
+
+
+def simulate(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> int:
+    """Run the seeds one after the other; returns how many jobs were settled. Raises SimulationError."""
+    settled = 0
+    for seed in seeds:
+        with STORES[store]() as make:
+            try:
+                world = World(seed, make)
+                world.run(steps)
+            except Exception as error:
+                raise SimulationError(f"seed {seed} on {store}: {error!r}") from error
+            settled += world.history.settled
+    return settled

@@ -1,0 +1,191 @@
+"""The simulation is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.intake import Intake
+from mainspring.jobs.listeners import Listeners
+from mainspring.jobs.model import State
+from mainspring.jobs.service import JobService
+from mainspring.jobs.settling import Settling
+from mainspring.jobs.window import Window
+from mainspring.wire.gearman.packets import Type, response
+
+from .stores import SimulationError, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.model import Job
+
+Plant = pytest.MonkeyPatch
+
+
+def is_caught(seeds: int, store: str = "memory") -> None:
+    with pytest.raises(SimulationError):
+        simulate(store, range(seeds))
+
+
+def test_listeners_told_before_the_commit(monkeypatch: Plant) -> None:
+    put = Settling._put
+
+    def hasty(self: Settling, pending: Any) -> None:
+        put(self, pending)
+        self._settled([pending], set())
+
+    monkeypatch.setattr(Settling, "_put", hasty)
+    is_caught(20)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_jobs_acknowledged_before_the_commit(monkeypatch: Plant, store: str) -> None:
+    submit = Intake.submit
+
+    def hasty(self: Intake, jobs: list[Job], accepted: Callable[..., None], refused: Callable[..., None]) -> None:
+        accepted([job.id for job in jobs], {})
+        submit(self, jobs, lambda _ids, _joined: None, lambda _error: None)
+
+    monkeypatch.setattr(Intake, "submit", hasty)
+    is_caught(20, store)
+
+
+def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkeypatch: Plant) -> None:
+    def forgetful(self: Window, worker: Worker) -> Held | None:
+        if worker.asleep or worker.woken_for is not None:
+            self.dispatch.answered(worker)
+            self.dispatch.rouse(worker)
+        held = self.dispatch.grab(worker)
+        if held is not None:
+            self.start(held, worker)
+            self.refill(held.queue)
+        return held
+
+    monkeypatch.setattr(Window, "grab", forgetful)
+    is_caught(200)
+
+
+def test_jobs_on_their_way_not_uncounted_after_a_failure(monkeypatch: Plant) -> None:
+    def careless(_self: Intake, _jobs: list[Job], error: StoreError, refused: Callable[[StoreError], None]) -> None:
+        refused(error)
+
+    monkeypatch.setattr(Intake, "_not_submitted", careless)
+    is_caught(50)
+
+
+def test_settlements_not_tried_again(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Settling, "_not_settled", lambda _self, _batch, _error: None)
+    is_caught(50)
+
+
+def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
+    def backwards(self: JobService, worker: Worker) -> None:
+        queues = list(worker.abilities)
+        self.settling.worker_gone(worker, "gone")
+        self.dispatch.remove(worker)
+        for queue in queues:
+            self._left(queue)
+
+    monkeypatch.setattr(JobService, "gone", backwards)
+    is_caught(200)
+
+
+def test_a_question_overtaken_by_a_background_job(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Intake, "overtake", lambda _self, _key: None)
+    is_caught(400)
+
+
+def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -> None:
+    def eager(self: Settling, held: Held) -> None:
+        window = self._window
+        window.take_back(held)
+        if window.held.get(held.handle) is held:
+            if not held.stored and not self._listeners.of(held.job.id):
+                window.release(held)
+                return
+            window.dispatch.push(held, first=True)
+            window.serve(held.queue)
+
+    def hasty(self: JobService, listener: Any) -> None:
+        listener.gone = True
+        for job_id in self.listeners.leave(listener):
+            held = self.window.held.get(self.handles.of(job_id))
+            if held is not None and not held.stored and held.worker is None:
+                self.window.release(held)
+
+    monkeypatch.setattr(Settling, "_again", eager)
+    monkeypatch.setattr(JobService, "client_gone", hasty)
+    is_caught(400)
+
+
+def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> None:
+    def all_of_them(self: Listeners, job_id: int, _listener: object) -> None:
+        self.take(job_id)
+
+    def look(self: JobService, job_id: int, listener: Any, unknown: Callable[[], None]) -> None:
+        def found(jobs: dict[int, Job]) -> None:
+            job = jobs.get(job_id)
+            if (job is None or State(job.state).ended) and self.listeners.listens(job_id, listener):
+                if job is not None:
+                    self.settling.tell(job)
+                else:
+                    self.listeners.remove(job_id, listener)
+                    unknown()
+
+        self.find(job_id, lambda job: found({} if job is None else {job_id: job}), lambda _: unknown())
+
+    monkeypatch.setattr(Listeners, "remove", all_of_them)
+    monkeypatch.setattr(JobService, "_look", look)
+    is_caught(400)
+
+
+def test_a_claim_that_failed_never_ends(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Window, "_not_claimed", lambda _self, _queue, _error: None)
+    is_caught(100)
+
+
+def test_a_request_for_a_job_forgotten(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Window, "_answer_grabs", lambda _self, _queue: None)
+    is_caught(50)
+
+
+def test_credit_kept_after_it_was_used(monkeypatch: Plant) -> None:
+    withdraw = Dispatch.withdraw
+
+    def generous(worker: Worker) -> None:
+        if worker.streams and worker.credit == 0:
+            worker.credit = 1
+        else:
+            withdraw(worker)
+
+    monkeypatch.setattr(Dispatch, "withdraw", staticmethod(generous))
+    is_caught(50)
+
+
+def test_an_echo_before_the_disk(monkeypatch: Plant) -> None:
+    def hasty(peer: Any, args: list[bytes]) -> None:
+        peer.outbox.send(response(Type.ECHO_RES, args[0]))
+
+    monkeypatch.setitem(_handlers(), Type.ECHO_REQ, hasty)
+    is_caught(100)
+
+
+def _handlers() -> dict[int, Any]:
+    from mainspring.faces.gearman import peer
+
+    return peer._HANDLERS
+
+
+def test_more_claimed_than_was_told(monkeypatch: Plant) -> None:
+    claimed = Window._claimed
+
+    def forgetful(self: Window, queue: FunctionQueue, jobs: list[Job]) -> None:
+        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs)
+
+    monkeypatch.setattr(Window, "_claimed", forgetful)
+    is_caught(50)

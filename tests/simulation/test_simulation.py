@@ -1,0 +1,33 @@
+"""A node under every kind of trouble, by chance but repeatably: `simulate("memory", [seed])` plays a failed seed again."""
+
+from __future__ import annotations
+
+import pytest
+
+from .stores import simulate
+
+CHUNK = 50
+
+
+@pytest.mark.parametrize("first", range(0, 800, CHUNK))
+def test_no_promise_is_broken_in_memory(first: int) -> None:
+    assert simulate("memory", range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.parametrize("first", range(0, 250, CHUNK))
+def test_no_promise_is_broken_on_disk(first: int) -> None:
+    assert simulate("sqlite", range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 21000, 1000))
+def test_no_promise_is_broken_in_memory_for_long(first: int) -> None:
+    simulate("memory", range(first, first + 1000))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 6000, 1000))
+def test_no_promise_is_broken_on_disk_for_long(first: int) -> None:
+    simulate("sqlite", range(first, first + 1000))

@@ -1,0 +1,105 @@
+"""Connections without sockets: bytes wait on their way until the simulation delivers them, cut anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mainspring.faces.gearman.peer import Peer
+from mainspring.wire.gearman.packets import ARGUMENTS, HEADER, HEADER_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from .life import Life
+
+Packet = tuple[int, list[bytes]]
+
+
+class Wire(asyncio.Transport):
+    """One connection, as both of its ends see it; ``see`` is shown every packet at the moment when the server writes it."""
+
+    def __init__(self, life: Life, see: Callable[[int, list[bytes]], None]) -> None:
+        super().__init__()
+        self._life = life
+        self._see = see
+        self.to_server = bytearray()
+        self.to_peer: deque[Packet] = deque()
+        self.paused = False
+        self.left = False
+        """The peer has closed its end."""
+        self.over = False
+        """The server knows."""
+        self.peer = Peer(life.face)
+        self.peer.connection_made(self)
+
+    # ---- the peer's end ----
+
+    def send(self, data: bytes) -> None:
+        if not self.over:
+            self.to_server += data
+
+    def leave(self) -> None:
+        self.left = True
+
+    # ---- in between ----
+
+    @property
+    def can_deliver(self) -> bool:
+        return bool(self.to_server) and not self.paused and not self.over
+
+    def deliver(self, chance: Random | None = None) -> None:
+        """Bring bytes to the server: all, or by chance some."""
+        size = len(self.to_server)
+        if chance is not None and chance.random() < 0.2:
+            size = chance.randint(1, size)
+        data = bytes(self.to_server[:size])
+        del self.to_server[:size]
+        self.peer.data_received(data)
+
+    def end(self) -> None:
+        """The server hears that the connection is over."""
+        if not self.over:
+            self.over = self.left = True
+            self.to_server.clear()
+            self._life.wires.remove(self)
+            self.peer.connection_lost(None)
+
+    # ---- the server's end ----
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.over:
+            return
+        data = bytes(data)
+        at = 0
+        while at < len(data):
+            _, kind, size = HEADER.unpack_from(data, at)
+            body = data[at + HEADER_SIZE : at + HEADER_SIZE + size]
+            count = ARGUMENTS[kind]
+            args = body.split(b"\0", count - 1) if count else []
+            assert len(args) == count
+            self._see(kind, args)
+            self.to_peer.append((kind, args))
+            at += HEADER_SIZE + size
+
+    def close(self) -> None:
+        self._life.loop.call_soon(self.end)
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
