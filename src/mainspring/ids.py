@@ -58,7 +58,10 @@ class Handles:
         term = job_id // TERM_SPAN
         prefix = self._prefixes.get(term)
         if prefix is None:
-            prefix = self._prefixes[term] = b"H:%b:" % self._nodes.get(term, "unknown").encode()
+            node = self._nodes.get(term)
+            if node is None:
+                return b"H:unknown:%d" % job_id  # not remembered: anybody may ask for any number
+            prefix = self._prefixes[term] = b"H:%b:" % node.encode()
         return b"%b%d" % (prefix, job_id)
 
     @staticmethod

@@ -86,6 +86,22 @@ def test_jobs_that_have_ended_cost_no_memory(calm: Server, function: bytes) -> N
         assert calm.rss() - before < 16 * MIB
 
 
+def test_a_worker_that_does_not_read_is_handed_no_more(calm: Server, function: bytes) -> None:
+    """However many jobs it said that it is ready for; it gets them all once it reads."""
+    with calm.extended() as client, calm.worker(function, places=0) as worker:
+        before = calm.rss()
+        worker.ready(1000)
+        worker.silent()
+        handles = []
+        for _ in range(150):
+            client.request(function, bytes(MIB))
+            handles.append(client.hear(More.SUBMITTED)[0])
+        running = client.call("jobs.list", state="running", function=function.decode())["jobs"]
+        assert 0 < len(running) < 100
+        assert calm.rss() - before < 350 * MIB
+        assert [worker.job().handle for _ in handles] == handles
+
+
 # ---- many sleepers ----
 
 

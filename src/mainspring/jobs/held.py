@@ -201,6 +201,11 @@ class FunctionQueue:
         """Return how many jobs have not ended."""
         return self.live + self.foreground
 
+    def is_idle(self) -> bool:
+        """Say whether nobody has to do with the function: it could be forgotten, and begin anew with its next job or worker."""
+        unused = not (self.workers or self.live or self.foreground or self.size or self.running or self.inflight)
+        return unused and not (self.claiming or self.maximum or any(self.backlog))
+
     def waiting_by_priority(self) -> tuple[int, int, int]:
         """Return how many jobs wait in memory and in the store, high first; looks at each job in memory."""
         high, normal, low = (

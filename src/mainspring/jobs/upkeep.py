@@ -73,6 +73,7 @@ class Upkeep:
                 self.wake()  # the wall clock was stepped
         if now - self._swept >= SWEEP_EVERY:
             self._swept = now
+            window.dispatch.tidy()
             self._sweep()
         following = window.timers.next()
         return min(now + TICK, following) if following is not None else now + TICK

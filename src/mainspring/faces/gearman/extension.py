@@ -197,7 +197,7 @@ def _ready(peer: Peer, args: list[bytes]) -> None:
     if not args[0].isdigit() or len(args[0]) > 6:
         _refuse(peer, "READY takes a number of jobs below a million")
         return
-    peer.service.ready(peer.as_worker(), int(args[0]))
+    peer.take(int(args[0]))
 
 
 def assignment(held: Held, service: JobService) -> bytes:
@@ -335,7 +335,7 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
 
 def _pause(peer: Peer, args: list[bytes]) -> None:
     del args
-    peer.service.dispatch.withdraw(peer.as_worker())
+    peer.take_none()
     peer.outbox.write(response(Type.PAUSED))
 
 

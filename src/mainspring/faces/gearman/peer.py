@@ -76,6 +76,8 @@ class Peer(asyncio.Protocol):
         self._delayed = 0
         """Foreground submissions that wait for background ones before them."""
         self._paused: set[str] = set()
+        self._places = 0
+        """Jobs that this worker is ready for, and is not sent because it has too much to read."""
         self._closing = False
         self.heard = 0.0
         """Monotonic time of the last bytes."""
@@ -163,12 +165,18 @@ class Peer(asyncio.Protocol):
             self.service.gone(self.worker)
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers: stop reading its requests."""
+        """The peer does not read its answers: stop reading its requests, and hand it no more jobs."""
         self.pause("unread", paused=True)
+        if self.worker is not None and self.worker.streams:
+            self._places += self.worker.credit
+            self.service.dispatch.withdraw(self.worker)
 
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.pause("unread", paused=False)
+        if self._places:
+            places, self._places = self._places, 0
+            self.take(places)
 
     def pause(self, why: str, *, paused: bool) -> None:
         """Stop reading for a reason, or go on once the last reason is gone."""
@@ -309,6 +317,18 @@ class Peer(asyncio.Protocol):
         return b"".join([response(Type.JOB_CREATED, handle(job_id)) for job_id in ids])
 
     # ---- being a worker ----
+
+    def take(self, places: int) -> None:
+        """This worker is ready for so many more jobs, once it has read those that were sent to it."""
+        if "unread" in self._paused:
+            self._places += places
+        else:
+            self.service.ready(self.as_worker(), places)
+
+    def take_none(self) -> None:
+        """This worker is ready for no jobs."""
+        self._places = 0
+        self.service.dispatch.withdraw(self.as_worker())
 
     def as_worker(self) -> Worker:
         """Return this peer as a worker; it becomes one with its first word as such."""

@@ -1,0 +1,41 @@
+"""Functions are forgotten where there are very many that nobody has to do with."""
+
+from __future__ import annotations
+
+from mainspring.jobs import dispatch
+from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.held import Worker
+
+
+class Nobody:
+    """The face of a worker that is told nothing."""
+
+    def __getattr__(self, name: str) -> None:
+        raise AssertionError(f"nobody was to be told: {name}")
+
+
+def test_few_functions_are_kept() -> None:
+    functions = Dispatch()
+    for number in range(dispatch.MANY):
+        functions.queue(b"%d" % number)
+    functions.tidy()
+    assert len(functions.queues) == dispatch.MANY
+
+
+def test_of_many_functions_those_in_use_are_kept() -> None:
+    functions = Dispatch()
+    for number in range(3 * dispatch.MANY):
+        functions.queue(b"%d" % number)
+    worker = Worker(Nobody())  # type: ignore[arg-type]
+    functions.register(worker, b"worked")
+    functions.queue(b"stored").live = 1
+    functions.queue(b"foreground").foreground = 1
+    functions.queue(b"claiming").claiming = True
+    functions.queue(b"limited").maximum = (1, 1, 1)
+    functions.tidy()
+    assert set(functions.queues) == {b"worked", b"stored", b"foreground", b"claiming", b"limited"}
+    functions.remove(worker)
+    for number in range(3 * dispatch.MANY):
+        functions.queue(b"%d" % number)
+    functions.tidy()
+    assert b"worked" not in functions.queues
