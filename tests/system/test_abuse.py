@@ -45,7 +45,26 @@ HANDLES = [
     b"H:\xff:1",
 ]
 NAMES = [b"f", b"g", b"", b"\xff\xfe", b"n" * 300, b"u" * 64, b"u" * 65, b"-", b"a\nb", b"%d%s", b"a b\t"]
-EXTREMES: list[Any] = [0, -1, 1e-300, 1e300, 2**63, 2**64, 10**30, True, None, "", "x", "1", [], {}, "\ud7ff", "\x00", -0.5, 3]
+EXTREMES: list[Any] = [
+    0,
+    -1,
+    1e-300,
+    1e300,
+    2**63,
+    2**64,
+    10**30,
+    True,
+    None,
+    "",
+    "x",
+    "1",
+    [],
+    {},
+    "\ud7ff",
+    "\x00",
+    -0.5,
+    3,
+]
 KEYS = [
     "priority", "wait", "delay", "run_at", "timeout", "heartbeat", "expires", "retry", "keep_unique", "max_attempts",
     "initial", "factor", "maximum", "jitter", "state", "function", "unique", "limit", "before", "handle", "reason",
