@@ -9,6 +9,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.storage.commit_queue import CommitQueue
 
@@ -97,6 +98,22 @@ class Life:
             else:
                 self.store.finish()
         return did
+
+    def end(self) -> None:
+        """End politely, as the server does: what is held goes back, and nobody is under suspicion."""
+        self.service.hand_back()
+        for worker in self.workers():
+            for held in list(worker.running.values()):
+                self.service.settling.released(held)
+        while True:
+            self.service.hand_back()
+            self.service.settling.try_again()
+            if self.commits.idle:
+                break
+            self.commits.hurry()
+            self.settle()
+        leased = {key: number for key, number in self.store.counts().items() if key[1] == State.LEASED and number}
+        assert not leased, f"a polite end left {leased} leased"
 
     # ---- what there is ----
 

@@ -159,6 +159,8 @@ class World:
         elif number < 0.998:
             self.clock.step(chance.choice((-3.0, 3.0)))
         elif self.crashes:
+            if chance.random() < 0.3 and not life.store.full:
+                life.end()
             self.crash()
 
     def _receive(self, actor: Actor) -> bool:
