@@ -79,8 +79,9 @@ class Window:
         backlog = queue.backlog
         if backlog[0] or (priority and backlog[1]) or (priority == 2 and backlog[2]):
             return False
-        if queue.size + queue.inflight >= self.room(queue):
-            return priority == 0 and queue.size + queue.inflight < 2 * LARGEST
+        have = queue.size - queue.foreground + queue.inflight
+        if have >= self.room(queue):
+            return priority == 0 and have < 2 * LARGEST
         return True
 
     @staticmethod
@@ -109,7 +110,9 @@ class Window:
         if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers or self.dispatch.paused:
             return
         window = self.room(queue)
-        have = queue.size + queue.inflight
+        # Foreground jobs take no places, or a steady stream of them would keep the stored ones out. (Those that run are counted
+        # too: that is a few places more.)
+        have = max(queue.size - queue.foreground, 0) + queue.inflight
         limit = window - have
         if have * 2 > window:
             if not backlog[0]:
