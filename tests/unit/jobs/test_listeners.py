@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from mainspring.jobs.listeners import Listeners
+
+from .a_node import Client
+
+
+def test_a_listener_is_told_once_however_often_it_waits() -> None:
+    listeners, client = Listeners(), Client()
+    listeners.add(1, client)
+    listeners.add(1, client)
+    assert listeners.take(1) == [client]
+    assert listeners.take(1) == []
+    assert len(listeners) == 0
+
+
+def test_a_listener_that_waits_again_is_told_again() -> None:
+    listeners, client = Listeners(), Client()
+    listeners.add(1, client)
+    listeners.add(1, client, again=True)
+    assert listeners.of(1) == [client, client]
+    assert listeners.take(1) == [client, client]
+    assert not listeners.listens(1, client)
+
+
+def test_who_leaves_is_forgotten_and_names_the_jobs_that_nobody_waits_for() -> None:
+    listeners, one, other = Listeners(), Client(), Client()
+    listeners.add(1, one)
+    listeners.add(1, one, again=True)
+    listeners.add(2, one)
+    listeners.add(2, other)
+    assert listeners.leave(one) == [1]
+    assert listeners.of(2) == [other]
+    assert listeners.leave(one) == []
+    assert listeners.leave(other) == [2]
+    assert len(listeners) == 0
+
+
+def test_one_who_no_longer_waits_leaves_the_others() -> None:
+    listeners, one, other = Listeners(), Client(), Client()
+    for client in (one, other):
+        listeners.add(1, client)
+    listeners.remove(1, one)
+    listeners.remove(1, one)
+    assert listeners.of(1) == [other]
+    assert not listeners.listens(1, one)
+    listeners.remove(1, other)
+    assert len(listeners) == 0
+    assert listeners.leave(other) == []
+
+
+def test_who_has_left_waits_for_nothing() -> None:
+    listeners, client = Listeners(), Client()
+    client.gone = True
+    listeners.add(1, client)
+    assert len(listeners) == 0
+
+
+def test_whether_any_of_some_waits() -> None:
+    listeners, one, other = Listeners(), Client(), Client()
+    assert not listeners.waits(one, other)
+    listeners.add(1, other)
+    assert listeners.waits(one, other)
