@@ -232,7 +232,8 @@ class Window:
         queue = held.queue
         held.worker = worker
         held.ability = worker.abilities.get(queue)
-        held.lease = b"%d.%d.%d" % (self.term, held.job.attempt + 1, self._deliveries)
+        if worker.streams:  # others have no word for it
+            held.lease = b"%d.%d.%d" % (self.term, held.job.attempt + 1, self._deliveries)
         queue.running += 1
         worker.running[held.handle] = held
         if held.timers:
@@ -241,9 +242,8 @@ class Window:
 
     def limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after a while, unless the job got a worker, left it or was released before."""
-        if held.timers is None:
-            held.timers = []
-        held.timers.append(self.timers.at(self.clock.monotonic() + seconds, function))
+        waiting = [timer for timer in held.timers or () if timer.function is not None]
+        held.timers = [*waiting, self.timers.at(self.clock.monotonic() + seconds, function)]
 
     def _disarm(self, held: Held) -> None:
         for timer in held.timers or ():

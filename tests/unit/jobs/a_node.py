@@ -75,20 +75,21 @@ class Client:
 class Node:
     """One node. Time and commits pass when the test says so."""
 
-    def __init__(self, engine: Engine | None = None, clock: ManualClock | None = None, **options: Any) -> None:
-        self.engine = engine or MemoryEngine()
-        self.clock = clock or ManualClock()
+    def __init__(self, earlier: Node | None = None, **options: Any) -> None:
+        self.engine: Engine = earlier.engine if earlier else MemoryEngine()
+        self.clock = earlier.clock if earlier else ManualClock()
+        self._history = earlier._history if earlier else History()
         self._options = options
-        self.life = Life(self.engine, History(), self.clock, Random(0), **options)
+        self.life = Life(self.engine, self._history, self.clock, Random(0), **options)
         self.service = self.life.service
         self.window = self.service.window
         self.settling = self.service.settling
         self.answers: list[object] = []
         """Ids and errors, in the order of the answers."""
 
-    def restart(self) -> Node:
+    def restart(self, **options: Any) -> Node:
         """Return the next life of the node, after a crash of this one."""
-        return Node(self.engine, self.clock, **self._options)
+        return Node(self, **(options or self._options))
 
     # ---- time and the store ----
 
