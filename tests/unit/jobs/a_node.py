@@ -77,8 +77,8 @@ class Node:
 
     def __init__(self, earlier: Node | None = None, **options: Any) -> None:
         self.engine: Engine = earlier.engine if earlier else MemoryEngine()
-        self.clock = earlier.clock if earlier else ManualClock()
-        self._history = earlier._history if earlier else History()
+        self.clock: ManualClock = earlier.clock if earlier else ManualClock()
+        self._history: History = earlier._history if earlier else History()
         self._options = options
         self.life = Life(self.engine, self._history, self.clock, Random(0), **options)
         self.service = self.life.service
