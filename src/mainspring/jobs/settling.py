@@ -263,11 +263,12 @@ class Settling:
             if hub.active:
                 hub.publish(_settled_job(settlement))
 
-    def tell(self, job: Job, exception: bytes | None = None) -> None:
+    def tell(self, job: Job, exception: bytes | None = None, handle: bytes | None = None) -> None:
         """Tell everybody who waits for a job that it has ended."""
         listeners = self._listeners.take(job.id)
         if listeners:
-            handle = self._window.handles.of(job.id)
+            if handle is None:
+                handle = self._window.handles.of(job.id)
             for listener in listeners:
                 listener.ended(handle, job, exception)
 
@@ -287,22 +288,22 @@ class Settling:
 
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
         window = self._window
-        event = settlement.event
         job = held.job
-        if event in {Event.LOSE, Event.RELEASE}:
+        after = rules.target(settlement.event)
+        if after >= State.SUCCEEDED:
+            window.release(held)
+            job = _settled_job(settlement)
+            self.tell(job, exception, held.handle)
+            if self._hub.active:
+                self._hub.publish(job)
+        elif after is State.PENDING:
             job.attempt = settlement.counted
             self._again(held)
-        elif event in {Event.RETRY, Event.SNOOZE}:
+        else:
             job.attempt = settlement.counted
             window.take_back(held)
             wait = settlement.due_us / 1_000_000 - window.clock.wall()
             window.timers.at(window.clock.monotonic() + wait, lambda: self._again(held))
-        else:
-            window.release(held)
-            job = _settled_job(settlement)
-            self.tell(job, exception)
-            if self._hub.active:
-                self._hub.publish(job)
 
     def _again(self, held: Held) -> None:
         """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held
     from mainspring.jobs.store import Found
 
+_PENDING = int(State.PENDING)
 LATEST_EPOCH = 253_402_300_800
 """The year 10000."""
 LONGEST_FIELD = 200
@@ -44,7 +45,7 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
         function, unique, payload = args
         checked = peer.check(function, unique, payload, priority, peer.plain)
         if checked is not None:
-            _submit_foreground(peer, Job(peer.face.next_id(), function, payload, checked, priority, State.PENDING))
+            _submit_foreground(peer, Job(peer.face.next_id(), function, payload, checked, priority, _PENDING))
 
     return submit
 
@@ -53,6 +54,15 @@ def _submit_foreground(peer: Peer, job: Job) -> None:
     job.created_us = round(peer.service.clock.wall() * 1_000_000)
     handle = peer.service.handles.of
     outbox = peer.outbox
+    if not job.unique and not outbox:
+        # Joins nothing, and nothing is before it: the answer is known at once.
+        peer.service.intake.submit_foreground(
+            job,
+            peer.plain,
+            lambda job_id: outbox.send(peer.face.created % job_id),
+            lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+        )
+        return
     slot = outbox.reserve()
     peer.after_background(
         lambda: peer.service.intake.submit_foreground(
