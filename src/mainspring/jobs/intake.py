@@ -107,6 +107,9 @@ class Intake:
             ids = [joined[job_id].id if job_id in joined else job_id for job_id in ids]
             jobs = self._uncount(jobs, joined)
         accepted(ids, joined)
+        if self._hub.active:
+            for job in jobs:
+                self._hub.publish(job)
         touched: dict[FunctionQueue, None] = {}
         for job in jobs:
             state = job.state
@@ -125,9 +128,6 @@ class Intake:
             window.serve(queue)
             if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
                 window.refill(queue)
-        if self._hub.active:
-            for job in jobs:
-                self._hub.publish(job)
 
     def _uncount(self, jobs: list[Job], gone: dict[int, Found] | None) -> list[Job]:
         """Take back what was counted for jobs that were not stored; returns the others."""
@@ -186,10 +186,10 @@ class Intake:
             window.foreground[job.function, job.unique] = held
         self._listeners.add(job.id, asking.listener)
         asking.accepted(job.id)
-        window.dispatch.push(held)
-        window.serve(held.queue)
         if self._hub.active:
             self._hub.publish(job)
+        window.dispatch.push(held)
+        window.serve(held.queue)
 
     def _resolve(self, key: tuple[bytes, bytes], asking: _Asking) -> None:
         """Ask the store whether a background job has the unique; those who come meanwhile with the same one wait."""

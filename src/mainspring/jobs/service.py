@@ -318,10 +318,10 @@ class JobService:
                     refuse(outcome.job, outcome.rival)
                     return
                 queue.backlog[outcome.job.priority] += 1
-                self.window.serve(queue)
                 if self.hub.active:
                     self.hub.publish(outcome.job)
                 done(outcome.job)
+                self.window.serve(queue)
 
             def not_redriven(error: StoreError) -> None:
                 queue.live -= 1

@@ -1,0 +1,353 @@
+"""The ends of leases: what becomes of a job, who is told, and when."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.errors import StoreBrokenError
+from mainspring.jobs.held import Ability
+from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.settling import failure
+
+from .a_node import Node, side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ERROR = failure("Error", "x")
+
+
+def test_clients_and_workers_are_told_after_the_commit(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    client = node.wait_for(job.id)
+    said: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", said.append)
+    assert (client.heard, said) == ([], [])
+    node.commit()
+    assert (client.heard, said) == (["succeeded done"], [True])
+    assert node.stored(job.id).result == b"done"
+    assert node.stored(job.id).attempt == 1
+
+
+def test_many_settlements_are_one_operation(node: Node) -> None:
+    worker = node.stream(places=10)
+    node.submit(*[node.job(str(at)) for at in range(10)])
+    node.commit()
+    groups, rows = node.life.commits.groups, node.life.commits.rows
+    for held in list(side(worker).given):
+        node.settling.succeeded(held, b"")
+    node.commit()
+    assert (node.life.commits.groups, node.life.commits.rows) == (groups + 1, rows + 10)
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_what_somebody_waits_for_is_in_a_hurry(node: Node, awaited: bool) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    if awaited:
+        node.wait_for(job.id)
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.life.settle()
+    assert (node.state(job.id) is State.SUCCEEDED) == awaited
+    node.wait(0.01)
+    assert node.state(job.id) is State.SUCCEEDED
+
+
+def test_a_failure_without_a_policy_is_final(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    client = node.wait_for(job.id)
+    node.settling.failed(side(worker).given[0], ERROR, exception=b"boom")
+    node.commit()
+    assert client.heard == ["failed boom"]
+    assert node.stored(job.id).error == ERROR
+    assert node.queue().live == 0
+
+
+def test_a_failure_is_tried_again_after_its_backoff_until_the_policy_is_used_up(node: Node) -> None:
+    worker = node.stream(places=5)
+    job = node.background("1", options=Options(retry=Retry(max_attempts=3, initial=2.0, factor=3.0, jitter=0.0)))
+    client = node.wait_for(job.id)
+    for pause in (2.0, 6.0):
+        node.settling.failed(side(worker).given[-1], ERROR)
+        node.commit()
+        assert node.state(job.id) is State.SCHEDULED
+        assert node.queue().live == 1
+        number = len(side(worker).given)
+        node.wait(pause - 0.1)
+        assert len(side(worker).given) == number
+        node.wait(0.2)
+        assert len(side(worker).given) == number + 1
+    assert client.heard == []
+    node.settling.failed(side(worker).given[-1], ERROR)
+    node.commit()
+    assert client.heard == ["failed"]
+    assert node.stored(job.id).attempt == 3
+
+
+def test_a_final_failure_is_not_tried_again(node: Node) -> None:
+    worker = node.stream(retry=Retry())
+    job = node.background("1")
+    node.settling.failed(side(worker).given[0], ERROR, final=True)
+    node.commit()
+    assert node.state(job.id) is State.FAILED
+
+
+def test_the_policy_of_the_worker_applies_where_the_job_has_none(node: Node) -> None:
+    worker = node.stream(retry=Retry(max_attempts=2), places=2)
+    job, own = node.background("1"), node.background("2", options=Options(retry=Retry(max_attempts=1)))
+    for held in list(side(worker).given):
+        node.settling.failed(held, ERROR)
+    node.commit()
+    assert node.state(job.id) is State.SCHEDULED
+    assert node.state(own.id) is State.FAILED
+
+
+def test_a_released_job_goes_back_and_is_not_counted(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    node.settling.released(side(worker).given[0])
+    node.commit()
+    assert node.held(job) is not None, "a worker is here: it was claimed at once"
+    node.service.ready(worker, 1)
+    assert side(worker).given[1].job.attempt == 0
+
+
+def test_a_snoozed_job_is_due_after_its_delay_and_not_counted(node: Node) -> None:
+    worker = node.stream(places=2)
+    job = node.background("1")
+    node.settling.snoozed(side(worker).given[0], 3.0)
+    node.commit()
+    assert node.state(job.id) is State.SCHEDULED
+    node.wait(3.1)
+    assert side(worker).given[1].job.attempt == 0
+
+
+@pytest.mark.parametrize(("limit", "deliveries"), [(None, 6), (1, 1), (3, 3)])
+def test_lost_workers_use_up_the_servers_limit(limit: int | None, deliveries: int) -> None:
+    node = Node(lost_limit=limit)
+    job = node.background("1")
+    for _ in range(6):
+        worker = node.stream()
+        node.commit()
+        if not side(worker).given:
+            break
+        node.service.gone(worker)
+        node.commit()
+    assert node.stored(job.id).attempt == deliveries
+    assert node.state(job.id) is (State.PENDING if limit is None else State.FAILED)
+
+
+def test_lost_workers_use_up_the_policys_attempts(node: Node) -> None:
+    job = node.background("1")
+    for _ in range(2):
+        worker = node.stream(retry=Retry(max_attempts=2))
+        node.commit()
+        node.service.gone(worker)
+        node.commit()
+    assert node.state(job.id) is State.FAILED
+    assert json.loads(node.stored(job.id).error)["type"] == "WorkerLost"
+
+
+def test_a_worker_that_forgets_the_function_uses_up_its_policy_too(node: Node) -> None:
+    worker = node.stream(retry=Retry(max_attempts=1))
+    job = node.background("1")
+    node.service.unregister(worker, b"f")
+    node.commit()
+    assert node.state(job.id) is State.FAILED
+
+
+def test_jobs_of_a_lost_worker_go_to_others_in_their_order(node: Node) -> None:
+    worker = node.stream(places=3)
+    node.submit(*[node.job(str(at)) for at in range(4)])
+    node.commit()
+    node.service.gone(worker)
+    other = node.stream(places=4)
+    node.commit()
+    assert [held.job.payload for held in side(other).given] == [b"0", b"1", b"2", b"3"]
+
+
+# ---- cancel asked while it runs ----
+
+
+@pytest.mark.parametrize("way", ["failed", "released", "snoozed", "cancelled", "lost", "gone", "forgets", "timeout"])
+def test_a_job_whose_cancel_was_asked_for_never_runs_again(node: Node, way: str) -> None:
+    worker = node.stream(retry=Retry(max_attempts=5), timeout=2.0)
+    job = node.background("1")
+    client = node.wait_for(job.id)
+    assert node.cancel(job.id) == ["running"]
+    held = side(worker).given[0]
+    ways: dict[str, Callable[[], object]] = {
+        "failed": lambda: node.settling.failed(held, ERROR),
+        "released": lambda: node.settling.released(held),
+        "snoozed": lambda: node.settling.snoozed(held, 1.0),
+        "cancelled": lambda: node.settling.cancelled(held, "x"),
+        "lost": lambda: node.settling.lost(held, "silent"),
+        "gone": lambda: node.service.gone(worker),
+        "forgets": lambda: node.service.unregister(worker, b"f"),
+        "timeout": lambda: node.wait(2.1),
+    }
+    ways[way]()
+    node.commit()
+    ends = State.CANCELLED
+    if way == "timeout":
+        ends = node.state(job.id)
+        assert ends in {State.CANCELLED, State.FAILED}
+    assert node.state(job.id) is ends
+    assert client.heard == [ends.name.lower()]
+    assert node.stored(job.id).attempt == 1
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_what_ended_before_it_could_be_stopped_has_ended_so(node: Node, final: bool) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    node.cancel(job.id)
+    held = side(worker).given[0]
+    if final:
+        node.settling.failed(held, ERROR, final=True)
+    else:
+        node.settling.succeeded(held, b"done")
+    node.commit()
+    assert node.state(job.id) is (State.FAILED if final else State.SUCCEEDED)
+
+
+# ---- a store that fails ----
+
+
+def test_a_job_whose_settlement_failed_is_not_run_again_meanwhile(node: Node) -> None:
+    worker = node.stream(places=2)
+    job = node.background("1")
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.fail()
+    assert node.state(job.id) is State.LEASED
+    assert node.queue().live == 1
+    node.wait(0.1)
+    assert len(side(worker).given) == 1
+    node.wait(0.3)
+    assert node.state(job.id) is State.SUCCEEDED
+    assert node.queue().live == 0
+
+
+def test_settlements_of_a_broken_store_are_not_tried_again(node: Node) -> None:
+    worker = node.stream()
+    node.background("1")
+    said: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", said.append)
+    (operation,) = node.life.commits._waiting
+    operation.failed(StoreBrokenError("the disk"))
+    assert not node.settling.waits
+    assert said == []
+
+
+def test_a_stale_settlement_is_called_so_and_changes_nothing(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    client = node.wait_for(job.id)
+    said: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", said.append)
+    (operation,) = node.life.commits._waiting
+    operation.done({job.id})
+    assert said == [False]
+    assert client.heard == []
+    assert node.queue().live == 1
+
+
+# ---- foreground jobs ----
+
+
+def test_a_foreground_job_ends_without_the_store(node: Node) -> None:
+    worker = node.stream()
+    _, client = node.foreground("1")
+    said: list[bool] = []
+    groups = node.life.commits.groups
+    node.settling.succeeded(side(worker).given[0], b"done", said.append)
+    assert (client.heard, said) == (["succeeded done"], [True])
+    assert node.life.commits.groups == groups
+    assert node.window.held == {}
+    assert (node.queue().foreground, node.window.foreground_bytes) == (0, 0)
+
+
+def test_a_foreground_job_is_retried_in_memory(node: Node) -> None:
+    worker = node.stream(places=3, retry=Retry(max_attempts=2, initial=2.0, jitter=0.0))
+    _, client = node.foreground("1")
+    node.settling.failed(side(worker).given[0], ERROR)
+    assert client.heard == []
+    node.wait(1.9)
+    assert len(side(worker).given) == 1
+    node.wait(0.2)
+    node.settling.failed(side(worker).given[1], ERROR)
+    assert client.heard == ["failed"]
+
+
+def test_a_foreground_job_of_a_lost_worker_goes_to_another_before_the_rest(node: Node) -> None:
+    worker, other = node.stream(places=2), node.stream(places=0)
+    for payload in "123":
+        node.foreground(payload)
+    node.service.gone(worker)
+    assert node.queue().size == 3
+    node.service.ready(other, 3)
+    assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
+    assert [held.job.attempt for held in side(other).given] == [1, 1, 0]
+    assert side(other).given[0].numerator == b"0"
+
+
+@pytest.mark.parametrize("kind", ["stream", "asked", "asleep"])
+def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind: str) -> None:
+    worker = node.stream(places=2) if kind == "stream" else node.worker()
+    job, client = node.foreground("1")
+    node.given(worker)
+    if kind == "asked":
+        node.background("g", "g")
+        node.service.register(worker, b"g", Ability())
+        node.grab(worker)
+    elif kind == "asleep":
+        node.window.sleep(worker)
+    node.service.gone(worker)
+    held = node.held(job)
+    assert held is not None
+    assert held.worker is None
+    assert held.queued
+    other = node.stream()
+    node.settling.succeeded(side(other).given[-1], b"done")
+    node.commit()
+    assert client.heard == ["succeeded done"]
+
+
+def test_a_foreground_job_whose_client_left_while_it_ran_is_not_run_again(node: Node) -> None:
+    worker = node.stream()
+    job, client = node.foreground("1")
+    node.service.client_gone(client)
+    assert node.held(job) is not None, "what runs is left alone"
+    node.service.gone(worker)
+    assert node.held(job) is None
+    assert node.queue().size == 0
+
+
+def test_a_foreground_job_whose_client_left_during_its_backoff_is_dropped(node: Node) -> None:
+    worker = node.stream(places=3, retry=Retry(initial=2.0))
+    job, client = node.foreground("1")
+    node.settling.failed(side(worker).given[0], ERROR)
+    node.service.client_gone(client)
+    assert node.held(job) is None
+    node.wait(5.0)
+    assert len(side(worker).given) == 1
+
+
+# ---- watchers ----
+
+
+def test_watchers_see_every_change_after_it_is_on_disk(node: Node) -> None:
+    seen: list[tuple[bytes, str]] = []
+    node.service.hub.watch(lambda job: seen.append((job.payload, State(job.state).name)))
+    worker = node.stream()
+    job = node.background("1")
+    node.settling.succeeded(side(worker).given[0], b"done")
+    assert seen == [(b"1", "LEASED"), (b"1", "RUNNING")]
+    node.commit()
+    assert seen[-1] == (b"1", "SUCCEEDED")
+    assert node.state(job.id) is State.SUCCEEDED
