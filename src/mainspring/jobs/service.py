@@ -228,8 +228,11 @@ class JobService:
         def failed(error: StoreError) -> None:
             # What cannot be looked up now is not unknown: who hears that submits the job again.
             del error
+            self.timers.at(self.clock.monotonic() + AGAIN, again)
+
+        def again() -> None:
             if self.listeners.listens(job_id, listener):
-                self.timers.at(self.clock.monotonic() + AGAIN, lambda: self._look(job_id, listener, unknown))
+                self._look(job_id, listener, unknown)
 
         self.commits.put(Find([job_id], found, failed))
 

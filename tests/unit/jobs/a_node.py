@@ -214,3 +214,8 @@ class Node:
 def side(worker: Worker) -> Side:
     assert isinstance(worker.face, Side)
     return worker.face
+
+
+def unexpected(error: object) -> None:
+    """For what must not fail."""
+    raise AssertionError(error)

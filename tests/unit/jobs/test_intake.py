@@ -1,0 +1,387 @@
+"""The ways in, and what joins what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.errors import RefusedError, StoreFullError
+from mainspring.jobs.model import Options, Retry, State
+
+from .a_node import Client, Node, side, unexpected
+
+if TYPE_CHECKING:
+    from mainspring.jobs.store import Found
+
+
+# ---- background ----
+
+
+def test_a_batch_is_answered_after_the_commit_in_its_order(node: Node) -> None:
+    jobs = node.submit(*[node.job(str(at)) for at in range(3)])
+    node.life.loop.soon.popleft()()
+    assert node.answers == []
+    node.life.store.finish()
+    assert node.answers == [job.id for job in jobs]
+    assert all(node.state(job.id) is State.PENDING for job in jobs)
+
+
+def test_a_unique_joins_the_live_job_that_has_it(node: Node) -> None:
+    first = node.background("1", unique=b"u")
+    found: dict[int, Found] = {}
+    batch = [node.job("2"), node.job("3", unique=b"u"), node.job("4", "g", unique=b"u")]
+    ids: list[int] = []
+
+    def accepted(got: list[int], joined: dict[int, Found]) -> None:
+        ids.extend(got)
+        found.update(joined)
+
+    node.service.intake.submit(batch, accepted, unexpected)
+    node.commit()
+    assert ids == [batch[0].id, first.id, batch[2].id]
+    assert list(found) == [batch[1].id]
+    assert node.queue().live == 2
+    assert node.queue().backlog == [0, 2, 0]
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_a_batch_that_the_store_refuses_leaves_nothing_behind(node: Node, workers: bool) -> None:
+    if workers:
+        node.stream(places=0)
+    node.submit(node.job("1"), node.job("2", due_us=2**50), node.job("3", priority=0))
+    node.fail()
+    assert [type(answer) for answer in node.answers] == [StoreFullError]
+    queue = node.queue()
+    assert (queue.live, queue.inflight, queue.backlog, queue.size) == (0, 0, [0, 0, 0], 0)
+    assert node.window.held == {}
+
+
+def test_a_job_that_is_joined_leaves_nothing_behind(node: Node) -> None:
+    node.stream(places=0)
+    first = node.job("1", unique=b"u")
+    node.submit(first, node.job("2", unique=b"u"))
+    node.commit()
+    assert node.answers == [first.id, first.id]
+    assert (node.queue().live, node.queue().inflight, node.queue().size) == (1, 0, 1)
+
+
+def test_a_job_whose_workers_left_before_it_was_stored_is_kept(node: Node) -> None:
+    worker = node.stream(places=0)
+    job = node.job("1")
+    node.submit(job)
+    node.service.gone(worker)
+    node.commit()
+    other = node.stream()
+    node.commit()
+    assert side(other).take() == ["job 1"]
+
+
+# ---- foreground ----
+
+
+def test_a_foreground_job_is_answered_before_anything_else_happens_to_it(node: Node) -> None:
+    worker = node.stream()
+    order: list[str] = []
+    client = Client()
+    node.service.intake.submit_foreground(
+        node.job("1"), client, lambda _: order.append(f"created, {side(worker).heard}"), pytest.fail
+    )
+    assert order == ["created, []"]
+    assert side(worker).take() == ["job 1"]
+
+
+def test_foreground_jobs_of_one_unique_are_one_job_and_all_hear_of_it(node: Node) -> None:
+    job, one = node.foreground("1", unique=b"u")
+    _, two = node.foreground("2", unique=b"u")
+    node.foreground("3", unique=b"u", client=two)
+    node.foreground("4", "g", unique=b"u")
+    assert node.answers[:3] == [job.id] * 3
+    worker = node.stream()
+    node.settling.succeeded(side(worker).given[0], b"done")
+    assert one.heard == ["succeeded done"]
+    assert two.heard == ["succeeded done"] * 2
+    assert len(side(worker).given) == 1
+
+
+def test_a_foreground_job_joins_a_stored_one(node: Node) -> None:
+    stored = node.background("1", unique=b"u")
+    _, client = node.foreground("2", unique=b"u")
+    node.commit()
+    assert node.answers[-1] == stored.id
+    worker = node.stream()
+    node.commit()
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.commit()
+    assert client.heard == ["succeeded done"]
+
+
+def test_many_that_ask_the_store_at_once_ask_once(node: Node) -> None:
+    node.background("other")
+    clients = [node.foreground(str(at), unique=b"u")[1] for at in range(10)]
+    groups = node.life.commits.groups
+    node.commit()
+    assert node.life.commits.groups == groups + 1
+    assert len(set(node.answers[1:])) == 1
+    worker = node.stream(places=5)
+    node.commit()
+    node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")
+    node.commit()
+    assert [client.heard for client in clients] == [["succeeded done"]] * 10
+
+
+def test_a_foreground_job_that_the_store_could_not_be_asked_for_is_refused(node: Node) -> None:
+    node.background("other")
+    node.foreground("1", unique=b"u")
+    node.foreground("2", unique=b"u")
+    node.fail()
+    assert [type(answer) for answer in node.answers[1:]] == [StoreFullError] * 2
+    assert node.service.intake._resolving == {}
+
+
+def test_a_background_job_that_overtakes_the_question_is_joined(node: Node) -> None:
+    """The question is under way and finds nothing; meanwhile the job that it asks for is submitted."""
+    node.background("other")
+    _, client = node.foreground("1", unique=b"u")
+    node.life.loop.soon.popleft()()
+    background = node.job("2", unique=b"u")
+    node.submit(background)
+    node.commit()
+    assert node.answers[1:] == [background.id, background.id]
+    assert node.window.foreground == {}
+    worker = node.stream(places=2)
+    node.commit()
+    node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")
+    node.commit()
+    assert client.heard == ["succeeded done"]
+
+
+def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) -> None:
+    node.background("other")
+    job, client = node.foreground("1", unique=b"u")
+    node.service.client_gone(client)
+    _, second = node.foreground("2", unique=b"u")
+    node.commit()
+    assert node.held(job) is None
+    assert list(node.window.foreground) == [(b"f", b"u")]
+    worker = node.stream(places=2)
+    node.commit()
+    assert "job 2" in side(worker).heard
+    assert second.heard == []
+
+
+def test_a_client_that_leaves_takes_its_waiting_job_with_it(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    _, other = node.foreground("2", unique=b"u")
+    node.service.client_gone(client)
+    assert node.held(job) is not None
+    node.service.client_gone(other)
+    assert node.held(job) is None
+    assert node.window.foreground == {}
+    assert node.queue().size == 0
+
+
+def test_the_memory_for_foreground_jobs_has_a_limit() -> None:
+    node = Node(foreground_bytes=100)
+    job, _ = node.foreground("x" * 60, unique=b"u")
+    node.foreground("x" * 60)
+    assert isinstance(node.answers[-1], RefusedError)
+    node.foreground("x" * 60, unique=b"u")
+    assert node.answers[-1] == job.id, "to join costs nothing"
+    node.background("x" * 1000)
+    worker = node.stream(places=1)
+    node.settling.succeeded(side(worker).given[0], b"")
+    node.foreground("x" * 60)
+    assert isinstance(node.answers[-1], int)
+
+
+# ---- a background submit joins a foreground job ----
+
+
+def test_a_foreground_job_that_a_background_submit_joins_outlives_its_client(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.commit()
+    assert node.answers == [job.id, job.id]
+    assert node.state(job.id) is State.LEASED
+    node.service.client_gone(client)
+    assert node.held(job) is not None
+    assert (node.queue().live, node.queue().foreground, node.window.foreground_bytes) == (1, 0, 0)
+    assert node.window.foreground == {}
+    worker = node.stream()
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.commit()
+    assert node.stored(job.id).result == b"done"
+
+
+def test_who_waited_for_the_foreground_job_still_hears_of_it(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    node.background("2", unique=b"u")
+    worker = node.stream()
+    node.settling.succeeded(side(worker).given[0], b"done")
+    assert client.heard == []
+    node.commit()
+    assert client.heard == ["succeeded done"]
+    assert node.state(job.id) is State.SUCCEEDED
+
+
+def test_what_ends_while_it_is_stored_is_settled_after_it(node: Node) -> None:
+    worker = node.stream()
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.settling.succeeded(side(worker).given[0], b"done")
+    assert node.settling.waits
+    assert not worker.running
+    assert client.heard == []
+    node.commit()
+    assert node.answers == [job.id, job.id]
+    assert node.state(job.id) is State.SUCCEEDED
+    assert client.heard == ["succeeded done"]
+    assert node.queue().live == 0
+
+
+def test_what_ends_while_it_could_not_be_stored_ends_in_memory(node: Node) -> None:
+    worker = node.stream()
+    _, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.fail()
+    assert isinstance(node.answers[1], StoreFullError)
+    assert client.heard == ["succeeded done"]
+    assert node.window.held == {}
+    assert (node.queue().live, node.queue().foreground) == (0, 0)
+
+
+def test_a_job_that_could_not_be_stored_is_still_a_foreground_job(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u", options=Options(retry=Retry())))
+    node.fail()
+    held = node.held(job)
+    assert held is not None
+    assert not held.stored
+    assert job.options is None
+    node.service.client_gone(client)
+    assert node.held(job) is None
+
+
+def test_a_client_that_leaves_while_its_job_is_stored(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.service.client_gone(client)
+    assert node.held(job) is not None
+    node.commit()
+    worker = node.stream()
+    assert side(worker).take() == ["job 1"]
+
+
+def test_a_client_that_left_while_its_job_could_not_be_stored(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.service.client_gone(client)
+    node.fail()
+    assert node.held(job) is None
+    assert node.queue().size == 0
+
+
+def test_a_backoff_that_ends_while_the_job_is_stored(node: Node) -> None:
+    worker = node.stream(places=2, retry=Retry(initial=1.0, jitter=0.0))
+    job, client = node.foreground("1", unique=b"u")
+    node.settling.failed(side(worker).given[0], b"{}")
+    node.submit(node.job("2", unique=b"u"))
+    node.service.client_gone(client)
+    node.life.loop.soon.popleft()()
+    node.clock.advance(1.5)
+    node.life.run_due()
+    assert side(worker).take() == ["job 1", "job 1"]
+    node.commit()
+    assert node.state(job.id) is State.LEASED
+    assert node.held(job) is not None
+
+
+def test_several_background_submits_join_while_the_job_is_stored(node: Node) -> None:
+    job, _ = node.foreground("1", unique=b"u")
+    for _ in range(3):
+        node.submit(node.job("2", unique=b"u"))
+    node.commit()
+    assert node.answers == [job.id] * 4
+    assert node.queue().live == 1
+
+
+def test_one_that_joins_after_the_job_has_ended_is_a_new_job(node: Node) -> None:
+    worker = node.stream(places=2)
+    job, _ = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.settling.succeeded(side(worker).given[0], b"done")
+    third = node.job("3", unique=b"u")
+    joined: dict[int, Found] = {}
+    node.service.intake.submit([third], lambda _, found: joined.update(found), unexpected)
+    node.commit()
+    assert node.state(job.id) is State.SUCCEEDED
+    assert joined == {}
+    assert side(worker).heard == ["job 1", "job 3"]
+
+
+def test_a_batch_is_answered_as_a_whole_where_some_join_foreground_jobs(node: Node) -> None:
+    one, _ = node.foreground("1", unique=b"u")
+    stored = node.background("2", unique=b"v")
+    node.answers.clear()
+    batch = [node.job("3"), node.job("4", unique=b"u"), node.job("5", unique=b"v"), node.job("6", unique=b"w")]
+    found: dict[int, Found] = {}
+    ids: list[int] = []
+
+    def accepted(got: list[int], joined: dict[int, Found]) -> None:
+        ids.extend(got)
+        found.update(joined)
+
+    node.service.intake.submit(batch, accepted, unexpected)
+    node.commit()
+    assert ids == [batch[0].id, one.id, stored.id, batch[3].id]
+    assert set(found) == {batch[1].id, batch[2].id}
+
+
+def test_a_kept_result_is_joined_before_a_foreground_job_is_stored(node: Node) -> None:
+    worker = node.stream(places=1)
+    done = node.background("1", unique=b"u", options=Options(keep_unique=60.0))
+    node.settling.succeeded(side(worker).given[0], b"kept")
+    node.commit()
+    job, client = node.foreground("2", unique=b"u")
+    node.submit(node.job("3", unique=b"u", options=Options(keep_unique=60.0)))
+    node.commit()
+    assert node.answers[-1] == done.id
+    held = node.held(job)
+    assert held is not None
+    assert not held.stored
+    assert node.window.foreground[b"f", b"u"] is held
+    node.service.ready(worker, 1)
+    node.settling.succeeded(side(worker).given[-1], b"own")
+    assert client.heard == ["succeeded own"]
+    assert (node.queue().live, node.queue().foreground) == (0, 0)
+
+
+# ---- full queues ----
+
+
+def join(node: Node, unique: bytes, client: Client | None) -> object:
+    said: list[object] = []
+    node.service.intake.join(b"f", unique, client, said.append, said.append)
+    node.commit()
+    (answer,) = said
+    return answer
+
+
+def test_a_full_queue_can_be_joined(node: Node) -> None:
+    stored = node.background("1", unique=b"u")
+    foreground, _ = node.foreground("2", unique=b"v")
+    node.commit()
+    client = Client()
+    assert join(node, b"u", client) == stored.id
+    assert join(node, b"u", None) == stored.id
+    assert join(node, b"v", client) == foreground.id
+    assert isinstance(join(node, b"w", client), RefusedError)
+    assert isinstance(join(node, b"v", None), RefusedError), "it is not stored, and may not be"
+    worker = node.stream(places=2)
+    node.commit()
+    for held in list(side(worker).given):
+        node.settling.succeeded(held, held.job.payload)
+    node.commit()
+    assert sorted(client.heard) == ["succeeded 1", "succeeded 2"]

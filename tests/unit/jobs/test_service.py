@@ -1,0 +1,463 @@
+"""What the faces call: waiting, cancelling, trying again, looking, and the end of a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.errors import ConflictError, NotFoundError, StoreFullError
+from mainspring.jobs.held import Ability
+from mainspring.jobs.model import Job, Options, Retry, State
+from mainspring.jobs.settling import failure
+
+from .a_node import Client, Node, side, unexpected
+
+ERROR = failure("Error", "x")
+NOWHERE = 10**12 + 999_999
+
+
+def fail(node: Node, job: Job) -> None:
+    """Run a job to its failure."""
+    worker = node.stream(job.function.decode())
+    node.commit()
+    held = node.held(job)
+    assert held is not None
+    node.settling.failed(held, ERROR)
+    node.service.gone(worker)
+    node.commit()
+
+
+# ---- start ----
+
+
+def test_a_node_begins_with_what_an_earlier_life_held() -> None:
+    node = Node()
+    for number in range(3):
+        node.background(str(number))
+    node.background("later", due_us=2**60)
+    node.stream(places=1)
+    node.commit()
+    again = node.restart()
+    assert (again.queue().live, again.queue().backlog) == (4, [0, 3, 0])
+    worker = again.stream(places=3)
+    again.commit()
+    assert side(worker).take() == ["job 0", "job 1", "job 2"]
+    assert {held.job.suspects for held in side(worker).given} == {1}
+
+
+# ---- wait ----
+
+
+def test_who_waits_for_an_ended_job_is_told_at_once(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.commit()
+    client = node.wait_for(job.id)
+    assert client.heard == []
+    node.commit()
+    assert client.heard == ["succeeded done"]
+    assert len(node.service.listeners) == 0
+
+
+@pytest.mark.parametrize("stage", ["scheduled", "pending", "held", "settling"])
+def test_who_waits_is_told_once_whenever_the_job_ends(node: Node, stage: str) -> None:
+    due = round((node.clock.wall() + 1) * 1_000_000) if stage == "scheduled" else 0
+    job = node.background("1", due_us=due)
+    client = node.wait_for(job.id) if stage in {"scheduled", "pending"} else None
+    node.commit()
+    worker = node.stream()
+    node.wait(1.1)
+    client = client or (node.wait_for(job.id) if stage == "held" else None)
+    node.settling.succeeded(side(worker).given[0], b"done")
+    client = client or node.wait_for(job.id)
+    node.commit()
+    assert client.heard == ["succeeded done"]
+
+
+def test_everybody_who_waits_for_an_unknown_job_is_told(node: Node) -> None:
+    one, two = node.wait_for(NOWHERE), node.wait_for(NOWHERE)
+    node.service.wait(NOWHERE, two, lambda: two.heard.append("unknown again"))
+    node.commit()
+    assert one.heard == ["unknown"]
+    assert two.heard == ["unknown", "unknown again"]
+    assert len(node.service.listeners) == 0
+
+
+def test_a_job_that_cannot_be_looked_up_now_is_not_unknown(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.commit()
+    client = node.wait_for(job.id)
+    node.fail()
+    assert client.heard == []
+    node.wait(0.5)
+    assert client.heard == ["succeeded done"]
+
+
+def test_nobody_looks_again_for_one_who_has_left(node: Node) -> None:
+    client = node.wait_for(NOWHERE)
+    node.fail()
+    node.service.client_gone(client)
+    groups = node.life.commits.groups
+    node.wait(0.3)
+    assert client.heard == []
+    assert node.life.commits.groups == groups
+
+
+def test_who_waits_hears_of_progress(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    client = node.wait_for(job.id)
+    held = side(worker).given[0]
+    node.service.data(held, b"part")
+    node.service.warning(held, b"careful")
+    node.service.status(held, b"1", b"2")
+    assert client.heard == ["data part", "warning careful", "1 of 2"]
+    assert (held.numerator, held.denominator) == (b"1", b"2")
+
+
+# ---- cancel ----
+
+
+def test_a_job_that_waits_in_the_store_is_cancelled_there(node: Node) -> None:
+    job = node.background("1")
+    client = node.wait_for(job.id)
+    said = node.cancel(job.id)
+    node.commit()
+    assert said == ["cancelled"]
+    assert client.heard == ["cancelled"]
+    assert (node.queue().live, node.queue().backlog) == (0, [0, 0, 0])
+    assert node.state(job.id) is State.CANCELLED
+    said = node.cancel(job.id)
+    node.commit()
+    assert said == ["cancelled"]
+
+
+def test_a_scheduled_job_is_cancelled(node: Node) -> None:
+    job = node.background("1", due_us=2**60)
+    said = node.cancel(job.id)
+    node.commit()
+    assert said == ["cancelled"]
+    assert (node.queue().live, node.queue().backlog) == (0, [0, 0, 0])
+
+
+def test_a_job_that_waits_in_memory_is_cancelled_and_never_handed_out(node: Node) -> None:
+    worker = node.stream(places=0)
+    job = node.background("1")
+    said = node.cancel(job.id)
+    assert said == [], "not before it is on disk"
+    node.service.ready(worker, 1)
+    node.commit()
+    assert said == ["cancelled"]
+    assert side(worker).take() == []
+
+
+def test_a_streaming_worker_is_asked_to_stop(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    assert node.cancel(job.id) == ["running"]
+    assert side(worker).take() == ["job 1", "stop 1: cancelled"]
+    assert node.cancel(job.id) == ["running"], "asked again"
+
+
+def test_what_a_plain_worker_reports_of_a_cancelled_job_is_passed_over(node: Node) -> None:
+    worker = node.worker()
+    job = node.background("1")
+    held = node.given(worker)
+    said = node.cancel(job.id)
+    node.commit()
+    assert said == ["cancelled"]
+    assert worker.running == {}
+    assert node.service.pass_over(worker, held.handle)
+    assert not node.service.pass_over(node.worker(), held.handle)
+    assert not node.service.pass_over(None, held.handle)
+
+
+def test_a_foreground_job_is_cancelled(node: Node) -> None:
+    job, client = node.foreground("1")
+    assert node.cancel(job.id) == ["cancelled"]
+    assert client.heard == ["cancelled"]
+    assert node.window.held == {}
+
+
+def test_a_foreground_job_is_cancelled_during_its_backoff(node: Node) -> None:
+    worker = node.stream(places=2, retry=Retry(initial=1.0))
+    job, client = node.foreground("1")
+    node.settling.failed(side(worker).given[0], ERROR)
+    assert node.cancel(job.id) == ["cancelled"]
+    assert client.heard == ["cancelled"]
+    node.wait(3.0)
+    assert side(worker).take() == ["job 1"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_cancels_while_a_job_is_being_stored(node: Node, ends: bool, full: bool) -> None:
+    """A foreground job on its way to the store, which may have ended meanwhile, is cancelled twice."""
+    worker = node.stream()
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    held = side(worker).given[0]
+    if ends:
+        node.settling.succeeded(held, b"done")
+    else:
+        node.settling.lost(held, "gone")
+    first, second = node.cancel(job.id), node.cancel(job.id)
+    if full:
+        node.fail()
+    node.commit()
+    outcome = "succeeded done" if ends else "cancelled"
+    assert client.heard == [outcome]
+    if full and ends:
+        assert all(isinstance(answer, NotFoundError | StoreFullError) for answer in first + second)
+    else:
+        assert first[0] == outcome.split()[0]
+    assert len(first) == len(second) == 1
+    assert node.window.held == {}
+    assert (node.queue().live, node.queue().foreground, node.queue().size) == (0, 0, 0)
+
+
+def test_a_job_that_is_claimed_while_it_is_cancelled(node: Node) -> None:
+    job = node.background("1")
+    worker = node.stream(places=0)
+    said = node.cancel(job.id)
+    node.commit()
+    assert said == ["cancelled"]
+    assert node.state(job.id) is State.CANCELLED
+    node.service.ready(worker, 1)
+    assert side(worker).take() == []
+
+
+def test_a_job_whose_settlement_waits_for_the_store_has_ended(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    node.settling.succeeded(side(worker).given[0], b"done")
+    node.fail()
+    groups = node.life.commits.groups
+    said = node.cancel(job.id)
+    node.commit()
+    assert said == ["succeeded"]
+    assert node.life.commits.groups <= groups + 3
+
+
+def test_an_unknown_job_cannot_be_cancelled(node: Node) -> None:
+    said = node.cancel(NOWHERE)
+    node.commit()
+    assert isinstance(said[0], NotFoundError)
+
+
+def test_a_cancel_that_the_store_refuses(node: Node) -> None:
+    job = node.background("1")
+    said = node.cancel(job.id)
+    node.fail()
+    assert isinstance(said[0], StoreFullError)
+    assert node.state(job.id) is State.PENDING
+
+
+# ---- try again ----
+
+
+def test_a_dead_letter_is_put_back(node: Node) -> None:
+    job = node.background("1")
+    fail(node, job)
+    said = node.retry(job.id)
+    node.commit()
+    assert isinstance(said[0], Job)
+    assert (node.queue().live, node.queue().backlog) == (1, [0, 1, 0])
+    worker = node.stream()
+    node.commit()
+    assert side(worker).take() == ["job 1"]
+    assert side(worker).given[0].job.attempt == 0
+
+
+def test_a_dead_letter_whose_unique_is_live_is_not_put_back(node: Node) -> None:
+    job = node.background("1", unique=b"u")
+    fail(node, job)
+    rival = node.background("2", unique=b"u")
+    said = node.retry(job.id)
+    node.commit()
+    assert isinstance(said[0], ConflictError)
+    assert node.service.handles.of(rival.id).decode() in str(said[0])
+    assert node.queue().live == 1
+
+
+def test_a_dead_letter_is_not_put_back_beside_a_foreground_job_of_its_unique(node: Node) -> None:
+    job = node.background("1", unique=b"u")
+    fail(node, job)
+    rival, _ = node.foreground("2", unique=b"u")
+    said = node.retry(job.id)
+    node.commit()
+    assert isinstance(said[0], ConflictError)
+    assert node.service.handles.of(rival.id).decode() in str(said[0])
+    assert node.queue().live == 0
+    assert node.state(job.id) is State.FAILED
+
+
+def test_a_foreground_job_joins_the_dead_letter_that_is_put_back_meanwhile(node: Node) -> None:
+    job = node.background("1", unique=b"u")
+    fail(node, job)
+    node.retry(job.id)
+    node.life.loop.soon.popleft()()
+    node.life.store.finish()
+    _, client = node.foreground("2", unique=b"u")
+    node.commit()
+    assert node.answers[-1] == job.id
+    assert node.window.foreground == {}
+    assert client.heard == []
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_only_what_ended_badly_can_be_tried_again(node: Node, ended: bool) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    if ended:
+        node.settling.succeeded(side(worker).given[0], b"")
+        node.commit()
+    said = node.retry(job.id)
+    node.commit()
+    assert isinstance(said[0], ConflictError)
+    assert ("succeeded" if ended else "running") in str(said[0])
+    unknown = node.retry(NOWHERE)
+    node.commit()
+    assert isinstance(unknown[0], NotFoundError)
+
+
+def test_a_second_try_that_the_store_refuses(node: Node) -> None:
+    job = node.background("1")
+    fail(node, job)
+    said = node.retry(job.id)
+    node.life.loop.soon.popleft()()
+    node.life.store.finish()
+    node.fail()
+    assert isinstance(said[0], StoreFullError)
+    assert node.queue().live == 0
+
+
+# ---- looking ----
+
+
+def test_a_job_is_seen_where_it_is(node: Node) -> None:
+    seen: list[Job | None] = []
+    job = node.background("1")
+
+    def look() -> Job:
+        node.service.find(job.id, seen.append, unexpected)
+        node.commit()
+        found = seen.pop()
+        assert found is not None
+        return found
+
+    assert look().state == State.PENDING
+    worker = node.stream(places=0)
+    node.commit()
+    assert look().state == State.LEASED
+    node.service.ready(worker, 1)
+    running = look()
+    assert (running.state, running.attempt) == (State.RUNNING, 1)
+    assert running.started_us > 0
+    held = node.held(job)
+    assert held is not None
+    assert node.service.worker_name(held) == "w"
+    node.settling.succeeded(held, b"")
+    node.commit()
+    assert look().state == State.SUCCEEDED
+
+
+# ---- workers that leave ----
+
+
+def test_what_waits_goes_back_when_nobody_is_left_to_run_it(node: Node) -> None:
+    worker, other = node.stream(places=0), node.stream("f", "g", places=0)
+    node.background("1")
+    foreground, _ = node.foreground("2")
+    for number in range(3, 6):
+        node.background(str(number))
+    node.service.gone(worker)
+    node.commit()
+    assert node.queue().size == 5, "one is left"
+    node.service.unregister(other, b"f")
+    node.commit()
+    assert node.queue().backlog == [0, 4, 0]
+    assert [held.job.id for held in node.window.held.values()] == [foreground.id]
+    last = node.stream(places=9)
+    node.commit()
+    assert sorted(side(last).take()) == [f"job {number}" for number in range(1, 6)]
+
+
+def test_a_function_that_is_not_registered_can_be_taken_back(node: Node) -> None:
+    worker = node.worker()
+    node.service.unregister(worker, b"g")
+    node.service.unregister(worker, b"h")
+    assert [queue.name for queue in worker.abilities] == [b"f"]
+
+
+def test_a_job_of_another_function_stays_with_its_worker(node: Node) -> None:
+    worker = node.stream("f", "g")
+    node.background("1")
+    node.service.unregister(worker, b"g")
+    assert list(worker.running.values()) == side(worker).given
+
+
+def test_a_streaming_worker_that_registers_later_gets_its_jobs(node: Node) -> None:
+    node.foreground("1")
+    worker = node.stream("g", places=2)
+    assert side(worker).take() == []
+    node.service.register(worker, b"f", Ability())
+    assert side(worker).take() == ["job 1"]
+
+
+def test_a_streaming_worker_that_also_grabs_is_answered_at_once(node: Node) -> None:
+    node.background("1")
+    worker = node.stream(places=0)
+    node.grab(worker)
+    assert side(worker).take() == ["no job"]
+    assert worker.credit == 0
+
+
+# ---- the end ----
+
+
+def test_a_node_that_ends_politely_leaves_nothing_under_suspicion(node: Node) -> None:
+    worker = node.stream(places=1)
+    node.submit(*[node.job(str(number)) for number in range(4)])
+    node.commit()
+    node.submit(node.job("4"))
+    node.service.hand_back()
+    node.commit()
+    node.service.hand_back()
+    node.commit()
+    held = side(worker).given[0]
+    assert list(node.window.held.values()) == [held], "what runs may end"
+    node.service.ready(worker, 5)
+    assert side(worker).take() == ["job 0"]
+    node.submit(node.job("5"))
+    node.commit()
+    assert node.queue().size == 0
+    node.settling.released(held)
+    node.commit()
+    again = node.restart()
+    last = again.stream(places=9)
+    again.commit()
+    assert side(last).take() == [f"job {number}" for number in range(6)]
+    assert {(one.job.attempt, one.job.suspects) for one in side(last).given} == {(0, 0)}
+
+
+def test_a_node_that_ends_keeps_foreground_jobs_to_its_end(node: Node) -> None:
+    _, client = node.foreground("1")
+    node.service.hand_back()
+    worker = node.worker()
+    assert node.grab(worker) is None
+    assert not node.window.sleep(worker)
+    assert side(worker).take() == ["no job"]
+    assert isinstance(client, Client)
+    assert len(node.window.held) == 1
+
+
+def test_options_of_a_job_reach_its_worker(node: Node) -> None:
+    worker = node.stream()
+    node.background("1", options=Options(timeout=5.0, retry=Retry(max_attempts=3)))
+    held = side(worker).given[0]
+    policy = node.settling.policy(held)
+    assert policy is not None
+    assert policy.max_attempts == 3
