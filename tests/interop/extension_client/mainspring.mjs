@@ -177,6 +177,7 @@ export class Worker {
   async reconnect() {
     const hear = (...packet) => this.hear(...packet);
     this.connection = await Connection.open(this.port, hear, () => this.lost());
+    if (this.ended) return this.connection.close(); // closed while it connected
     for (const settlement of this.unanswered.values()) this.connection.send(...settlement);
     for (const name of Object.keys(this.handlers)) this.connection.send(REGISTER, name, json(this.options));
     if (!this.paused) this.connection.send(READY, String(this.places - this.running.size));
