@@ -95,5 +95,7 @@ def rest(life: Life) -> None:
         return  # what failed is tried again after a while
     for queue in dispatch.queues.values():
         if sum(queue.backlog) and queue.workers:
-            assert (queue.size - queue.foreground) * 2 > window.room(queue), f"{queue.name!r} has stored jobs and room for them"
+            assert (queue.size - queue.foreground) * 2 > window.room(queue), (
+                f"{queue.name!r} has stored jobs and room for them"
+            )
     assert not any(worker.grabbing for worker in life.workers()), "a request for a job was forgotten"

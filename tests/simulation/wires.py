@@ -7,7 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from mainspring.faces.gearman.peer import Peer
-from mainspring.wire.gearman.packets import ARGUMENTS, HEADER, HEADER_SIZE
+from mainspring.wire.gearman.connection import TEXT
+from mainspring.wire.gearman.packets import ARGUMENTS, HEADER, HEADER_SIZE, RES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,8 @@ class Wire(asyncio.Transport):
         self.to_server = bytearray()
         self.to_peer: deque[Packet] = deque()
         self.paused = False
+        self.unsent = 0
+        """What the peer has left unread, as the server sees it."""
         self.left = False
         """The peer has closed its end."""
         self.over = False
@@ -75,6 +78,10 @@ class Wire(asyncio.Transport):
         data = bytes(data)
         at = 0
         while at < len(data):
+            if not data.startswith(RES, at):
+                self._see(TEXT, [data[at:]])
+                self.to_peer.append((TEXT, [data[at:]]))
+                return
             _, kind, size = HEADER.unpack_from(data, at)
             body = data[at + HEADER_SIZE : at + HEADER_SIZE + size]
             count = ARGUMENTS[kind]
@@ -96,7 +103,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass

@@ -1,0 +1,135 @@
+"""Connections to a node in memory, without sockets: packets in, packets out."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.life import Life
+from tests.simulation.store import History
+from tests.simulation.wires import Wire
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.testing import ManualClock
+from mainspring.wire.gearman.packets import EXTENSION, Type, request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Heard = tuple[str, list[str]]
+F, G = b"f", b"g"
+
+
+class Node:
+    """A node and its connections. What is sent arrives at once; what is committed waits for ``commit``."""
+
+    def __init__(self, earlier: Node | None = None, **options: Any) -> None:
+        self.clock: ManualClock = earlier.clock if earlier else ManualClock()
+        self.engine: MemoryEngine = earlier.engine if earlier else MemoryEngine()
+        self.history: History = earlier.history if earlier else History()
+        self.life = Life(self.engine, self.history, self.clock, Random(0), **options)
+        self.service = self.life.service
+        self.face = self.life.face
+        self.commit()
+
+    def connect(self, *, extended: bool = False) -> Peer:
+        peer = Peer(self)
+        if extended:
+            peer.say(Type.OPTION_REQ, EXTENSION)
+            assert peer.hear() == [("OPTION_RES", ["mainspring/1"])]
+        return peer
+
+    def worker(self, *functions: bytes) -> Peer:
+        peer = self.connect()
+        for function in functions or (F,):
+            peer.say(Type.CAN_DO, function)
+        return peer
+
+    def stream(self, *functions: bytes, places: int = 1, **options: Any) -> Peer:
+        peer = self.connect(extended=True)
+        for function in functions or (F,):
+            peer.say(Type.REGISTER, function, json.dumps(options).encode())
+        peer.say(Type.READY, b"%d" % places)
+        return peer
+
+    def commit(self) -> None:
+        while not self.life.commits.idle:
+            self.life.commits.hurry()
+            self.life.settle()
+
+    def fail(self) -> None:
+        self.life.store.full = True
+        self.commit()
+        self.life.store.full = False
+
+    def wait(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while (following := self.life.next()) <= end:
+            self.clock.advance(max(following - self.clock.monotonic(), 0))
+            self.life.run_due()
+            self.commit()
+        self.clock.advance(max(end - self.clock.monotonic(), 0))
+
+
+class Peer:
+    """One end of a connection."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._heard: list[Heard] = []
+        self.wire = Wire(node.life, self._hear)
+        node.life.wires.append(self.wire)
+
+    def _hear(self, kind: int, args: Sequence[bytes]) -> None:
+        name = Type(kind).name if kind > 0 else "TEXT"
+        self._heard.append((name, [arg.decode("utf-8", "backslashreplace") for arg in args]))
+
+    def send(self, data: bytes) -> None:
+        self.wire.send(data)
+        self.wire.deliver()
+
+    def say(self, kind: int, *args: bytes) -> None:
+        self.send(request(kind, *args))
+
+    def hear(self) -> list[Heard]:
+        """What was heard since this was last asked for."""
+        heard, self._heard = self._heard, []
+        return heard
+
+    def answer(self) -> Heard:
+        """Commit, and return the one packet that was heard."""
+        self._node.commit()
+        (heard,) = self.hear()
+        return heard
+
+    def ask(self, kind: int, *args: bytes) -> Heard:
+        self.say(kind, *args)
+        return self.answer()
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Call a method and return its value, or the code of its fault."""
+        name, args = self.ask(Type.CALL, b"7", method.encode(), json.dumps(params).encode())
+        assert args[0] == "7"
+        return json.loads(args[1]) if name == "ANSWER" else args[1]
+
+    def text(self, line: str) -> str:
+        """Send a command and return what comes back."""
+        self.send(line.encode() + b"\n")
+        name, args = self.answer()
+        assert name == "TEXT"
+        return args[0]
+
+    def background(self, payload: bytes = b"", function: bytes = F, unique: bytes = b"") -> str:
+        """Submit a background job and return its handle."""
+        name, args = self.ask(Type.SUBMIT_JOB_BG, function, unique, payload)
+        assert name == "JOB_CREATED"
+        return args[0]
+
+    def leave(self) -> None:
+        self.wire.end()
+
+    @property
+    def closed(self) -> bool:
+        self._node.life.settle()
+        return self.wire.over

@@ -1,0 +1,81 @@
+"""Answers leave in the order of their requests, in whatever order they become known."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from mainspring.faces.gearman.outbox import Outbox, Slot
+
+
+@given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
+def test_every_answer_is_written_once_in_the_order_of_the_requests(waits: list[bool], chance: object) -> None:
+    written: list[bytes] = []
+    outbox = Outbox(written.append)
+    slots: list[tuple[Slot, bytes]] = []
+    for number, wait in enumerate(waits):
+        data = b"%d," % number
+        if wait:
+            slots.append((outbox.reserve(), data))
+        else:
+            outbox.send(data)
+    chance.shuffle(slots)  # type: ignore[attr-defined]
+    for slot, data in slots:
+        outbox.fill(slot, data)
+    assert b"".join(written) == b"".join(b"%d," % number for number in range(len(waits)))
+    assert not outbox
+
+
+class Machine(RuleBasedStateMachine):
+    """Sends, reserves and fills at any time; the model is what must have been written by now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.outbox = Outbox(self._write)
+        self.model: list[tuple[bytes, Slot | None]] = []
+        self.known: dict[Slot, bytes] = {}
+        self.count = 0
+
+    def _write(self, data: bytes) -> None:
+        assert data
+        self.written += data
+
+    def _next(self) -> bytes:
+        self.count += 1
+        return b"%d," % self.count
+
+    @rule()
+    def send(self) -> None:
+        data = self._next()
+        self.model.append((data, None))
+        self.outbox.send(data)
+
+    @rule()
+    def reserve(self) -> None:
+        self.model.append((self._next(), self.outbox.reserve()))
+
+    def open(self) -> list[tuple[bytes, Slot]]:
+        return [(data, slot) for data, slot in self.model if slot is not None and slot not in self.known]
+
+    @precondition(lambda self: self.open())
+    @rule(which=st.integers(min_value=0))
+    def fill(self, which: int) -> None:
+        waiting = self.open()
+        data, slot = waiting[which % len(waiting)]
+        self.known[slot] = data
+        self.outbox.fill(slot, data)
+
+    @invariant()
+    def all_that_may_be_written_is_written(self) -> None:
+        expected = b""
+        for data, slot in self.model:
+            if slot is not None and slot not in self.known:
+                break
+            expected += data
+        assert self.written == expected
+        assert bool(self.outbox) == bool(self.open())
+
+
+TestMachine = Machine.TestCase
