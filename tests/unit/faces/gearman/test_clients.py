@@ -1,0 +1,232 @@
+"""Plain clients, packet by packet."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.jobs.model import State
+from mainspring.wire.gearman.packets import Type, request
+
+from .a_face import F, Node, Peer
+
+
+def state(node: Node, handle: str) -> str:
+    shown = node.connect(extended=True).call("jobs.show", handle=handle)
+    return f"{shown['priority']} {shown['state']}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "priority"),
+    [
+        (Type.SUBMIT_JOB_BG, "normal"),
+        (Type.SUBMIT_JOB_HIGH_BG, "high"),
+        (Type.SUBMIT_JOB_LOW_BG, "low"),
+        (Type.SUBMIT_JOB, "normal"),
+        (Type.SUBMIT_JOB_HIGH, "high"),
+        (Type.SUBMIT_JOB_LOW, "low"),
+    ],
+)
+def test_jobs_are_submitted_with_their_priority(node: Node, kind: int, priority: str) -> None:
+    name, (handle,) = node.connect().ask(kind, F, b"", b"load")
+    assert name == "JOB_CREATED"
+    assert handle.startswith("H:n:")
+    assert state(node, handle) == f"{priority} pending"
+
+
+def test_background_jobs_are_acknowledged_after_the_commit(node: Node) -> None:
+    client = node.connect()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"load")
+    assert client.hear() == []
+    node.commit()
+    ((name, _),) = client.hear()
+    assert name == "JOB_CREATED"
+
+
+def test_answers_come_in_the_order_of_the_requests(node: Node) -> None:
+    client = node.connect()
+    stored = client.background(unique=b"u")
+    client.send(
+        request(Type.SUBMIT_JOB_BG, F, b"", b"")
+        + request(Type.SUBMIT_JOB, F, b"v", b"")
+        + request(Type.SUBMIT_JOB_BG, b"", b"", b"")
+        + request(Type.SUBMIT_JOB_BG, F, b"u", b"")
+        + request(Type.ECHO_REQ, b"echo")
+        + request(Type.SUBMIT_JOB_BG, F, b"x" * 65, b"")
+        + request(Type.SUBMIT_JOB, F, b"", b"")
+        + request(Type.GET_STATUS, b"nonsense")
+    )
+    node.commit()
+    heard = client.hear()
+    assert [name if name != "ERROR" else args[0] for name, args in heard] == [
+        "JOB_CREATED",
+        "JOB_CREATED",
+        "INVALID_FUNCTION_NAME",
+        "JOB_CREATED",
+        "ECHO_RES",
+        "ARGUMENT_TOO_LARGE",
+        "JOB_CREATED",
+        "STATUS_RES",
+    ]
+    assert heard[3] == ("JOB_CREATED", [stored])
+
+
+def test_a_store_that_fails_refuses_each_background_job(node: Node) -> None:
+    client = node.connect()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") * 2)
+    node.fail()
+    heard = client.hear()
+    assert [(name, args[0]) for name, args in heard] == [("ERROR", "QUEUE_ERROR")] * 2
+
+
+def test_the_unique_of_a_payload(node: Node) -> None:
+    client = node.connect()
+    first = client.background(b"same", unique=b"-")
+    assert client.background(b"same", unique=b"-") == first
+    assert client.background(b"other", unique=b"-") != first
+    worker = node.worker()
+    assert worker.ask(Type.GRAB_JOB_UNIQ) == ("JOB_ASSIGN_UNIQ", [first, "f", "-", "same"])
+
+
+def test_a_foreground_job_comes_after_the_background_jobs_before_it(node: Node) -> None:
+    client, worker = node.connect(), node.worker()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"1") + request(Type.SUBMIT_JOB, F, b"", b"2"))
+    node.commit()
+    for payload in ("1", "2"):
+        assert worker.ask(Type.GRAB_JOB)[1][2] == payload
+
+
+def test_a_foreground_job_leaves_with_its_client(node: Node) -> None:
+    client, worker = node.connect(), node.worker()
+    client.say(Type.SUBMIT_JOB, F, b"", b"1")
+    client.leave()
+    assert worker.ask(Type.GRAB_JOB) == ("NO_JOB", [])
+    client = node.connect()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"2") + request(Type.SUBMIT_JOB, F, b"", b"3"))
+    client.leave()
+    node.commit()
+    assert worker.ask(Type.GRAB_JOB)[1][2] == "2", "this one was asked for before it left"
+    assert worker.ask(Type.GRAB_JOB) == ("NO_JOB", [])
+
+
+def test_full_queues_refuse_new_jobs_and_let_others_join(node: Node) -> None:
+    client = node.connect()
+    stored = client.background(unique=b"u")
+    assert client.text("maxqueue f 1") == "OK\r\n"
+    for kind in (Type.SUBMIT_JOB, Type.SUBMIT_JOB_BG):
+        name, args = client.ask(kind, F, b"", b"")
+        assert (name, args[0]) == ("ERROR", "QUEUE_ERROR")
+        assert client.ask(kind, F, b"u", b"") == ("JOB_CREATED", [stored])
+        assert client.ask(kind, F, b"v", b"")[0] == "ERROR"
+        assert client.ask(kind, b"g", b"", b"")[0] == "JOB_CREATED"
+    assert client.text("maxqueue f 0") == "OK\r\n"
+    assert client.ask(Type.SUBMIT_JOB, F, b"", b"")[0] == "JOB_CREATED"
+
+
+# ---- later ----
+
+
+def test_a_job_for_a_time(node: Node) -> None:
+    client, worker = node.connect(), node.worker()
+    at = int(node.clock.wall()) + 10
+    _, (handle,) = client.ask(Type.SUBMIT_JOB_EPOCH, F, b"", b"%d" % at, b"load")
+    assert state(node, handle) == "normal scheduled"
+    worker.say(Type.PRE_SLEEP)
+    node.wait(10.1)
+    assert worker.hear() == [("NOOP", [])]
+    _, (past,) = client.ask(Type.SUBMIT_JOB_EPOCH, F, b"", b"1", b"load")
+    assert state(node, past) == "normal leased"
+
+
+@pytest.mark.parametrize("epoch", [b"", b"soon", b"-1", b"253402300800", b"9" * 5000])
+def test_a_time_has_to_be_a_number_of_seconds(node: Node, epoch: bytes) -> None:
+    name, args = node.connect().ask(Type.SUBMIT_JOB_EPOCH, F, b"", epoch, b"")
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+
+
+def test_a_job_for_the_next_time_that_fits(node: Node) -> None:
+    _, (handle,) = node.connect().ask(Type.SUBMIT_JOB_SCHED, F, b"", b"30", b"12", b"", b"", b"", b"load")
+    shown = node.connect(extended=True).call("jobs.show", handle=handle)
+    assert shown["run_at"].endswith("T12:30:00.000000Z")
+
+
+@pytest.mark.parametrize("minute", [b"61", b"x", b"\xff", b"1 2"])
+def test_a_time_that_never_comes(node: Node, minute: bytes) -> None:
+    name, args = node.connect().ask(Type.SUBMIT_JOB_SCHED, F, b"", minute, b"", b"", b"", b"", b"")
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+
+
+# ---- status ----
+
+
+def test_the_status_of_a_job_through_its_life(node: Node) -> None:
+    client = node.connect()
+    handle = client.background(unique=b"u")
+
+    def status(peer: Peer = client) -> list[str]:
+        name, args = peer.ask(Type.GET_STATUS, handle.encode())
+        assert name == "STATUS_RES"
+        assert args[0] == handle
+        return args[1:]
+
+    assert status() == ["1", "0", "0", "0"]
+    worker = node.worker()
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_STATUS, handle.encode(), b"3", b"4")
+    assert status() == ["1", "1", "3", "4"]
+    worker.say(Type.WORK_COMPLETE, handle.encode(), b"")
+    assert status() == ["0", "0", "0", "0"]
+
+
+def test_the_status_of_what_is_unknown(node: Node) -> None:
+    client = node.connect()
+    for handle in ("H:n:1000000999999", "nonsense", ""):
+        assert client.ask(Type.GET_STATUS, handle.encode()) == ("STATUS_RES", [handle, "0", "0", "0", "0"])
+    assert client.ask(Type.GET_STATUS_UNIQUE, b"u") == ("STATUS_RES_UNIQUE", ["u", "0", "0", "0", "0", "0"])
+
+
+def test_the_status_by_unique_counts_who_waits(node: Node) -> None:
+    client, other = node.connect(), node.connect()
+    for peer in (client, other):
+        peer.ask(Type.SUBMIT_JOB, F, b"u", b"")
+    assert client.ask(Type.GET_STATUS_UNIQUE, b"u") == ("STATUS_RES_UNIQUE", ["u", "1", "0", "0", "0", "2"])
+    client.background(unique=b"v")
+    other.ask(Type.SUBMIT_JOB, F, b"v", b"")
+    assert client.ask(Type.GET_STATUS_UNIQUE, b"v") == ("STATUS_RES_UNIQUE", ["v", "1", "0", "0", "0", "1"])
+
+
+# ---- echo and options ----
+
+
+def test_an_echo_follows_what_was_sent_before_it_to_the_disk(node: Node) -> None:
+    client, worker = node.connect(), node.worker()
+    handle = client.background()
+    worker.ask(Type.GRAB_JOB)
+    worker.send(request(Type.WORK_COMPLETE, handle.encode(), b"") + request(Type.ECHO_REQ, b"on disk?"))
+    assert worker.hear() == []
+    assert worker.answer() == ("ECHO_RES", ["on disk?"])
+    assert node.life.store.find(int(handle.split(":")[2])).state == State.SUCCEEDED  # type: ignore[union-attr]
+    worker.say(Type.ECHO_REQ, b"again")
+    assert worker.hear() == [("ECHO_RES", ["again"])], "nothing is under way"
+
+
+def test_an_echo_waits_for_a_settlement_that_has_to_be_tried_again(node: Node) -> None:
+    client, worker = node.connect(), node.worker()
+    handle = client.background()
+    worker.ask(Type.GRAB_JOB)
+    worker.send(request(Type.WORK_COMPLETE, handle.encode(), b"") + request(Type.ECHO_REQ, b"on disk?"))
+    node.fail()
+    assert worker.hear() == []
+    node.life.store.full = True
+    node.wait(1.0)
+    assert worker.hear() == []
+    node.life.store.full = False
+    node.wait(1.0)
+    assert worker.hear() == [("ECHO_RES", ["on disk?"])]
+    assert node.life.store.find(int(handle.split(":")[2])).state == State.SUCCEEDED  # type: ignore[union-attr]
+
+
+def test_options(node: Node) -> None:
+    client = node.connect()
+    assert client.ask(Type.OPTION_REQ, b"exceptions") == ("OPTION_RES", ["exceptions"])
+    name, args = client.ask(Type.OPTION_REQ, b"mainspring/2")
+    assert (name, args[0]) == ("ERROR", "UNKNOWN_OPTION")

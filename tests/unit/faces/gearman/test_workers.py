@@ -1,0 +1,200 @@
+"""Plain workers, packet by packet."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.wire.gearman.packets import Type, request
+
+from .a_face import F, G, Node
+
+NOT_FOUND = ("ERROR", ["JOB_NOT_FOUND", "Job given in work result not found"])
+
+
+@pytest.mark.parametrize(
+    ("grab", "kind", "rest"),
+    [
+        (Type.GRAB_JOB, "JOB_ASSIGN", ["f", "load"]),
+        (Type.GRAB_JOB_UNIQ, "JOB_ASSIGN_UNIQ", ["f", "u", "load"]),
+        (Type.GRAB_JOB_ALL, "JOB_ASSIGN_UNIQ", ["f", "u", "load"]),
+    ],
+)
+def test_a_job_is_handed_over_in_the_way_it_was_asked_for(node: Node, grab: int, kind: str, rest: list[str]) -> None:
+    worker, client = node.worker(), node.connect()
+    handle = client.background(b"load", unique=b"u")
+    assert worker.ask(grab) == (kind, [handle, *rest])
+
+
+def test_a_job_with_a_reducer_is_handed_over_with_it(node: Node) -> None:
+    worker, client = node.worker(), node.connect()
+    _, (handle,) = client.ask(Type.SUBMIT_REDUCE_JOB_BACKGROUND, F, b"u", b"sum", b"", b"load")
+    assert worker.ask(Type.GRAB_JOB_ALL) == ("JOB_ASSIGN_ALL", [handle, "f", "u", "sum", "load"])
+
+
+def test_a_job_handed_over_late_comes_in_the_way_it_was_asked_for_last(node: Node) -> None:
+    node.connect().background(b"load", unique=b"u")
+    worker = node.worker()
+    worker.say(Type.GRAB_JOB_UNIQ)
+    assert worker.hear() == []
+    node.commit()
+    assert worker.hear()[0][0] == "JOB_ASSIGN_UNIQ"
+
+
+def test_there_is_no_job(node: Node) -> None:
+    assert node.connect().ask(Type.GRAB_JOB) == ("NO_JOB", []), "who can do nothing"
+    assert node.worker().ask(Type.GRAB_JOB) == ("NO_JOB", [])
+
+
+def test_a_sleeper_is_woken_and_told_nothing_else(node: Node) -> None:
+    worker, other, client = node.worker(), node.worker(), node.connect()
+    for sleeper in (worker, other):
+        sleeper.say(Type.PRE_SLEEP)
+        assert sleeper.hear() == []
+    client.background(b"load")
+    assert worker.hear() == [("NOOP", [])]
+    assert other.hear() == []
+    worker.say(Type.PRE_SLEEP)
+    assert worker.hear() == [("NOOP", [])], "there is still work"
+    assert other.hear() == []
+    worker.leave()
+    assert other.hear() == [("NOOP", [])], "somebody has to"
+
+
+def test_who_goes_to_sleep_beside_stored_work_is_woken(node: Node) -> None:
+    node.connect().background(b"load")
+    worker = node.worker()
+    worker.say(Type.PRE_SLEEP)
+    node.commit()
+    assert worker.hear() == [("NOOP", [])]
+
+
+def test_a_client_hears_what_the_worker_says(node: Node) -> None:
+    worker, client = node.worker(), node.connect()
+    _, (handle,) = client.ask(Type.SUBMIT_JOB, F, b"", b"load")
+    job = handle.encode()
+    worker.say(Type.GRAB_JOB)
+    worker.say(Type.WORK_DATA, job, b"part\0x")
+    worker.say(Type.WORK_WARNING, job, b"careful")
+    worker.say(Type.WORK_STATUS, job, b"1", b"2")
+    worker.say(Type.WORK_COMPLETE, job, b"done\0x")
+    assert client.hear() == [
+        ("WORK_DATA", [handle, "part\0x"]),
+        ("WORK_WARNING", [handle, "careful"]),
+        ("WORK_STATUS", [handle, "1", "2"]),
+        ("WORK_COMPLETE", [handle, "done\0x"]),
+    ]
+    assert worker.hear() == [("JOB_ASSIGN", [handle, "f", "load"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rest"),
+    [
+        (Type.WORK_COMPLETE, [b""]),
+        (Type.WORK_FAIL, []),
+        (Type.WORK_EXCEPTION, [b"x"]),
+        (Type.WORK_DATA, [b""]),
+        (Type.WORK_WARNING, [b""]),
+        (Type.WORK_STATUS, [b"1", b"2"]),
+    ],
+)
+def test_reports_of_jobs_of_others_are_errors(node: Node, kind: int, rest: list[bytes]) -> None:
+    owner, client = node.worker(), node.connect()
+    handle = client.background().encode()
+    owner.ask(Type.GRAB_JOB)
+    assert node.connect().ask(kind, handle, *rest) == NOT_FOUND
+    assert node.worker().ask(kind, handle, *rest) == NOT_FOUND
+    assert owner.wire.peer.running(handle) is not None
+
+
+def test_a_failure_after_an_exception_is_swallowed_once(node: Node) -> None:
+    worker, client = node.worker(), node.connect()
+    client.say(Type.OPTION_REQ, b"exceptions")
+    client.hear()
+    _, (handle,) = client.ask(Type.SUBMIT_JOB, F, b"", b"")
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_EXCEPTION, handle.encode(), b"boom")
+    worker.say(Type.WORK_FAIL, handle.encode())
+    assert worker.hear() == []
+    assert client.hear() == [("WORK_EXCEPTION", [handle, "boom"])]
+    worker.say(Type.WORK_FAIL, handle.encode())
+    assert worker.hear() == [NOT_FOUND]
+
+
+def test_a_client_that_did_not_ask_for_exceptions_gets_a_failure(node: Node) -> None:
+    worker, client = node.worker(), node.connect()
+    _, (handle,) = client.ask(Type.SUBMIT_JOB, F, b"", b"")
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_EXCEPTION, handle.encode(), b"boom")
+    assert client.hear() == [("WORK_FAIL", [handle])]
+
+
+def test_what_is_reported_of_a_job_cancelled_meanwhile_is_passed_over(node: Node) -> None:
+    worker, client, tool = node.worker(), node.connect(), node.connect(extended=True)
+    handle = client.background().encode()
+    worker.ask(Type.GRAB_JOB)
+    assert tool.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+    worker.say(Type.WORK_STATUS, handle, b"1", b"2")
+    worker.say(Type.WORK_COMPLETE, handle, b"")
+    assert worker.hear() == []
+
+
+def test_a_result_that_the_store_cannot_take_is_a_failure(node: Node) -> None:
+    object.__setattr__(node.face.settings, "max_value", 4)
+    worker, client = node.worker(), node.connect()
+    handle = client.background().encode()
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_COMPLETE, handle, b"12345")
+    node.commit()
+    shown = node.connect(extended=True).call("jobs.show", handle=handle.decode())
+    assert shown["state"] == "failed"
+    assert "5 bytes" in shown["error"]
+
+
+@pytest.mark.parametrize("text", [b"", b"-1", b"soon", b"1.5", b"9" * 13])
+def test_a_timeout_has_to_be_a_number(node: Node, text: bytes) -> None:
+    worker = node.connect()
+    name, args = worker.ask(Type.CAN_DO_TIMEOUT, F, text)
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(b"0", None), (b"5", 1.0), (b"1000", 1.0), (b"2500", 2.5)])
+def test_timeouts_are_milliseconds_and_a_second_at_least(node: Node, text: bytes, seconds: float | None) -> None:
+    worker = node.connect()
+    worker.say(Type.CAN_DO_TIMEOUT, F, text)
+    made = worker.wire.peer.worker
+    assert made is not None
+    (ability,) = made.abilities.values()
+    assert ability.timeout == seconds
+    assert ability.requeue
+
+
+def test_abilities_are_reset(node: Node) -> None:
+    worker, client = node.worker(F, G), node.connect()
+    client.background()
+    worker.say(Type.RESET_ABILITIES)
+    assert worker.ask(Type.GRAB_JOB) == ("NO_JOB", [])
+    assert node.service.dispatch.queues[F].backlog == [0, 1, 0]
+    assert not node.service.dispatch.queues[G].workers
+
+
+def test_requests_in_one_read_are_answered_like_single_ones(node: Node) -> None:
+    client, worker = node.connect(), node.connect()
+    client.send(b"".join(request(Type.SUBMIT_JOB, F, b"", b"%d" % number) for number in range(3)))
+    handles = [args[0] for _, args in client.hear()]
+    worker.send(request(Type.CAN_DO, F) + request(Type.GRAB_JOB) * 2 + request(Type.PRE_SLEEP))
+    assert worker.hear() == [
+        ("JOB_ASSIGN", [handles[0], "f", "0"]),
+        ("JOB_ASSIGN", [handles[1], "f", "1"]),
+        ("NOOP", []),
+    ]
+
+
+def test_a_worker_is_named_by_its_id_or_its_address(node: Node) -> None:
+    worker = node.worker()
+    made = worker.wire.peer.worker
+    assert made is not None
+    assert made.face.name() == "localhost"
+    worker.say(Type.SET_CLIENT_ID, b"me\xff")
+    assert made.face.name() == "me\\xff"
+    worker.say(Type.SET_CLIENT_ID, b"")
+    assert made.face.name() == "localhost"
