@@ -119,7 +119,8 @@ class SlowStore:
 
     def _execute(self, group: Sequence[Operation]) -> Sequence[Any]:
         outcomes = execute(self.engine, group)
-        for operation, outcome in sorted(zip(group, outcomes, strict=True), key=lambda pair: _ORDER[type(pair[0])]):
+        pairs = zip(group, outcomes, strict=True)
+        for operation, outcome in sorted(pairs, key=lambda pair: _ORDER.get(type(pair[0]), len(_ORDER))):
             self._history.note(operation, outcome)
         return outcomes
 

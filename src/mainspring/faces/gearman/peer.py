@@ -38,7 +38,7 @@ def _bad(peer: Peer, args: list[bytes]) -> None:
 
 def _fatal(peer: Peer, args: list[bytes]) -> None:
     peer.outbox.send(response(Type.ERROR, *args))
-    peer.close()
+    peer.end()
 
 
 _HANDLERS: dict[int, Handler] = {
@@ -140,11 +140,15 @@ class Peer(asyncio.Protocol):
         """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
         if self.transport.get_extra_info("ssl_object") is not None:
             return False  # TLS has no half-closed connections
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """End the connection once everything is answered that was asked for."""
         if self.outbox:
             self.outbox.write = self._write_the_rest
         else:
             self.close()
-        return True
 
     def _write_the_rest(self, data: bytes) -> None:
         self.transport.write(data)

@@ -1,0 +1,195 @@
+"""What tools ask of a node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mainspring.faces.gearman.calls import WATCHER_BACKLOG
+from mainspring.wire.gearman.packets import Type
+
+from .a_face import F, G, Node
+
+UNKNOWN = "H:n:1000000999999"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("jobs.fly", b"", "usage"),
+        ("jobs.show", b"", "usage"),
+        ("jobs.show", b"{", "usage"),
+        ("jobs.show", b'{"handle": 1}', "usage"),
+        ("jobs.show", b'{"handle": "x", "more": 1}', "usage"),
+        ("jobs.show", b'{"handle": "x"}', "not_found"),
+        ("jobs.cancel", b'{"handle": "x"}', "not_found"),
+        ("jobs.retry", b'{"handle": "x"}', "not_found"),
+        ("jobs.watch", b'{"handle": "x"}', "not_found"),
+        ("jobs.list", b'{"before": "x"}', "not_found"),
+        ("jobs.list", b'{"state": "asleep"}', "usage"),
+        ("jobs.list", b'{"limit": 0}', "usage"),
+        ("jobs.list", b'{"limit": 1001}', "usage"),
+    ],
+)
+def test_calls_that_cannot_be_answered(node: Node, method: str, params: bytes, code: str) -> None:
+    name, args = node.connect(extended=True).ask(Type.CALL, b"my id", method.encode(), params)
+    assert (name, args[:2]) == ("FAULT", ["my id", code])
+    assert args[2]
+
+
+@pytest.mark.parametrize("method", ["jobs.show", "jobs.cancel", "jobs.retry"])
+def test_unknown_jobs(node: Node, method: str) -> None:
+    assert node.connect(extended=True).call(method, handle=UNKNOWN) == "not_found"
+
+
+def test_a_store_that_fails_is_unavailable(node: Node) -> None:
+    tool = node.connect(extended=True)
+    handle = tool.background()
+    for method, params in (
+        ("jobs.show", {"handle": handle}),
+        ("jobs.cancel", {"handle": handle}),
+        ("jobs.retry", {"handle": handle}),
+        ("jobs.list", {}),
+    ):
+        tool.say(Type.CALL, b"1", method.encode(), json.dumps(params).encode())
+        node.fail()
+        ((name, args),) = tool.hear()
+        assert (name, args[1]) == ("FAULT", "unavailable")
+
+
+def test_a_job_is_shown_with_its_progress(node: Node) -> None:
+    tool, worker = node.connect(extended=True), node.worker()
+    handle = tool.background(b"load", unique=b"u")
+    shown = tool.call("jobs.show", handle=handle)
+    assert {name: shown[name] for name in ("handle", "function", "unique", "state", "attempt", "worker")} == {
+        "handle": handle,
+        "function": "f",
+        "unique": "u",
+        "state": "leased",
+        "attempt": 0,
+        "worker": None,
+    }
+    assert shown["created_at"] == "2023-11-14T22:13:20.000000Z"
+    assert shown["started_at"] is None
+    worker.say(Type.SET_CLIENT_ID, b"me")
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_STATUS, handle.encode(), b"1", b"many")
+    shown = tool.call("jobs.show", handle=handle)
+    assert (shown["state"], shown["worker"], shown["numerator"], shown["denominator"]) == ("running", "me", 1, 0)
+    worker.say(Type.WORK_COMPLETE, handle.encode(), b"done")
+    node.commit()
+    shown = tool.call("jobs.show", handle=handle)
+    assert (shown["state"], shown["input_size"], shown["output_size"]) == ("succeeded", 4, 4)
+
+
+def test_jobs_are_listed_newest_first_and_page_by_page(node: Node) -> None:
+    tool = node.connect(extended=True)
+    handles = [tool.background() for _ in range(5)][::-1]
+
+    def listed(**params: Any) -> list[str]:
+        return [job["handle"] for job in tool.call("jobs.list", **params)["jobs"]]
+
+    assert listed() == handles
+    assert listed(limit=2) == handles[:2]
+    assert listed(limit=2, before=handles[1]) == handles[2:4]
+    assert listed(function="g") == []
+    assert listed(unique="u") == []
+    assert listed(state="pending") == handles
+    assert listed(state="running") == []
+
+
+def test_lists_know_what_runs_although_the_store_does_not_yet(node: Node) -> None:
+    tool, worker = node.connect(extended=True), node.worker()
+    first, second = tool.background(), tool.background()
+    worker.ask(Type.GRAB_JOB)
+    running = tool.call("jobs.list", state="running")["jobs"]
+    leased = tool.call("jobs.list", state="leased")["jobs"]
+    assert [job["handle"] for job in running] == [first]
+    assert [job["handle"] for job in leased] == [second]
+
+
+def test_foreground_jobs_are_listed_too(node: Node) -> None:
+    tool, client = node.connect(extended=True), node.connect()
+    _, (handle,) = client.ask(Type.SUBMIT_JOB, G, b"u", b"")
+    for params in ({}, {"function": "g"}, {"unique": "u"}, {"state": "pending"}):
+        assert [job["handle"] for job in tool.call("jobs.list", **params)["jobs"]] == [handle]
+    assert tool.call("jobs.list", function="f")["jobs"] == []
+
+
+def test_cancel_says_what_became_of_the_job(node: Node) -> None:
+    tool, worker = node.connect(extended=True), node.stream()
+    running, waiting = tool.background(), tool.background()
+    assert tool.call("jobs.cancel", handle=running) == {"handle": running, "state": "running"}
+    assert tool.call("jobs.cancel", handle=waiting, reason="no") == {"handle": waiting, "state": "cancelled"}
+    assert tool.call("jobs.show", handle=waiting)["error"] == "Cancelled: no"
+    ((_, args),) = [heard for heard in worker.hear() if heard[0] == "ASSIGN"]
+    worker.say(Type.SETTLE, args[0].encode(), args[1].encode(), b"succeeded", b"", b"")
+    node.commit()
+    assert tool.call("jobs.cancel", handle=running) == {"handle": running, "state": "succeeded"}
+
+
+def test_a_dead_letter_is_put_back(node: Node) -> None:
+    tool, worker = node.connect(extended=True), node.worker()
+    handle = tool.background()
+    worker.ask(Type.GRAB_JOB)
+    assert tool.call("jobs.retry", handle=handle) == "conflict"
+    worker.say(Type.WORK_FAIL, handle.encode())
+    node.commit()
+    job = tool.call("jobs.retry", handle=handle)
+    assert (job["handle"], job["state"], job["attempt"]) == (handle, "pending", 0)
+
+
+def test_watchers_see_what_changes(node: Node) -> None:
+    tool, client, worker = node.connect(extended=True), node.connect(), node.worker()
+    assert tool.call("jobs.watch", function="f") == {}
+    assert tool.call("jobs.watch") == "conflict", "one watch for a connection"
+    handle = client.background()
+    client.background(function=G)
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_COMPLETE, handle.encode(), b"")
+    node.commit()
+    events = [json.loads(args[1]) for name, args in tool.hear() if name == "EVENT"]
+    assert [(event["handle"], event["state"]) for event in events] == [
+        (handle, "leased"),
+        (handle, "running"),
+        (handle, "succeeded"),
+    ]
+    assert node.service.hub.active
+    tool.leave()
+    assert not node.service.hub.active
+
+
+def test_a_watcher_of_one_job(node: Node) -> None:
+    tool, client = node.connect(extended=True), node.connect()
+    handle = client.background()
+    assert tool.call("jobs.watch", handle=handle) == {}
+    client.background()
+    node.connect(extended=True).call("jobs.cancel", handle=handle)
+    assert [json.loads(args[1])["state"] for _, args in tool.hear()] == ["cancelled"]
+
+
+def test_a_watcher_that_reads_too_slowly_is_told_what_it_missed(node: Node) -> None:
+    tool, client = node.connect(extended=True), node.connect()
+    tool.call("jobs.watch")
+    tool.wire.unsent = WATCHER_BACKLOG + 1
+    for _ in range(3):
+        client.background()
+    assert tool.hear() == []
+    tool.wire.unsent = 0
+    client.background()
+    events = [json.loads(args[1]) for _, args in tool.hear()]
+    assert events[0] == {"missed": 3}
+    assert len(events) == 2
+
+
+def test_the_nodes_status(node: Node) -> None:
+    assert node.connect(extended=True).call("node.status") == {}
+
+
+def test_functions_that_are_no_text_are_shown_as_far_as_they_are(node: Node) -> None:
+    tool = node.connect(extended=True)
+    tool.background(function=b"\xff" + F)
+    (job,) = tool.call("jobs.list")["jobs"]
+    assert job["function"] == "\\xfff"

@@ -1,0 +1,357 @@
+"""The extension, packet by packet; docs/reference/protocol.md is the specification."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mainspring.wire.gearman.packets import Type, request
+
+from .a_face import F, G, Heard, Node, Peer
+
+DONE = b"done"
+
+
+def options(**said: Any) -> bytes:
+    return json.dumps(said).encode()
+
+
+def submit(peer: Peer, payload: bytes = b"load", unique: bytes = b"", **said: Any) -> str:
+    name, args = peer.ask(Type.SUBMIT, F, unique, options(**said), payload)
+    assert name == "SUBMITTED"
+    return args[0]
+
+
+def assigned(worker: Peer) -> tuple[bytes, bytes, dict[str, Any]]:
+    """The handle, lease and info of the one job that the worker was just given."""
+    ((name, args),) = worker.hear()
+    assert name == "ASSIGN"
+    return args[0].encode(), args[1].encode(), json.loads(args[4])
+
+
+def settle(worker: Peer, handle: bytes, lease: bytes, outcome: bytes = b"succeeded", **detail: Any) -> None:
+    worker.say(Type.SETTLE, handle, lease, outcome, options(**detail) if detail else b"", DONE)
+
+
+def show(node: Node, handle: bytes | str) -> dict[str, Any]:
+    text = handle.decode() if isinstance(handle, bytes) else handle
+    shown: dict[str, Any] = node.connect(extended=True).call("jobs.show", handle=text)
+    return shown
+
+
+# ---- clients ----
+
+
+def test_a_batch_is_answered_in_its_order(node: Node) -> None:
+    client = node.connect(extended=True)
+    client.send(
+        b"".join(
+            request(Type.SUBMIT, F, unique, text, b"")
+            for unique, text in ((b"", b""), (b"u", b"{}"), (b"", b"{"), (b"u", b""), (b"", b'{"wait": true}'))
+        )
+        + request(Type.SUBMIT_JOB_BG, F, b"", b"")
+    )
+    node.commit()
+    heard = client.hear()
+    assert [name for name, _ in heard] == ["SUBMITTED", "SUBMITTED", "ERROR", "SUBMITTED", "SUBMITTED", "JOB_CREATED"]
+    assert [args[1] for name, args in heard if name == "SUBMITTED"] == ["0", "0", "1", "0"]
+    assert heard[1][1][0] == heard[3][1][0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"delay": -1},
+        {"delay": 1e12},
+        {"timeout": "soon"},
+        {"priority": "urgent"},
+        {"colour": "red"},
+        {"delay": 1, "run_at": 1},
+        {"run_at": 1e12},
+        {"retry": {"max_attempts": 0}},
+        {"retry": {"jitter": 2}},
+        {"retry": {"attempts": 2}},
+        {"expires": -0.1},
+        {"keep_unique": -1},
+        [1],
+    ],
+)
+def test_options_that_cannot_be_right_are_refused(node: Node, said: Any) -> None:
+    client = node.connect(extended=True)
+    name, args = client.ask(Type.SUBMIT, F, b"", json.dumps(said).encode(), b"")
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+    assert submit(client)
+
+
+def test_options_reach_the_job_and_its_worker(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = submit(
+        client, unique=b"u", priority="high", timeout=5, heartbeat=2.5, retry={"max_attempts": 4}, expires=60
+    )
+    got, lease, info = assigned(worker)
+    assert got.decode() == handle
+    assert lease.startswith(b"%d." % node.life.term)
+    assert {name: info[name] for name in ("attempt", "term", "timeout", "heartbeat", "max_attempts")} == {
+        "attempt": 1,
+        "term": node.life.term,
+        "timeout": 5,
+        "heartbeat": 2.5,
+        "max_attempts": 4,
+    }
+    assert info["deadline"] == pytest.approx(node.clock.wall() + 5)
+    shown = show(node, handle)
+    assert (shown["priority"], shown["state"], shown["max_attempts"]) == ("high", "running", 4)
+
+
+@pytest.mark.parametrize("way", ["delay", "run_at"])
+def test_a_job_for_later(node: Node, way: str) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = submit(client, delay=5) if way == "delay" else submit(client, run_at=node.clock.wall() + 5)
+    assert show(node, handle)["state"] == "scheduled"
+    node.wait(4.9)
+    assert worker.hear() == []
+    node.wait(0.2)
+    assert assigned(worker)[0].decode() == handle
+
+
+def test_who_submits_can_wait_for_the_result(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = submit(client, wait=True)
+    job, lease, _ = assigned(worker)
+    worker.say(Type.WORK_STATUS, job, b"1", b"2")
+    settle(worker, job, lease)
+    assert client.hear() == [("WORK_STATUS", [handle, "1", "2"])]
+    node.commit()
+    assert client.hear() == [("RESULT", [handle, "succeeded", "1", "", "done"])]
+
+
+def test_who_joins_can_wait_too_also_for_what_has_ended(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = submit(client, unique=b"u", keep_unique=60)
+    job, lease, _ = assigned(worker)
+    settle(worker, job, lease)
+    node.commit()
+    client.say(Type.SUBMIT, F, b"u", options(keep_unique=60, wait=True), b"")
+    node.commit()
+    assert client.hear() == [
+        ("SUBMITTED", [handle, "1"]),
+        ("RESULT", [handle, "succeeded", "1", "", "done"]),
+    ]
+
+
+@pytest.mark.parametrize("handle", ["H:n:1000000999999", "nonsense", ""])
+def test_who_waits_for_an_unknown_job_is_told(node: Node, handle: str) -> None:
+    client = node.connect(extended=True)
+    assert client.ask(Type.WAIT, handle.encode()) == ("RESULT", [handle, "unknown", "0", "", ""])
+
+
+def test_a_submission_whose_client_is_gone_leaves_no_listener(node: Node) -> None:
+    client = node.connect(extended=True)
+    client.say(Type.SUBMIT, F, b"", options(wait=True), b"")
+    client.leave()
+    node.commit()
+    assert len(node.service.listeners) == 0
+    assert node.service.dispatch.queues[F].live == 1
+
+
+# ---- workers ----
+
+
+def test_jobs_come_while_there_are_places(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream(places=2)
+    handles = [submit(client) for _ in range(3)]
+    assert [args[0] for _, args in worker.hear()] == handles[:2]
+    worker.say(Type.READY, b"1")
+    assert [args[0] for _, args in worker.hear()] == handles[2:]
+
+
+@pytest.mark.parametrize("count", [b"", b"-1", b"many", b"1000000"])
+def test_ready_takes_a_number(node: Node, count: bytes) -> None:
+    name, args = node.connect(extended=True).ask(Type.READY, count)
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"timeout": -1}', b'{"retry": {"jitter": 9}}', b'{"delay": 1}'])
+def test_options_of_register_that_cannot_be_right_are_refused(node: Node, text: bytes) -> None:
+    worker = node.connect(extended=True)
+    name, args = worker.ask(Type.REGISTER, F, text)
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+    assert F not in node.service.dispatch.queues or not node.service.dispatch.queues[F].workers
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "state"),
+    [
+        (b"succeeded", {}, "succeeded"),
+        (b"failed", {}, "failed"),
+        (b"failed", {"error": {"type": "Oops", "message": "it broke"}, "final": True}, "failed"),
+        (b"released", {}, "leased"),
+        (b"snoozed", {"delay": 60}, "scheduled"),
+        (b"cancelled", {}, "cancelled"),
+    ],
+)
+def test_outcomes(node: Node, outcome: bytes, detail: dict[str, Any], state: str) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = submit(client)
+    job, lease, _ = assigned(worker)
+    settle(worker, job, lease, outcome, **detail)
+    assert worker.hear() == []
+    assert worker.answer() == ("SETTLED", [handle, lease.decode(), "recorded"])
+    shown = show(node, handle)
+    assert shown["state"] == state
+    if detail.get("error"):
+        assert shown["error"] == "Oops: it broke"
+
+
+def test_an_outcome_that_is_none_changes_nothing(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    submit(client)
+    job, lease, _ = assigned(worker)
+    settle(worker, job, lease, b"exploded")
+    assert worker.hear()[0][1][0] == "INVALID_ARGUMENTS"
+    settle(worker, job, lease)
+    assert worker.answer()[1][2] == "recorded"
+
+
+def test_a_detail_that_cannot_be_read_fails_the_job(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = submit(client, retry={})
+    job, lease, _ = assigned(worker)
+    worker.say(Type.SETTLE, job, lease, b"succeeded", b"{", DONE)
+    assert worker.answer()[1][2] == "recorded"
+    assert "ProtocolError" in show(node, handle)["error"]
+    worker.say(Type.SETTLE, job, lease, b"succeeded", b"{", DONE)
+    assert worker.answer()[1][2] == "recorded", "sent again"
+
+
+def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_after_a_restart(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    submit(client)
+    job, lease, _ = assigned(worker)
+    settle(worker, job, lease)
+    node.commit()
+    again = node.stream()
+    settle(again, job, lease)
+    assert again.answer()[1][2] == "recorded"
+    settle(again, job, b"1.1.99")
+    assert again.answer()[1][2] == "recorded", "the same attempt of the same lease"
+    for wrong in (b"9.1.1", b"1.2.1", b"", b"x.y.z"):
+        settle(again, job, wrong)
+        assert again.answer()[1][2] == "stale"
+    later = Node(node)
+    last = later.stream()
+    settle(last, job, lease)
+    assert last.answer()[1][2] == "recorded"
+    last.say(Type.SETTLE, job, lease, b"succeeded", b"", b"other")
+    assert last.answer()[1][2] == "stale", "that is not what was recorded"
+    last.say(Type.SETTLE, b"nonsense", lease, b"succeeded", b"", b"other")
+    assert last.answer()[1][2] == "stale"
+
+
+def test_a_settlement_sent_again_while_the_first_is_on_its_way(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    submit(client)
+    job, lease, _ = assigned(worker)
+    settle(worker, job, lease)
+    again = node.stream()
+    settle(again, job, lease)
+    node.fail()
+    assert (worker.hear(), again.hear()) == ([], [])
+    node.wait(1.0)
+    assert worker.hear()[0][1][2] == "recorded"
+    assert again.hear()[0][1][2] == "recorded"
+
+
+def test_the_settlement_of_a_lost_delivery_is_stale(node: Node) -> None:
+    client, worker, other = node.connect(extended=True), node.stream(), node.stream()
+    handle = submit(client)
+    job, lease, _ = assigned(worker)
+    worker.leave()
+    node.commit()
+    _, second, info = assigned(other)
+    assert info["attempt"] == 2
+    back = node.stream(places=0)
+    settle(back, job, lease)
+    assert back.answer()[1][2] == "stale"
+    settle(other, job, second)
+    assert other.answer()[1][2] == "recorded"
+    assert show(node, handle)["attempt"] == 2
+
+
+def test_heartbeats_tell_what_to_stop_and_what_is_lost(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream(places=2)
+    submit(client)
+    one = assigned(worker)
+    submit(client)
+    two = assigned(worker)
+    client.call("jobs.cancel", handle=one[0].decode())
+    assert worker.hear() == [("STOP", [one[0].decode(), one[1].decode(), "cancelled"])]
+    jobs = [[handle.decode(), lease.decode()] for handle, lease, _ in (one, two)]
+    name, (text,) = worker.ask(Type.HEARTBEAT, json.dumps({"jobs": [*jobs, ["H:n:9", "1.1.1"]]}).encode())
+    assert name == "BEATEN"
+    assert json.loads(text) == {"stop": [jobs[0]], "lost": [["H:n:9", "1.1.1"]]}
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"jobs": [1]}', b"\xff"])
+def test_a_heartbeat_that_cannot_be_read(node: Node, body: bytes) -> None:
+    name, args = node.connect(extended=True).ask(Type.HEARTBEAT, body)
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+
+
+def test_a_job_that_takes_too_long_is_stopped(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    submit(client, timeout=2)
+    job, lease, _ = assigned(worker)
+    node.wait(2.1)
+    assert worker.hear() == [("STOP", [job.decode(), lease.decode(), "timeout"])]
+    settle(worker, job, lease)
+    assert worker.answer()[1][2] == "stale"
+    settle(worker, job, lease, b"failed")
+    assert worker.answer()[1][2] == "stale", "it failed, but not as the worker says"
+
+
+def test_a_worker_that_pauses_gets_nothing_until_it_is_ready_again(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream(F, G, places=5)
+    assert worker.ask(Type.PAUSE) == ("PAUSED", [])
+    handle = submit(client)
+    assert worker.hear() == []
+    worker.say(Type.READY, b"1")
+    assert assigned(worker)[0].decode() == handle
+
+
+def test_jobs_of_a_worker_that_forgets_their_function_go_to_others(node: Node) -> None:
+    client, worker, other = node.connect(extended=True), node.stream(), node.stream()
+    submit(client)
+    assigned(worker)
+    worker.say(Type.CANT_DO, F)
+    node.commit()
+    assert assigned(other)[2]["attempt"] == 2
+
+
+def test_plain_and_extended_peers_share_their_jobs(node: Node) -> None:
+    plain, worker = node.connect(), node.stream()
+    _, (handle,) = plain.ask(Type.SUBMIT_JOB, F, b"", b"load")
+    job, lease, info = assigned(worker)
+    assert info["attempt"] == 1
+    settle(worker, job, lease)
+    assert plain.hear() == [("WORK_COMPLETE", [handle, "done"])]
+    old = node.worker()
+    worker.leave()
+    client = node.connect(extended=True)
+    handle = submit(client, wait=True)
+    name, args = old.ask(Type.GRAB_JOB)
+    assert (name, args[0]) == ("JOB_ASSIGN", handle)
+    old.say(Type.WORK_FAIL, handle.encode())
+    heard: Heard = client.answer()
+    assert (heard[0], heard[1][:3]) == ("RESULT", [handle, "failed", "1"])
+
+
+def test_a_client_that_asked_for_exceptions_hears_why_a_job_failed(node: Node) -> None:
+    plain, worker = node.connect(), node.stream()
+    plain.ask(Type.OPTION_REQ, b"exceptions")
+    _, (handle,) = plain.ask(Type.SUBMIT_JOB, F, b"", b"load")
+    job, lease, _ = assigned(worker)
+    settle(worker, job, lease, b"failed", error={"type": "Oops", "message": "it broke"})
+    assert plain.hear() == [("WORK_EXCEPTION", [handle, "Oops: it broke"])]

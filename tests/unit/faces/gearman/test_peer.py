@@ -1,0 +1,192 @@
+"""A connection's own life: bad bytes, half-closed ends, full stores, slow readers, silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.faces.gearman.face import GearmanSettings
+from mainspring.wire.gearman.packets import Type, request
+
+from .a_face import F, Node, Peer
+
+
+def configure(node: Node, **said: object) -> None:
+    for name, value in said.items():
+        assert hasattr(GearmanSettings(), name)
+        object.__setattr__(node.face.settings, name, value)
+
+
+# ---- bad bytes ----
+
+
+def test_bad_bytes_are_answered_and_end_their_connection_alone(node: Node) -> None:
+    client, other = node.connect(), node.connect()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + b"\0REQ\xff\xff\xff\xff\0\0\0\0" + b"more")
+    node.commit()
+    assert [name for name, _ in client.hear()] == ["JOB_CREATED", "ERROR"]
+    assert client.closed
+    assert other.ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
+
+
+def test_what_can_be_passed_over_is(node: Node) -> None:
+    client = node.connect()
+    assert client.ask(Type.CAN_DO_TIMEOUT, b"no timeout")[0] == "ERROR"
+    assert client.ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
+    assert not client.closed
+
+
+# ---- half-closed connections ----
+
+
+def half_close(peer: Peer) -> None:
+    assert peer.wire.peer.eof_received()
+
+
+@pytest.mark.parametrize("line", ["show jobs", "status"])
+def test_a_peer_that_sends_no_more_gets_its_answers(node: Node, line: str) -> None:
+    client = node.connect()
+    client.background()
+    client.send(line.encode() + b"\n")
+    if line == "show jobs":
+        half_close(client)
+        assert not client.wire.over
+    node.commit()
+    heard = client.hear()
+    assert [name for name, _ in heard] == ["TEXT"]
+    if line == "status":
+        half_close(client)
+    assert client.closed
+
+
+def test_a_peer_that_sends_no_more_is_not_asked_for_less_than_all(node: Node) -> None:
+    client = node.connect()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + b"show jobs\n")
+    half_close(client)
+    node.commit()
+    assert [name for name, _ in client.hear()] == ["JOB_CREATED", "TEXT"]
+    assert client.closed
+
+
+def test_a_worker_that_sends_no_more_is_gone(node: Node) -> None:
+    worker, other, client = node.worker(), node.worker(), node.connect()
+    handle = client.background()
+    worker.ask(Type.GRAB_JOB)
+    half_close(worker)
+    assert worker.closed
+    node.commit()
+    assert other.ask(Type.GRAB_JOB)[1][0] == handle
+
+
+# ---- pressure ----
+
+
+def test_reading_pauses_while_too_many_jobs_of_a_peer_are_not_stored(node: Node) -> None:
+    client = node.connect()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") * 9)
+    assert client.wire.paused
+    node.commit()
+    assert not client.wire.paused
+    assert len(client.hear()) == 9
+
+
+def test_reading_pauses_for_all_while_the_store_is_behind_and_for_those_who_come(node: Node) -> None:
+    client, other = node.connect(), node.connect()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 30_000)
+    late = node.connect()
+    assert client.wire.paused
+    assert other.wire.paused
+    assert late.wire.paused
+    node.commit()
+    assert not any(peer.wire.paused for peer in (client, other, late))
+    assert not node.connect().wire.paused
+
+
+def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
+    client = node.connect()
+    peer = client.wire.peer
+    peer.pause_writing()
+    peer.pause("store", paused=True)
+    peer.pause("store", paused=True)
+    peer.resume_writing()
+    assert client.wire.paused
+    peer.pause("store", paused=False)
+    assert not client.wire.paused
+    peer.resume_writing()
+    assert not client.wire.paused
+
+
+def test_a_peer_that_leaves_news_unread_is_disconnected(node: Node) -> None:
+    configure(node, unsent_bytes=100)
+    worker, client = node.worker(), node.connect()
+    _, (handle,) = client.ask(Type.SUBMIT_JOB, F, b"", b"")
+    worker.ask(Type.GRAB_JOB)
+    client.wire.unsent = 16 * 100 + 1
+    worker.say(Type.WORK_DATA, handle.encode(), b"more")
+    assert client.closed
+    assert worker.hear() == []
+    worker.say(Type.WORK_COMPLETE, handle.encode(), b"")
+    assert worker.hear() == []
+
+
+def test_there_are_no_more_connections_than_allowed(node: Node) -> None:
+    configure(node, connections=2)
+    first, second = node.connect(), node.connect()
+    third = node.connect()
+    assert third.hear()[0][1][0] == "TOO_MANY_CONNECTIONS"
+    assert third.closed
+    assert not first.closed
+    second.leave()
+    assert node.connect().ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
+
+
+# ---- silence ----
+
+
+def test_a_peer_that_stops_in_the_middle_of_a_packet_is_disconnected(node: Node) -> None:
+    configure(node, packet_timeout=60.0)
+    client, other = node.connect(), node.connect()
+    client.send(request(Type.ECHO_REQ, b"x")[:-1])
+    node.clock.advance(59.0)
+    node.face.end_silent()
+    assert not client.closed
+    node.clock.advance(2.0)
+    node.face.end_silent()
+    assert client.closed
+    assert not other.closed
+
+
+@pytest.mark.parametrize("who", ["nobody", "client", "worker", "sleeper"])
+def test_idle_peers_are_disconnected_unless_they_wait_for_something(node: Node, who: str) -> None:
+    configure(node, idle_timeout=10.0)
+    peer = node.connect()
+    if who == "client":
+        peer.ask(Type.SUBMIT_JOB, F, b"", b"")
+    elif who != "nobody":
+        peer.say(Type.CAN_DO, F)
+        if who == "sleeper":
+            peer.say(Type.PRE_SLEEP)
+    node.clock.advance(11.0)
+    node.face.end_silent()
+    assert peer.closed == (who == "nobody")
+
+
+# ---- the end ----
+
+
+def test_answers_for_a_peer_that_is_gone_go_nowhere(node: Node) -> None:
+    client = node.connect()
+    client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") + request(Type.SUBMIT_JOB, F, b"u", b"") + b"show jobs\n")
+    client.leave()
+    node.commit()
+    assert client.hear() == []
+    assert node.face.peers == {}
+    assert len(node.service.listeners) == 0
+    queue = node.service.dispatch.queues[F]
+    assert (queue.live, queue.foreground) == (1, 0)
+
+
+def test_a_face_that_closes_ends_all_connections(node: Node) -> None:
+    peers = [node.connect() for _ in range(3)]
+    node.face.close()
+    assert all(peer.closed for peer in peers)
+    assert node.face.peers == {}
