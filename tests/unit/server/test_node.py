@@ -1,0 +1,318 @@
+"""A node in its loop: opened, serving, drained, closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.jobs.a_node import Client, Side, side, unexpected
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
+from mainspring.ids import node_id
+from mainspring.jobs.held import Ability, Worker
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.store import Find
+from mainspring.server.clock import SystemClock
+from mainspring.server.node import Node
+from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from pathlib import Path
+
+    from mainspring.storage.engine import Committed, Engine
+    from mainspring.storage.operation import Operation
+
+SETTINGS = ServerSettings(
+    name=node_id("n"), store=parse_store("memory://"), process=replace(ProcessSettings(), drain=0.2)
+)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 20))
+
+
+class Failing(MemoryEngine):
+    """A store that fails when it is told to."""
+
+    error: StoreError | None = None
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        if self.error is not None:
+            committed(self.error)
+        else:
+            super().commit(group, committed)
+
+
+@asynccontextmanager
+async def opened(engine: Engine | None = None, settings: ServerSettings = SETTINGS) -> AsyncIterator[Node]:
+    node = Node(settings, engine or MemoryEngine(), SystemClock())
+    await node.open()
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def worker(node: Node, *, places: int = 1) -> Worker:
+    made = Worker(Side("w"))
+    node.service.register(made, b"f", Ability())
+    node.service.ready(made, places)
+    return made
+
+
+async def submit(node: Node, payload: bytes = b"") -> Job:
+    job = Job(node.face.next_id(), b"f", payload)
+    stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+    node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
+    await stored
+    return job
+
+
+async def find(node: Node, job: Job) -> Job:
+    found: asyncio.Future[dict[int, Job]] = asyncio.get_running_loop().create_future()
+    node.commits.put(Find([job.id], found.set_result, found.set_exception))
+    return (await found)[job.id]
+
+
+def test_a_job_on_its_way_through_a_node() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert node.healthy()
+            assert node.ready()
+            who = worker(node)
+            job = await submit(node, b"1")
+            (held,) = side(who).given
+            node.service.settling.succeeded(held, b"done")
+            while (await find(node, job)).state != State.SUCCEEDED:
+                await asyncio.sleep(0)
+
+    run(test())
+
+
+def test_time_passes_in_the_loop() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            called: list[str] = []
+            done = asyncio.Event()
+            now = node.clock.monotonic()
+            node.service.timers.at(now + 0.05, lambda: called.append("second"))
+            node.service.timers.at(now + 0.02, lambda: called.append("first"))
+            node.service.timers.at(now + 0.06, done.set)
+            await done.wait()
+            assert called == ["first", "second"]
+            assert node.clock.monotonic() - now < 0.25, "it did not wait for the tick"
+
+    run(test())
+
+
+def test_a_timer_that_fails_does_not_stop_the_others() -> None:
+    async def test() -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        async with opened() as node:
+            done = asyncio.Event()
+            now = node.clock.monotonic()
+            node.service.timers.at(now + 0.01, lambda: unexpected("a defect"))
+            node.service.timers.at(now + 0.02, done.set)
+            await done.wait()
+        assert len(failures) == 1
+
+    run(test())
+
+
+def test_there_is_one_chain_of_ticks() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            ticks = 0
+            tick = node.service.tick
+
+            def count() -> float:
+                nonlocal ticks
+                ticks += 1
+                return tick()
+
+            node.service.tick = count  # type: ignore[method-assign]
+            for _ in range(20):
+                node.service.timers.at(node.clock.monotonic(), lambda: None)
+                await asyncio.sleep(0.001)
+            before = ticks
+            await asyncio.sleep(0.6)
+            assert ticks - before <= 4
+
+    run(test())
+
+
+# ---- draining ----
+
+
+def test_running_jobs_may_end_while_the_node_drains() -> None:
+    async def test() -> None:
+        async with opened(settings=replace(SETTINGS, process=replace(SETTINGS.process, drain=10.0))) as node:
+            who = worker(node, places=5)
+            jobs = [await submit(node, b"%d" % number) for number in range(2)]
+            node.stop()
+            draining = asyncio.create_task(node.drain())
+            await asyncio.sleep(0.05)
+            assert not node.ready()
+            assert not draining.done()
+            late = await submit(node, b"late")
+            for held in list(side(who).given):
+                node.service.settling.succeeded(held, b"")
+            await draining
+            assert [(await find(node, job)).state for job in (*jobs, late)] == [
+                State.SUCCEEDED,
+                State.SUCCEEDED,
+                State.PENDING,
+            ]
+            assert len(side(who).given) == 2
+
+    run(test())
+
+
+@pytest.mark.parametrize("graceful_first", [False, True])
+def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: bool) -> None:
+    async def test() -> None:
+        engine = MemoryEngine()
+        async with opened(engine) as node:
+            who = worker(node)
+            job = await submit(node)
+            waiting = await submit(node)
+            if graceful_first:
+                node.stop(graceful=True)
+                draining = asyncio.create_task(node.drain())
+                await asyncio.sleep(0.4)
+                assert not draining.done(), "it waits without a limit"
+                node.stop()
+                await draining
+            else:
+                node.stop()
+                await node.drain()
+            for one in (job, waiting):
+                stored = await find(node, one)
+                assert (stored.state, stored.attempt, stored.suspects) == (State.PENDING, 0, 0)
+            assert len(side(who).given) == 1
+
+    run(test())
+
+
+def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
+    async def test() -> None:
+        engine = Failing()
+        async with opened(engine) as node:
+            who = worker(node)
+            job = await submit(node)
+            engine.error = StoreFullError("full")
+            node.service.settling.failed(side(who).given[0], b"{}")
+            await asyncio.sleep(0.05)
+            assert not node.ready()
+            assert node.healthy()
+            node.stop()
+            draining = asyncio.create_task(node.drain())
+            await asyncio.sleep(0.1)
+            engine.error = None
+            await draining
+            assert (await find(node, job)).state == State.FAILED
+
+    run(test())
+
+
+def test_a_broken_store_ends_the_node_at_once() -> None:
+    async def test() -> None:
+        engine = Failing()
+        async with opened(engine) as node:
+            worker(node)
+            await submit(node)
+            engine.error = StoreBrokenError("the disk")
+            with pytest.raises(StoreBrokenError):
+                await submit(node)
+            assert node.stopping.is_set()
+            assert node.broken is engine.error
+            assert not node.healthy()
+            assert not node.ready()
+            await asyncio.wait_for(node.drain(), 0.1)
+
+    run(test())
+
+
+def test_what_happens_after_the_end_happens_to_nobody() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            who = worker(node)
+            job = await submit(node)
+            held = node.service.window.held[node.service.handles.of(job.id)]
+            node.close()
+            node.service.gone(who)
+            node.service.timers.at(0.0, lambda: unexpected("after the end"))
+            await asyncio.sleep(0.01)
+            assert held.worker is None
+
+    run(test())
+
+
+def test_a_store_in_a_file_is_taken_up_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = replace(SETTINGS, store=parse_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
+
+        def engine() -> SqliteEngine:
+            return SqliteEngine(tmp_path / "jobs.db", synchronous="normal")
+
+        async with opened(engine(), settings) as node:
+            worker(node)
+            job = await submit(node, b"1")
+        async with opened(engine(), settings) as node:
+            who = worker(node)
+            while not side(who).given:
+                await asyncio.sleep(0.001)
+            (held,) = side(who).given
+            assert (held.job.id, held.job.payload, held.job.suspects) == (job.id, b"1", 1)
+            assert node.service.handles.of(job.id).startswith(b"H:n:")
+
+    run(test())
+
+
+def test_a_store_that_cannot_be_read_stops_the_start() -> None:
+    async def test() -> None:
+        engine = Failing()
+        engine.error = StoreFullError("full")
+        with pytest.raises(StoreFullError):
+            await Node(SETTINGS, engine, SystemClock()).open()
+
+    run(test())
+
+
+# ---- what others see ----
+
+
+def test_status_and_metrics_tell_of_each_function() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            worker(node, places=1)
+            for number in range(3):
+                await submit(node, b"%d" % number)
+            node.service.intake.submit_foreground(
+                Job(node.face.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
+            )
+            status = node.status()
+            assert status["jobs"] == {"total": 4, "running": 1, "waiting": 3}
+            assert status["workers"] == 1
+            assert status["functions"][0] == {
+                "function": "f",
+                "total": 3,
+                "running": 1,
+                "workers": 1,
+                "waiting": {"high": 0, "normal": 2, "low": 0},
+            }
+            assert status["functions"][1]["function"] == "\\xff"
+            measures = {measure.name: measure.samples for measure in node.metrics()}
+            assert measures["mainspring_jobs_running"][0] == ({"function": "f"}, 1)
+            assert ({"function": "\\xff", "priority": "high"}, 1.0) in measures["mainspring_jobs_waiting"]
+            assert measures["mainspring_window_jobs"] == [({}, 4.0)]
+            assert node.running() == 1
+
+    run(test())
