@@ -88,9 +88,10 @@ def test_a_job_on_its_way_through_a_node() -> None:
             who = worker(node)
             job = await submit(node, b"1")
             (held,) = side(who).given
-            node.service.settling.succeeded(held, b"done")
-            while (await find(node, job)).state != State.SUCCEEDED:
-                await asyncio.sleep(0)
+            recorded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            node.service.settling.succeeded(held, b"done", recorded.set_result)
+            assert await recorded
+            assert (await find(node, job)).result == b"done"
 
     run(test())
 
@@ -267,8 +268,9 @@ def test_a_store_in_a_file_is_taken_up_again(tmp_path: Path) -> None:
             job = await submit(node, b"1")
         async with opened(engine(), settings) as node:
             who = worker(node)
-            while not side(who).given:
-                await asyncio.sleep(0.001)
+            idle = asyncio.Event()
+            node.commits.when_idle(idle.set)
+            await idle.wait()
             (held,) = side(who).given
             assert (held.job.id, held.job.payload, held.job.suspects) == (job.id, b"1", 1)
             assert node.service.handles.of(job.id).startswith(b"H:n:")
