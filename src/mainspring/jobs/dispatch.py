@@ -173,19 +173,6 @@ class Dispatch:
                         return held
         return None
 
-    @staticmethod
-    def pop_last(queue: FunctionQueue, above: int) -> Held | None:
-        """Take the last waiting job of the lowest priority below ``above``: the one to give back when the window is full."""
-        for priority in range(2, above, -1):
-            ready = queue.ready[priority]
-            while ready:
-                held = ready.pop()
-                if held.queued:
-                    held.queued = False
-                    queue.size -= 1
-                    return held
-        return None
-
     def grab(self, worker: Worker) -> Held | None:
         """Give a worker the next job of its functions."""
         if self.paused:
