@@ -78,6 +78,7 @@ class SqliteEngine:
         except BaseException:
             self.close()
             raise
+        opening.lay_out_log(self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
         # With CPython's default of 5 ms the engine's thread would wait that long for every row beside a busy loop.

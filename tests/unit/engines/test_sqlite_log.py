@@ -1,0 +1,63 @@
+"""The write-ahead log has its size from the start, where there is room."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.ids import NodeId, job_ids
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def log_size(path: Path) -> int:
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def opened(path: Path) -> tuple[SqliteEngine, int]:
+    engine = SqliteEngine(path, thread_rows=10**9)
+    return engine, engine.open(NodeId("n"), lambda then: then()).term
+
+
+def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    engine, term = opened(path)
+    before = log_size(path)
+    assert before == opening.LOG_BYTES
+    next_id = job_ids(term)  # type: ignore[arg-type]
+    for _ in range(50):
+        job = Job(next_id(), b"f", b"payload")
+        engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], lambda _: None)
+    assert log_size(path) == before
+    engine.close()
+
+
+def test_what_was_committed_is_found_before_the_zeros(tmp_path: Path) -> None:
+    engine, term = opened(tmp_path / "jobs.db")
+    job = Job(job_ids(term)(), b"f", b"payload")  # type: ignore[arg-type]
+    engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], lambda _: None)
+    # A copy of the files as they are is what a kill leaves.
+    copy = tmp_path / "copy.db"
+    copy.write_bytes((tmp_path / "jobs.db").read_bytes())
+    copy.with_name("copy.db-wal").write_bytes((tmp_path / "jobs.db-wal").read_bytes())
+    engine.close()
+    survivor, _ = opened(copy)
+    outcomes: list[Any] = []
+    survivor.commit([ops.Find([job.id], lambda _: None, lambda _: None)], outcomes.append)
+    assert list(outcomes[0][0]) == [job.id]
+    survivor.close()
+
+
+def test_a_small_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = os.statvfs_result((4096, 4096, 100_000, 50_000, 50_000, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: small)
+    engine, _ = opened(tmp_path / "jobs.db")
+    assert log_size(tmp_path / "jobs.db") < opening.LOG_BYTES
+    engine.close()
