@@ -356,12 +356,12 @@ class Client(Actor):
 
     def act(self) -> bool:
         chance = self.chance
-        if self.world.calm:
+        if self.world.calm or chance.random() > self.world.load:
             return False
         if self.wire is None:
             self.connect()
         number = chance.random()
-        for _ in range(chance.choice((1, 1, 1, 3))):
+        for _ in range(chance.choice((1, 1, 1, 1, 3, 12))):
             if number < 0.35:
                 self._submit_background()
             elif number < 0.6:

@@ -6,10 +6,12 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreError
+from mainspring.jobs import window
 
 from .world import World
 
@@ -56,10 +58,13 @@ class SimulationError(AssertionError):
 
 
 def simulate(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> int:
-    """Run the seeds one after the other; returns how many jobs were settled. Raises SimulationError."""
+    """Run the seeds one after the other, every other one with a window so small that most jobs stay in the store.
+
+    Returns how many jobs were settled. Raises SimulationError.
+    """
     settled = 0
     for seed in seeds:
-        with STORES[store]() as make:
+        with STORES[store]() as make, patch.object(window, "SMALLEST", 3 if seed % 2 else window.SMALLEST):
             try:
                 world = World(seed, make)
                 world.run(steps)

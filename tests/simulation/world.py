@@ -44,13 +44,15 @@ class World:
         }
         self.crashes = self.chance.random() < 0.5
         """Whether the node crashes in this run: half of the runs look at longer lives."""
+        self.load = self.chance.choice((1.0, 0.3, 0.1))
+        """How often clients use their turn: with less to do, workers sleep."""
         self.actors = self._cast()
         self.life = self._begin()
 
     def _cast(self) -> list[Actor]:
         chance = self.chance
         actors: list[Actor] = []
-        for number in range(chance.randint(1, 3)):
+        for number in range(chance.randint(1, 5)):
             functions = tuple(chance.sample(FUNCTIONS, chance.randint(1, 3)))
             actors.append(PlainWorker(self, f"plain {number}", functions))
         for number in range(chance.randint(0, 2)):

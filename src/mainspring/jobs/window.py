@@ -322,7 +322,9 @@ class Window:
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
         del self.held[held.handle]
-        self.dispatch.drop(held)
+        if held.queued:
+            self.dispatch.drop(held)
+            self.refill(held.queue)
         job = held.job
         if not held.stored:
             held.queue.foreground -= 1

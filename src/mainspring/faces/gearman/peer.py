@@ -297,6 +297,8 @@ class Peer(asyncio.Protocol):
             self.outbox.fill(slot, data)
 
         def refused(error: Exception) -> None:
+            for job in jobs:
+                self.service.listeners.remove(job.id, self.results)
             stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
 
         self.service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
