@@ -60,7 +60,10 @@ class Intake:
     # ---- background ----
 
     def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
-        """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none."""
+        """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none.
+
+        A job that joins a foreground one has to come alone; ``joins`` tells.
+        """
         window = self._window
         dispatch, foreground, term = window.dispatch, window.foreground, window.term
         queues, resolving = dispatch.queues, self._resolving
@@ -71,7 +74,9 @@ class Intake:
             if queue is None:
                 queue = dispatch.queue(name)
             if foreground and job.unique and (name, job.unique) in foreground:
-                self._submit_joining(jobs, accepted, refused)
+                assert len(jobs) == 1, "batches are taken apart before, see joins()"
+                held = foreground[name, job.unique]
+                self._adopt(held, job, lambda job_id, joined: accepted([job_id], joined), refused)
                 return
         if resolving:
             for job in jobs:
@@ -264,40 +269,13 @@ class Intake:
 
     # ---- background submits that join foreground jobs ----
 
-    def _submit_joining(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
-        """Take a batch apart in which some jobs join foreground ones, and answer it as a whole."""
-        ids: list[int] = [0] * len(jobs)
-        joined: dict[int, Found] = {}
-        left = len(jobs)
-        error: list[MainspringError] = []
+    def joins(self, jobs: list[Job]) -> bool:
+        """Say whether any of some background jobs joins a foreground one: then they have to be submitted one by one.
 
-        def one(index: int, job_id: int, found: dict[int, Found]) -> None:
-            nonlocal left
-            ids[index] = job_id
-            joined.update(found)
-            left -= 1
-            if not left:
-                finish()
-
-        def refuse(why: MainspringError) -> None:
-            nonlocal left
-            error.append(why)
-            left -= 1
-            if not left:
-                finish()
-
-        def finish() -> None:
-            if error:
-                refused(error[0])
-            else:
-                accepted(ids, joined)
-
-        for index, job in enumerate(jobs):
-            held = self._window.foreground.get((job.function, job.unique)) if job.unique else None
-            if held is None:
-                self.submit([job], lambda got, found, at=index: one(at, got[0], found), refuse)  # type: ignore[misc]
-            else:
-                self._adopt(held, job, lambda job_id, found, at=index: one(at, job_id, found), refuse)  # type: ignore[misc]
+        Such a job may have to wait for more than one commit, and be refused although the others of its batch are stored.
+        """
+        foreground = self._window.foreground
+        return bool(foreground) and any(job.unique and (job.function, job.unique) in foreground for job in jobs)
 
     def _adopt(
         self, held: Held, joining: Job, accepted: Callable[[int, dict[int, Found]], None], refused: Refused

@@ -321,22 +321,12 @@ def test_one_that_joins_after_the_job_has_ended_is_a_new_job(node: Node) -> None
     assert side(worker).heard == ["job 1", "job 3"]
 
 
-def test_a_batch_is_answered_as_a_whole_where_some_join_foreground_jobs(node: Node) -> None:
-    one, _ = node.foreground("1", unique=b"u")
-    stored = node.background("2", unique=b"v")
-    node.answers.clear()
-    batch = [node.job("3"), node.job("4", unique=b"u"), node.job("5", unique=b"v"), node.job("6", unique=b"w")]
-    found: dict[int, Found] = {}
-    ids: list[int] = []
-
-    def accepted(got: list[int], joined: dict[int, Found]) -> None:
-        ids.extend(got)
-        found.update(joined)
-
-    node.service.intake.submit(batch, accepted, unexpected)
-    node.commit()
-    assert ids == [batch[0].id, one.id, stored.id, batch[3].id]
-    assert set(found) == {batch[1].id, batch[2].id}
+def test_a_batch_in_which_a_job_joins_a_foreground_one_is_known(node: Node) -> None:
+    batch = [node.job("1"), node.job("2", unique=b"u")]
+    assert not node.service.intake.joins(batch)
+    node.foreground("3", unique=b"u")
+    assert node.service.intake.joins(batch)
+    assert not node.service.intake.joins([node.job("4"), node.job("5", "g", unique=b"u")])
 
 
 def test_a_kept_result_is_joined_before_a_foreground_job_is_stored(node: Node) -> None:

@@ -138,22 +138,18 @@ def _check_retry(retry: Retry) -> None:
 
 
 def submitted(peer: Peer, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
-    """Return what answers a batch of SUBMIT: one SUBMITTED each.
-
-    Who waits is noted at once: where part of a batch joins foreground jobs, other jobs of it may have ended before its answer.
-    """
-    for job, wait in zip(jobs, waits, strict=True):
-        if wait:
-            peer.service.listeners.add(job.id, peer.results)
+    """Return what answers a batch of SUBMIT: one SUBMITTED each, and those who wait are noted."""
 
     def answer(ids: list[int], joined: dict[int, Found]) -> bytes:
         handle = peer.service.handles.of
         packets = []
         for job, job_id, wait in zip(jobs, ids, waits, strict=True):
             packets.append(response(Type.SUBMITTED, handle(job_id), b"1" if job.id in joined else b"0"))
-            if wait and job.id in joined:
-                peer.service.listeners.remove(job.id, peer.results)
-                _wait_for(peer, job_id, handle(job_id))
+            if wait:
+                if job.id in joined:
+                    _wait_for(peer, job_id, handle(job_id))
+                else:
+                    peer.service.listeners.add(job_id, peer.results)
         return b"".join(packets)
 
     return answer

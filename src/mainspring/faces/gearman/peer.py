@@ -273,13 +273,22 @@ class Peer(asyncio.Protocol):
         if not batch:
             return
         self._batch = []
+        joins = self.service.intake.joins(batch)
         if self._waits:
             waits, self._waits = self._waits, []
-            self.store(batch, extension.submitted(self, batch, waits))
-        else:
-            now_us = round(self.service.clock.wall() * 1_000_000)
+            if joins:
+                for job, wait in zip(batch, waits, strict=True):
+                    self.store([job], extension.submitted(self, [job], [wait]))
+            else:
+                self.store(batch, extension.submitted(self, batch, waits))
+            return
+        now_us = round(self.service.clock.wall() * 1_000_000)
+        for job in batch:
+            job.created_us = now_us
+        if joins:
             for job in batch:
-                job.created_us = now_us
+                self.store([job], self._created)
+        else:
             self.store(batch, self._created)
 
     def store(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
@@ -297,8 +306,6 @@ class Peer(asyncio.Protocol):
             self.outbox.fill(slot, data)
 
         def refused(error: Exception) -> None:
-            for job in jobs:
-                self.service.listeners.remove(job.id, self.results)
             stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
 
         self.service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)

@@ -156,26 +156,38 @@ def test_a_submission_whose_client_is_gone_leaves_no_listener(node: Node) -> Non
     assert node.service.dispatch.queues[F].live == 1
 
 
-def test_a_job_that_ends_before_its_batch_is_answered_is_told_of(node: Node) -> None:
-    """One of the batch joins a foreground job that is being stored, and has to wait for that; the other expires meanwhile."""
+def test_a_batch_of_which_a_part_joins_a_foreground_job_is_answered_job_by_job(node: Node) -> None:
+    """What joins a foreground job that is just being stored has to wait for that; the others have not."""
     plain, client = node.connect(), node.connect(extended=True)
     plain.say(Type.SUBMIT_JOB, F, b"u", b"")
     plain.say(Type.SUBMIT_JOB_BG, F, b"u", b"")
     client.send(
-        request(Type.SUBMIT, F, b"", options(expires=0, wait=True), b"") + request(Type.SUBMIT, F, b"u", b"", b"")
+        request(Type.SUBMIT, F, b"", options(expires=0, wait=True), b"")
+        + request(Type.SUBMIT, F, b"u", options(wait=True), b"")
+        + request(Type.SUBMIT, F, b"", b"", b"")
     )
     node.life.loop.soon.popleft()()
     node.life.store.finish()
-    assert client.hear() == []
+    assert [name for name, _ in client.hear()] == ["SUBMITTED"]
     node.life.run_due()
     node.commit()
     heard = client.hear()
     assert [(name, args[1]) for name, args in heard] == [
-        ("SUBMITTED", "0"),
         ("SUBMITTED", "1"),
+        ("SUBMITTED", "0"),
         ("RESULT", "expired"),
     ]
-    assert len(node.service.listeners) == 1, "only the foreground client waits"
+
+
+def test_a_part_of_a_batch_that_is_refused_is_refused_alone(node: Node) -> None:
+    plain, client = node.connect(), node.connect(extended=True)
+    plain.say(Type.SUBMIT_JOB, F, b"u", b"")
+    plain.say(Type.SUBMIT_JOB_BG, F, b"u", b"")
+    client.send(request(Type.SUBMIT, F, b"", b"", b"") + request(Type.SUBMIT, F, b"u", b"", b""))
+    node.life.loop.soon.popleft()()
+    node.life.store.finish()
+    node.fail()
+    assert [name for name, _ in client.hear()] == ["SUBMITTED", "ERROR"]
 
 
 def test_nobody_waits_for_what_was_refused(node: Node) -> None:
