@@ -204,6 +204,15 @@ def test_extension_types_are_taken_once_agreed() -> None:
     assert feed(connection, request(Type.READY, b"4"), request(Type.PAUSED)) == [(1011, [b"4"]), NOT_EXPECTED]
 
 
+def test_the_extension_may_be_asked_for_and_used_in_one_read() -> None:
+    data = request(Type.OPTION_REQ, b"mainspring/1") + request(Type.READY, b"4") + request(Type.READY, b"5")
+    expected = [(26, [b"mainspring/1"]), (1011, [b"4"]), (1011, [b"5"])]
+    assert feed(server(), data) == expected
+    other = request(Type.OPTION_REQ, b"exceptions") + request(Type.READY, b"4")
+    assert [kind for kind, _ in feed(server(), other)] == [26, FATAL]
+    assert [kind for kind, _ in feed(server(), request(Type.READY, b"4") + data)] == [FATAL]
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, Literal
 
-from mainspring.wire.gearman.packets import ARGUMENTS, EXTENDED, PLAIN, REQ, REQUESTS, RES, RESPONSES, Type
+from mainspring.wire.gearman.packets import ARGUMENTS, EXTENDED, EXTENSION, PLAIN, REQ, REQUESTS, RES, RESPONSES, Type
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -129,6 +129,9 @@ class Connection:
             key, length = unpack(data, position)
             entry = accepted.get(key)
             if entry is None or length > max_body:
+                if entry is None and self._has_asked(messages):
+                    accepted = self._accepted
+                    continue
                 position = self._out_of_line(data, position, messages)
                 if position == _DONE:
                     return messages
@@ -158,6 +161,16 @@ class Connection:
         if position < size:
             self._keep(data, position, messages)
         return messages
+
+    def _has_asked(self, messages: list[Message]) -> bool:
+        """Say whether the peer has asked for the extension in this same read, and take its packets then.
+
+        The owner hears of it only afterwards. A server that knows the extension always agrees.
+        """
+        asked = self._role == "server" and not self._extended and (Type.OPTION_REQ, [EXTENSION]) in messages
+        if asked:
+            self.extended = True
+        return asked
 
     def _resume(self, data: bytes) -> bytes:
         """Return what is to be looked at now: the kept bytes with the new ones, or nothing while more must come."""
