@@ -67,8 +67,12 @@ def acknowledge_early() -> None:
     def store(self: Any, jobs: list[Any], answer: Any) -> None:
         slot = self.outbox.reserve()
         self.outbox.fill(slot, answer([job.id for job in jobs], {}))
-        later = asyncio.get_running_loop().call_later
-        later(0.003, self.service.intake.submit, jobs, lambda _ids, _joined: None, lambda _error: None)
+
+        def submit() -> None:
+            for job in jobs:  # one by one: what a batch may join has to be looked at when it is submitted
+                self.service.intake.submit([job], lambda _ids, _joined: None, lambda _error: None)
+
+        asyncio.get_running_loop().call_later(0.003, submit)
 
     Peer.store = store  # type: ignore[method-assign]
 
