@@ -264,15 +264,18 @@ def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: Extension
 
     @app.task
     def holds() -> None:
-        go.wait(10)
+        go.wait(60)
 
     worker = run(app, concurrency=2)
-    for _ in range(30):  # so that it knows jobs to be brief, and holds some in advance
+    appetite = worker.worker._appetite
+    while (
+        not appetite.brief
+    ):  # it knows jobs to be brief, and holds some in advance; on a busy machine that takes a few more
         server.wait_for(server.add("quick").outcomes.__len__)
     jobs = [server.add("holds") for _ in range(6)]
     server.wait_for(lambda: sum(job.state == "running" for job in jobs) > 2)
     worker.stop()
-    server.wait_for(lambda: server.peers[0].paused and sum(job.state == "running" for job in jobs) == 2)
+    server.wait_for(lambda: server.peers[0].paused and sum(job.state == "running" for job in jobs) == 2, timeout=30)
     go.set()
     assert worker.ended() is Ending.STOPPED
     assert sorted(job.state for job in jobs) == ["pending"] * 4 + ["succeeded"] * 2
