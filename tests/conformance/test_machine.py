@@ -43,7 +43,7 @@ class SqliteMachine(EngineMachine):
         successor = self._directory / f"{int(self._path.stem) + 1}.db"
         for ending in ("", "-wal"):
             shutil.copyfile(f"{self._path}{ending}", f"{successor}{ending}")
-        self.store.engine.close()
+        self.store.close()
         self._path = successor
 
     def teardown(self) -> None:

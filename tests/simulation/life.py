@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ class Life:
         self.clock = clock
         self.loop = Clockwork(clock)
         self.store = SlowStore(engine, history, clock, chance)
-        opened = engine.open(NodeId("n"), lambda function: function())
+        opened = asyncio.run(engine.open(NodeId("n"), lambda function: function()))
         self.term = opened.term
         self.commits = CommitQueue(
             self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure

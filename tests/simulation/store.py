@@ -90,11 +90,11 @@ class SlowStore:
         self._outcomes: Sequence[Any] | None = None
         self._committed: Committed | None = None
 
-    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
-        return self.engine.open(node, deliver)
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        return await self.engine.open(node, deliver)
 
-    def close(self) -> None:
-        self.engine.close()
+    async def close(self) -> None:
+        await self.engine.close()
 
     @property
     def busy(self) -> bool:

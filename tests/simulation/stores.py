@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,7 +48,7 @@ def sqlite() -> Iterator[Callable[[], Engine]]:
         finally:
             for engine in engines[-1:]:
                 with suppress(StoreError):
-                    engine.close()
+                    asyncio.run(engine.close())
 
 
 STORES = {"memory": memory, "sqlite": sqlite}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -186,7 +187,7 @@ class World:
             if actor.wire is not None:
                 actor.wire.over = True
                 actor.lost()
-        self.life.store.engine.close()
+        asyncio.run(self.life.store.engine.close())
         self.life = self._begin()
 
     # ---- peace ----

@@ -30,7 +30,7 @@ def main(path: str, groups: int, largest: int | None) -> int:
         return 3
     print("waiting", flush=True)
     sys.stdin.read()
-    store.engine.close()
+    store.close()
     return 0
 
 

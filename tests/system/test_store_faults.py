@@ -58,7 +58,7 @@ def store_at(path: Path) -> Iterator[Store]:
     try:
         yield store
     finally:
-        store.engine.close()
+        store.close()
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def test_a_read_only_directory_says_so(tmp_path: Path, require: Callable[[str], 
 
 @pytest.mark.parametrize("mode", [0o444, 0o000])
 def test_a_file_without_permission_says_so(path: Path, mode: int, require: Callable[[str], str]) -> None:
-    opened(path).engine.close()
+    opened(path).close()
     path.chmod(mode)
     with child(path, 1, before=without_privileges(require)) as process:
         (message,) = lines(process, "Store")
@@ -362,7 +362,7 @@ def test_a_log_that_ends_in_the_middle_holds_what_was_synced(tmp_path: Path, pat
 def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
     path: Path, require: Callable[[str], str], tmp_path: Path, when: int
 ) -> None:
-    opened(path).engine.close()
+    opened(path).close()
     inject = f"inject=fsync,fdatasync:error=EIO:when={when}+"
     strace = (
         require("strace"),
@@ -405,7 +405,7 @@ def test_a_broken_store_takes_nothing_more(path: Path, monkeypatch: pytest.Monke
             with pytest.raises(StoreBrokenError, match="the disk failed"):
                 store.list()
         log = Path(f"{path}-wal").read_bytes()
-        engine.close()
+        store.close_engine()
         assert Path(f"{path}-wal").read_bytes() == log, "what may be wrong in memory is not folded into the file"
         store.open()
         assert store.state(before.id) is State.PENDING
@@ -436,5 +436,5 @@ def test_a_group_with_an_id_that_is_taken_fails_as_a_whole(path: Path) -> None:
 
 
 def test_the_header_is_ours_from_the_first_page_on(path: Path) -> None:
-    opened(path).engine.close()
+    opened(path).close()
     assert int.from_bytes(path.read_bytes()[68:72], "big") == opening.APPLICATION_ID

@@ -152,7 +152,7 @@ class Server:
             await self._gearmand_http.close()
         if self._http is not None:
             await self._http.stop()
-        self.node.close()
+        await self.node.close()
 
 
 def _listening(face: str, sock: socket.socket) -> Listening:

@@ -55,7 +55,7 @@ class Node:
     async def open(self) -> None:
         """Open the store and take back what an earlier run of this node held."""
         loop = self._loop = asyncio.get_running_loop()
-        opened = self.engine.open(self.settings.name, loop.call_soon_threadsafe)
+        opened = await self.engine.open(self.settings.name, loop.call_soon_threadsafe)
         self.term = opened.term
         handles = Handles(opened.nodes)
         self._store = _Watched(self.engine, self._failing)
@@ -141,14 +141,14 @@ class Node:
         """Return how many jobs are with workers."""
         return sum(len(worker.running) for worker in self.service.dispatch.workers)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections and the store."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.face.close()
         self._store.closed = True
-        self.engine.close()
+        await self.engine.close()
 
     # ---- time ----
 

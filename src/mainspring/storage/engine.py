@@ -38,7 +38,7 @@ class Engine(Protocol):
     max_value: int
     """The largest payload or result that can be stored, in bytes."""
 
-    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Open the store for a node and begin its next term.
 
         ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
@@ -48,8 +48,8 @@ class Engine(Protocol):
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
         """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
 
-        At most one group is under way at a time.
+        Called on the node's thread, in its running loop where it has one. At most one group is under way at a time.
         """
 
-    def close(self) -> None:
-        """Release the store. No group may be under way."""
+    async def close(self) -> None:
+        """Release the store. No group may be under way. It may be closed again."""

@@ -135,7 +135,7 @@ class InMemory:
             finally:
                 server.close()
         finally:
-            node.close()
+            await node.close()
 
     # Time.
 

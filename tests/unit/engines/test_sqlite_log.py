@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ def log_size(path: Path) -> int:
 
 def opened(path: Path) -> tuple[SqliteEngine, int]:
     engine = SqliteEngine(path, thread_rows=10**9)
-    return engine, engine.open(NodeId("n"), lambda then: then()).term
+    return engine, asyncio.run(engine.open(NodeId("n"), lambda then: then())).term
 
 
 def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
         job = Job(next_id(), b"f", b"payload")
         engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], lambda _: None)
     assert log_size(path) == before
-    engine.close()
+    asyncio.run(engine.close())
 
 
 def test_what_was_committed_is_found_before_the_zeros(tmp_path: Path) -> None:
@@ -47,12 +48,12 @@ def test_what_was_committed_is_found_before_the_zeros(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_bytes((tmp_path / "jobs.db").read_bytes())
     copy.with_name("copy.db-wal").write_bytes((tmp_path / "jobs.db-wal").read_bytes())
-    engine.close()
+    asyncio.run(engine.close())
     survivor, _ = opened(copy)
     outcomes: list[Any] = []
     survivor.commit([ops.Find([job.id], lambda _: None, lambda _: None)], outcomes.append)
     assert list(outcomes[0][0]) == [job.id]
-    survivor.close()
+    asyncio.run(survivor.close())
 
 
 def test_a_small_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,4 +61,4 @@ def test_a_small_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     engine, _ = opened(tmp_path / "jobs.db")
     assert log_size(tmp_path / "jobs.db") < opening.LOG_BYTES
-    engine.close()
+    asyncio.run(engine.close())

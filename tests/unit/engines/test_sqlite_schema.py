@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -66,8 +67,8 @@ def deliver(then: object) -> None:
 def test_the_migrations_make_the_golden_schema(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     engine = SqliteEngine(path)
-    engine.open(NodeId("n1"), deliver)
-    engine.close()
+    asyncio.run(engine.open(NodeId("n1"), deliver))
+    asyncio.run(engine.close())
     connection = apsw.Connection(str(path))
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
     columns = {
@@ -101,19 +102,19 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(opening, "migrate", broken)
         with pytest.raises(RuntimeError):
-            SqliteEngine(path).open(NodeId("n1"), deliver)
+            asyncio.run(SqliteEngine(path).open(NodeId("n1"), deliver))
     test_the_migrations_make_the_golden_schema(tmp_path)
 
 
 def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     engine = SqliteEngine(path)
-    engine.open(NodeId("n1"), deliver)
-    engine.close()
+    asyncio.run(engine.open(NodeId("n1"), deliver))
+    asyncio.run(engine.close())
     connection = apsw.Connection(str(path))
     connection.execute(f"PRAGMA user_version={opening.SCHEMA_VERSION + 1}").fetchall()
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreForeignError, match="newer Mainspring"):
-        SqliteEngine(path).open(NodeId("n1"), deliver)
+        asyncio.run(SqliteEngine(path).open(NodeId("n1"), deliver))
     assert path.read_bytes() == before

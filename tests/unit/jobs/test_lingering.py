@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ class Node:
         self.clock = ManualClock(1_000_000.0)
         soon: deque[Callable[[], None]] = deque()
         engine = MemoryEngine()
-        opened = engine.open(NodeId("n"), soon.append)
+        opened = asyncio.run(engine.open(NodeId("n"), soon.append))
         commits = CommitQueue(engine, soon.append, lambda _delay, function: soon.append(function))
         self.service = JobService(
             commits, self.clock, opened.term, Handles(opened.nodes), Hub(), earlier=lambda _: None

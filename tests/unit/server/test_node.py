@@ -56,7 +56,7 @@ async def opened(engine: Engine | None = None, settings: ServerSettings = SETTIN
     try:
         yield node
     finally:
-        node.close()
+        await node.close()
 
 
 def worker(node: Node, *, places: int = 1) -> Worker:
@@ -247,7 +247,7 @@ def test_what_happens_after_the_end_happens_to_nobody() -> None:
             who = worker(node)
             job = await submit(node)
             held = node.service.window.held[node.service.handles.of(job.id)]
-            node.close()
+            await node.close()
             node.service.gone(who)
             node.service.timers.at(0.0, lambda: unexpected("after the end"))
             await asyncio.sleep(0.01)

@@ -35,10 +35,10 @@ class Desk:
             pressure=self.events.append,
         )
 
-    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         raise NotImplementedError
 
-    def close(self) -> None:
+    async def close(self) -> None:
         raise NotImplementedError
 
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:

@@ -32,7 +32,7 @@ class MemoryEngine:
         self._tables = Tables()
         self._terms: dict[int, str] = {}
 
-    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Begin the node's next term; never fails."""
         del deliver
         term = len(self._terms) + 1
@@ -50,5 +50,5 @@ class MemoryEngine:
             outcomes[index] = _HANDLERS[type(operation)](self._tables, operation)
         committed(outcomes)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing to release; the content stays for the next ``open``."""

@@ -63,7 +63,7 @@ class SqliteEngine:
 
     # ---- opening ----
 
-    def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Open or create the file for a node and begin its next term."""
         self._deliver = deliver
         self._broken = None
@@ -73,10 +73,10 @@ class SqliteEngine:
             opened = self._open(node)
         except apsw.Error as error:
             failure = self._explain(error)
-            self.close()
+            self._close()
             raise failure from error
         except BaseException:
-            self.close()
+            self._close()
             raise
         opening.lay_out_log(self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
@@ -185,8 +185,11 @@ class SqliteEngine:
 
     # ---- closing ----
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the thread, fold the log into the file and release the lock."""
+        self._close()
+
+    def _close(self) -> None:
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.errors import StoreError
 from mainspring.ids import NodeId, job_ids
@@ -17,10 +17,12 @@ from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.storage.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from mainspring.storage.engine import Opened
     from mainspring.storage.operation import Operation
+
+T = TypeVar("T")
 
 Make = Callable[[], Engine]
 """Returns an engine, not yet opened, on what was committed so far."""
@@ -42,7 +44,7 @@ class Store:
 
     def __init__(self, make: Make) -> None:
         self._make = make
-        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.engine: Engine
         self.opened: Opened
         self.open()
@@ -51,22 +53,52 @@ class Store:
 
     def open(self, node: str = "n1") -> None:
         """Open an engine on what was committed so far."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
         self.engine = self._make()
-        self.opened = self.engine.open(NodeId(node), self._answers.put)
+        try:
+            self.opened = self._run(self.engine.open(NodeId(node), self._loop.call_soon_threadsafe))
+        except BaseException:
+            self._loop.close()
+            self._loop = None
+            raise
         self.term = self.opened.term
         self.new_id = job_ids(self.term)
 
     def reopen(self, node: str = "n1") -> None:
         """Close the engine and open the next one, under the next term."""
-        self.engine.close()
+        self.close_engine()
         self.open(node)
+
+    def close_engine(self) -> None:
+        """Close the engine, and go on to another one, or close it again."""
+        self._run(self.engine.close())
+
+    def close(self) -> None:
+        """Close the engine and be done with it, unless it is opened again."""
+        if self._loop is not None:
+            self.close_engine()
+            self._loop.close()
+            self._loop = None
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, "the store is closed"
+        return self._loop.run_until_complete(asyncio.wait_for(work, PATIENCE))
 
     def group(self, *operations: Operation) -> list[Any]:
         """Commit a group and return its outcomes; raises the StoreError where it failed."""
+        return self._run(self._group(operations))
+
+    async def _group(self, operations: Sequence[Operation]) -> list[Any]:
         answers: list[Sequence[Any] | StoreError] = []
-        self.engine.commit(operations, answers.append)
-        while not answers:
-            self._answers.get(timeout=PATIENCE)()
+        answered = asyncio.Event()
+
+        def answer(outcomes: Sequence[Any] | StoreError) -> None:
+            answers.append(outcomes)
+            answered.set()
+
+        self.engine.commit(operations, answer)
+        await answered.wait()
         assert len(answers) == 1, "a group is answered once"
         outcomes = answers[0]
         if isinstance(outcomes, StoreError):

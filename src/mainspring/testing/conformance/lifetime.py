@@ -42,7 +42,7 @@ class Lifetime:
         second = store.term
         store.reopen()
         assert first < second < store.term
-        store.engine.close()
+        store.close()
 
     def test_everything_is_there_after_a_new_start(self, store: Store) -> None:
         options = Options(timeout=1.0, keep_unique=5.0)
@@ -60,8 +60,9 @@ class Lifetime:
 
     def test_an_engine_can_be_closed_twice(self, make: Make) -> None:
         store = Store(make)
-        store.engine.close()
-        store.engine.close()
+        store.close_engine()
+        store.close_engine()
+        store.close()
 
     def test_a_group_that_fails_leaves_nothing(self, store: Store) -> None:
         held, waiting = store.leased(), store.submitted(function=b"w")

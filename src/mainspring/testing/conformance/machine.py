@@ -105,7 +105,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def crash(self) -> None:
         """Let the process that has the engine end without closing it; the next ``make`` finds what was committed."""
-        self.store.engine.close()
+        self.store.close()
 
     # ---- what happens ----
 
@@ -138,7 +138,7 @@ class EngineMachine(RuleBasedStateMachine):
         if crash:
             self.crash()
         else:
-            self.store.engine.close()
+            self.store.close()
         self.store.open(node)
         assert self.store.term > before
         assert self.store.opened.nodes[self.store.term] == node
@@ -177,7 +177,7 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Close the engine."""
         if hasattr(self, "store"):
-            self.store.engine.close()
+            self.store.close()
 
     # ---- operations of what was drawn ----
 

@@ -33,4 +33,4 @@ class EngineSuite(Submitting, Holding, Waiting, Reading, Lifetime):
             yield store
             store.counts()
         finally:
-            store.engine.close()
+            store.close()
