@@ -29,6 +29,7 @@ node|nodejs|the Node clients and workers
 npm|npm|the Node clients and workers
 strace|strace|the tests with failing disks
 openssl|openssl|the tests with TLS
+postgres|postgresql|the tests of the PostgreSQL engine
 TABLE
 }
 
@@ -36,6 +37,7 @@ TABLE
 here() {
     case $1 in
     gearmand) command -v gearmand || test -x /usr/sbin/gearmand ;;
+    postgres) compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb ;;
     *.h) printf '#include <%s>\n' "$1" | gcc -E -x c - ;;
     *.pm) perl -e 'require $ARGV[0]' "$1" ;;
     *.so) php -m | grep -qx "${1%.so}" ;;
