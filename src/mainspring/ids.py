@@ -1,4 +1,4 @@
-"""Names of things: node ids, terms, job ids and the handles made of them.
+"""Names of things: node ids, terms, job ids, the handles made of them, and hash slots.
 
 A job's id is chosen before it is stored: ``term * TERM_SPAN + counter``. A term is used by one run of one node only, so
 that ids are unique without asking the store, rise with time on a node, and are not used again after a restart.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import zlib
 from typing import TYPE_CHECKING, NewType
 
 from mainspring.errors import SettingsError
@@ -71,3 +72,28 @@ class Handles:
         if len(parts) != 3 or parts[0] != b"H" or not parts[2].isdigit() or len(parts[2]) > 18:
             return None
         return JobId(int(parts[2]))
+
+
+SLOTS = 1024
+"""Hash slots, by which nodes can share work without talking: enough for even shares, few enough to list them in a claim."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio: multiples of it, modulo 2**64, stay apart from each other."""
+
+
+def slot_of(namespace: str, function: bytes, unique: bytes, job_id: int) -> int:
+    """Return the hash slot of a job, from 0 to SLOTS - 1.
+
+    It comes from namespace, function and unique, and of a job without a unique from its id. It is stored, and nodes of
+    different versions have to agree about it: it never changes.
+
+    The golden ratio spreads what follows on each other (ids, the checksums of ``user-1``, ``user-2``, …): any hundred jobs in
+    a row are shared evenly, by whatever ranges of slots. The checksum alone would give all of them to one half of the slots.
+    """
+    number = job_id
+    if unique:
+        number = 0
+        for part in (namespace.encode(), function, unique):
+            # with its length, so that ("ab", "c") and ("a", "bc") are different
+            number = zlib.crc32(b"%d:%b" % (len(part), part), number)
+    return (number * _GOLDEN & 0xFFFF_FFFF_FFFF_FFFF) >> 54
