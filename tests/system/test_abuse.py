@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import struct
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from .honest import Honest
 from .servers import IMPATIENT, Server, eventually, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MIB = 2**20
@@ -257,6 +258,51 @@ def test_who_submits_and_reads_later_loses_nothing(calm: Server, honest: Honest)
         handles = {peer.expect(Kind.JOB_CREATED)[0] for _ in range(20 * 500)}
         assert len(handles) == 20 * 500
     assert calm.rss() - before < 64 * MIB
+
+
+def test_who_submits_more_than_the_disk_takes_is_paused_alone(tmp_path: Path, require: Callable[[str], str]) -> None:
+    packet = encode(Kind.SUBMIT_JOB_BG, b"much", b"", bytes(65536))
+    sent = 0
+    with serving(tmp_path) as server, server.peer() as peer, Honest(server.peer(), server.peer()) as honest:
+        honest.round_trip()
+        with slow_disk(server, require("strace")):
+            # So many that the engine's thread waits for the disk, and not the loop.
+            peer.write(encode(Kind.SUBMIT_JOB_BG, b"much", b"", b"") * 200)
+            peer.socket.settimeout(1.0)
+            with contextlib.suppress(TimeoutError):
+                while sent < 1000:
+                    peer.write(packet)
+                    sent += 1
+            assert sent * len(packet) < 32 * MIB, "8 MiB, and what the sockets hold"
+            honest.round_trip()
+        peer.socket.settimeout(30.0)
+        for _ in range(200 + sent):
+            peer.expect(Kind.JOB_CREATED)
+        server.assert_calm()
+
+
+@contextlib.contextmanager
+def slow_disk(server: Server, strace: str) -> Iterator[None]:
+    """Make each wait of a running server for its disk last for five seconds."""
+    command = [
+        strace,
+        "-f",
+        "-p",
+        str(server.pid),
+        "-o",
+        str(server.directory / "trace"),
+        "-e",
+        "trace=fsync,fdatasync",
+    ]
+    command += ["-e", "inject=fsync,fdatasync:delay_enter=5000000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as tracer:
+        assert tracer.stderr is not None
+        try:
+            said = tracer.stderr.readline()
+            assert b" attached" in said, said
+            yield
+        finally:
+            tracer.terminate()
 
 
 def test_progress_that_a_client_does_not_read_is_bounded(calm: Server, honest: Honest) -> None:

@@ -82,6 +82,7 @@ class Node:
                 max_packet=min(self.settings.limits.max_packet, self.engine.max_value),
                 max_value=self.engine.max_value,
                 queued_jobs=self.settings.limits.queued_jobs,
+                queued_bytes=self.settings.limits.queued_bytes,
                 exceptions=jobs.exceptions,
                 version=self.settings.banner or version(),
                 unsent_bytes=self.settings.limits.unsent_bytes,

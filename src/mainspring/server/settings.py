@@ -94,10 +94,10 @@ class LimitSettings:
     """Connections at a time; 0: as many as the process may have open files."""
 
     queued_jobs: int = 4096
-    """Submits of one connection that are not on disk yet; above it reading from the connection pauses."""
+    """Submits of one connection that wait for the store; above it reading from the connection pauses, until half are stored."""
 
     queued_bytes: int = 8 * MIB
-    """The same in bytes of payloads."""
+    """The same in bytes of what they hold in memory."""
 
     unsent_bytes: int = 8 * MIB
     """Replies that a connection has not read; above it reading from the connection pauses."""

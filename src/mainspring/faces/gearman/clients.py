@@ -52,25 +52,16 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
 
 def _submit_foreground(peer: Peer, job: Job) -> None:
     job.created_us = round(peer.service.clock.wall() * 1_000_000)
-    handle = peer.service.handles.of
     outbox = peer.outbox
-    if not job.unique and not outbox:
-        # Joins nothing, and nothing is before it: the answer is known at once.
-        peer.service.intake.submit_foreground(
-            job,
-            peer.plain,
-            lambda job_id: outbox.send(peer.face.created % job_id),
-            lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
-        )
+    if job.unique or outbox:
+        peer.submit_foreground(job)
         return
-    slot = outbox.reserve()
-    peer.after_background(
-        lambda: peer.service.intake.submit_foreground(
-            job,
-            peer.plain,
-            lambda job_id: outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
-            lambda error: outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
-        )
+    # Joins nothing, and nothing is before it: the answer is known at once.
+    peer.service.intake.submit_foreground(
+        job,
+        peer.plain,
+        lambda job_id: outbox.send(peer.face.created % job_id),
+        lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
     )
 
 

@@ -23,7 +23,9 @@ class GearmanSettings:
     max_value: int = 2**32 - 1
     """Bytes of a payload or result that the store can take."""
     queued_jobs: int = 4096
-    """Background submits of a peer that are not on disk yet; above it reading pauses."""
+    """Submits of a peer that wait for the store; above it reading from it pauses, until half of them are stored."""
+    queued_bytes: int = 8 * 2**20
+    """The same in bytes of what they hold in memory; a single larger submit is taken, and the next one waits."""
     exceptions: bool = False
     """Send WORK_EXCEPTION also to clients that did not ask for it."""
     version: str = "1.1.20"

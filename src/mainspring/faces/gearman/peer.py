@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mainspring.faces.gearman import administration, clients, extension, workers
 from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
+from mainspring.faces.gearman.unstored import Unstored
 from mainspring.jobs.held import Worker
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.store import Find
@@ -72,9 +73,13 @@ class Peer(asyncio.Protocol):
         self._batch: list[Job] = []
         self._waits: list[bool] = []
         """For a batch of the extension: which of its submissions wait for their result."""
-        self._unstored = 0
-        self._delayed = 0
-        """Foreground submissions that wait for background ones before them."""
+        self._unstored = Unstored(
+            face.settings.queued_jobs,
+            face.settings.queued_bytes,
+            lambda full: self.pause("unstored", paused=full),
+        )
+        self._ahead = 0
+        """Submissions that foreground ones have to come after: background ones, and foreground ones that wait for those."""
         self._paused: set[str] = set()
         self._places = 0
         """Jobs that this worker is ready for, and is not sent because it has too much to read."""
@@ -295,14 +300,13 @@ class Peer(asyncio.Protocol):
         """Submit background jobs; their answers come in their place."""
         slot = self.outbox.reserve()
         number = len(jobs)
-        self._unstored += number
-        if self._unstored > self.face.settings.queued_jobs:
-            self.pause("unstored", paused=True)
+        size = sum([len(job.function) + len(job.payload) for job in jobs])
+        self._ahead += number
+        self._unstored.add(number, size)
 
         def stored(data: bytes) -> None:
-            self._unstored -= number
-            if "unstored" in self._paused and self._unstored <= self.face.settings.queued_jobs // 2:
-                self.pause("unstored", paused=False)
+            self._ahead -= number
+            self._unstored.remove(number, size)
             self.outbox.fill(slot, data)
 
         def refused(error: Exception) -> None:
@@ -310,16 +314,32 @@ class Peer(asyncio.Protocol):
 
         self.service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
 
-    def after_background(self, then: Callable[[], None]) -> None:
-        """Do something once the background jobs that this peer sent before are where workers find them: in order."""
-        if not self._unstored and not self._delayed:
-            then()
+    def submit_foreground(self, job: Job) -> None:
+        """Submit a foreground job, behind the background ones that this peer sent before: where workers find them."""
+        slot = self.outbox.reserve()
+        size = len(job.function) + len(job.payload)
+        self._unstored.add(1, size)
+
+        def answer(data: bytes) -> None:
+            self._unstored.remove(1, size)
+            self.outbox.fill(slot, data)
+
+        def submit() -> None:
+            self.service.intake.submit_foreground(
+                job,
+                self.plain,
+                lambda job_id: answer(response(Type.JOB_CREATED, self.service.handles.of(job_id))),
+                lambda error: answer(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+            )
+
+        if not self._ahead:
+            submit()
             return
-        self._delayed += 1
+        self._ahead += 1
 
         def stored(_: object) -> None:
-            self._delayed -= 1
-            then()
+            self._ahead -= 1
+            submit()
 
         self.service.commits.put(Find([], stored, stored))
 

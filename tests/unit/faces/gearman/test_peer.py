@@ -89,6 +89,48 @@ def test_reading_pauses_while_too_many_jobs_of_a_peer_are_not_stored(node: Node)
     assert len(client.hear()) == 9
 
 
+def test_reading_pauses_while_too_many_bytes_of_a_peer_are_not_stored(node: Node) -> None:
+    configure(node, queued_bytes=1000)
+    client, other = node.connect(), node.connect()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 600)
+    assert not client.wire.paused
+    node.life.commits.flush()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 600)
+    assert client.wire.paused
+    assert not other.wire.paused
+    node.life.store.finish()
+    assert len(client.hear()) == 1
+    assert client.wire.paused, "more than half is left"
+    node.commit()
+    assert not client.wire.paused
+    assert len(client.hear()) == 1
+
+
+def test_foreground_jobs_that_wait_for_the_store_count_too(node: Node) -> None:
+    configure(node, queued_bytes=1000)
+    client = node.connect()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"")
+    client.say(Type.SUBMIT_JOB, F, b"", b"x" * 900)
+    assert not client.wire.paused
+    client.say(Type.SUBMIT_JOB, F, b"unique", b"x" * 900)
+    assert client.wire.paused
+    node.commit()
+    assert not client.wire.paused
+    assert len(client.hear()) == 3
+    client.say(Type.SUBMIT_JOB, F, b"", b"x" * 2000)
+    assert not client.wire.paused, "nothing is before it: it waits for no store"
+
+
+def test_what_the_store_refuses_waits_no_more(node: Node) -> None:
+    configure(node, queued_bytes=1000)
+    client = node.connect()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 2000)
+    assert client.wire.paused
+    node.fail()
+    assert not client.wire.paused
+    assert [name for name, _ in client.hear()] == ["ERROR"]
+
+
 def test_reading_pauses_for_all_while_the_store_is_behind_and_for_those_who_come(node: Node) -> None:
     client, other = node.connect(), node.connect()
     client.say(Type.SUBMIT_JOB_BG, F, b"", b"x" * 30_000)

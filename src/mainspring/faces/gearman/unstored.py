@@ -1,0 +1,42 @@
+"""What one peer has submitted that is not on disk yet, and when that is too much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Unstored:
+    """Counts the submits of a peer that wait for the store, and what they hold in memory.
+
+    Above ``limit`` submits or ``limit_bytes`` bytes ``pressure(True)`` is called, and ``pressure(False)`` once at most half of
+    either is left: nobody is paused and let go for each job. Results are not counted: they are bounded by the jobs that a
+    worker was handed, and its heartbeats come on the same connection.
+    """
+
+    __slots__ = ("_bytes", "_full", "_limit", "_limit_bytes", "_number", "_pressure")
+
+    def __init__(self, limit: int, limit_bytes: int, pressure: Callable[[bool], None]) -> None:
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._pressure = pressure
+        self._number = self._bytes = 0
+        self._full = False
+
+    def add(self, number: int, size: int) -> None:
+        """So many submits with so many bytes begin to wait."""
+        self._number += number
+        self._bytes += size
+        if not self._full and (self._number > self._limit or self._bytes > self._limit_bytes):
+            self._full = True
+            self._pressure(True)
+
+    def remove(self, number: int, size: int) -> None:
+        """So many of them are stored or refused."""
+        self._number -= number
+        self._bytes -= size
+        if self._full and self._number * 2 <= self._limit and self._bytes * 2 <= self._limit_bytes:
+            self._full = False
+            self._pressure(False)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.faces.gearman.unstored import Unstored
+
+if TYPE_CHECKING:
+    from random import Random
+
+waiting = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 1200)), max_size=30)
+
+
+@given(waiting, st.randoms(use_true_random=False))
+def test_it_presses_from_above_a_bound_until_at_most_half_of_both_is_left(
+    waiting: list[tuple[int, int]], order: Random
+) -> None:
+    """The plain description, beside the one that counts: whatever the order in which submits come and are stored."""
+    said: list[bool] = []
+    unstored = Unstored(10, 1000, said.append)
+    there: list[tuple[int, int]] = []
+    presses = False
+    for arriving in [*waiting, *[None] * len(waiting)]:
+        come = arriving is not None and (not there or order.random() < 0.7)
+        if come:
+            assert arriving is not None
+            there.append(arriving)
+            unstored.add(*arriving)
+        elif there:
+            unstored.remove(*there.pop(0))
+        number, size = sum(number for number, _ in there), sum(size for _, size in there)
+        if number > 10 or size > 1000:
+            presses = presses or come
+        elif number <= 5 and size <= 500:
+            presses = False
+        assert (said or [False])[-1] is presses
+    assert said == [number % 2 == 0 for number in range(len(said))], "it says each thing once"
+
+
+def test_nothing_is_over_either_bound_at_the_bound() -> None:
+    said: list[bool] = []
+    unstored = Unstored(2, 100, said.append)
+    unstored.add(2, 100)
+    assert said == []
+    unstored.add(0, 1)
+    assert said == [True]
+    unstored.remove(1, 50)
+    assert said == [True]
+    unstored.remove(0, 1)
+    assert said == [True, False]
+    unstored.add(2, 0)
+    assert said == [True, False, True]
