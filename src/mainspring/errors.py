@@ -12,6 +12,8 @@ MainspringError
 ├── StoreError                the durable record failed
 │   ├── StoreFullError        no space is left; nothing that was accepted is lost
 │   ├── StoreBusyError        another node has the store
+│   ├── StoreUnavailableError the store's server cannot be reached, or refuses connections
+│   ├── StoreFencedError      the node's term was ended by other nodes, for they took it for dead
 │   ├── StoreCorruptError     the store's content is damaged
 │   ├── StoreBrokenError      the disk failed; the process must end
 │   └── StoreForeignError     the file belongs to another program or to a newer version
@@ -81,6 +83,14 @@ class StoreFullError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another node has the store."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store's server cannot be reached, or refuses connections."""
+
+
+class StoreFencedError(StoreError):
+    """The node's term was ended: other nodes have its jobs, and nothing of the group has happened."""
 
 
 class StoreCorruptError(StoreError):

@@ -98,3 +98,5 @@ class Job(msgspec.Struct):
     input_size: int = 0
     output_size: int = 0
     namespace: str = "default"
+    foreground: bool = False
+    """It is dropped when nobody waits for it any more, unless a worker has it. Only shared stores keep such jobs."""

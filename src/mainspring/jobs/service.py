@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Cancelled, Found, Redriven
+    from mainspring.jobs.store import Cancelled, Found, Recovered, Redriven
     from mainspring.storage.commit_queue import CommitQueue
 
 AGAIN = 0.25
@@ -94,8 +94,8 @@ class JobService:
             self._upkeep.wake()
             ready(recovered)
 
-        def recovered(number: int) -> None:
-            self.commits.put(Count(lambda counts: counted(counts, number), failed))
+        def recovered(outcome: Recovered) -> None:
+            self.commits.put(Count(lambda counts: counted(counts, outcome.number), failed))
 
         self.commits.put(Recover(self.term, recovered, failed))
 

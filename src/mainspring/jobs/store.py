@@ -41,16 +41,23 @@ class Submit(Operation):
 
     Guard: no live job of the same function has the same unique. With ``options.keep_unique`` also: no such job that was submitted
     with ``keep_unique`` has succeeded so recently; a live job comes before it. Jobs of one operation are stored in order.
+    A background job that joins a live foreground one makes that a background one. With a ``waiter``, the term of a node of a
+    shared store, a client of that node waits for each job that is stored or joined, as after ``Wait``.
     Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
     """
 
-    __slots__ = ("jobs",)
+    __slots__ = ("jobs", "waiter")
 
     def __init__(
-        self, jobs: list[Job], done: Callable[[dict[int, Found]], None], failed: Callable[[StoreError], None]
+        self,
+        jobs: list[Job],
+        done: Callable[[dict[int, Found]], None],
+        failed: Callable[[StoreError], None],
+        waiter: int = 0,
     ) -> None:
         super().__init__(done, failed)
         self.jobs = jobs
+        self.waiter = waiter
         self.rows = len(jobs)
 
 
@@ -59,11 +66,16 @@ class Want(NamedTuple):
 
     function: bytes
     limit: int
+    slots: frozenset[int] | None = None
+    """Only jobs of these hash slots; None is all of them."""
+    overdue_us: int = 0
+    """Jobs that were created or due before this time are taken whatever their slot."""
 
 
 class Claim(Operation):
     """Lease due jobs to a term, in the order of priority and then of age.
 
+    On a shared store the order is approximate, and jobs that another node takes at this moment are passed over.
     Outcome: ``list[list[Job]]``: for each want, the whole jobs, in order.
     """
 
@@ -230,13 +242,90 @@ class Sweep(Operation):
 
 
 class Recover(Operation):
-    """Give back every job that is held under a term other than the node's own. Outcome: ``int``, how many."""
+    """Give back jobs that are held under terms that have ended, and forget who waited at them.
 
-    __slots__ = ("term",)
+    Without ``of``: under every term other than the node's own, all at once, which is right where the store is one node's. With
+    it, as many as the limit says, from terms that have ended; and foreground jobs for which nobody else waits are dropped.
+    Outcome: ``Recovered``.
+    """
 
-    def __init__(self, term: int, done: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
+    __slots__ = ("of", "term")
+
+    def __init__(
+        self,
+        term: int,
+        done: Callable[[Recovered], None],
+        failed: Callable[[StoreError], None],
+        of: Sequence[int] | None = None,
+        limit: int = 1000,
+    ) -> None:
         super().__init__(done, failed)
         self.term = term
+        self.of = of
+        self.rows = limit
+
+
+class Recovered(NamedTuple):
+    """The outcome of Recover."""
+
+    number: int
+    """How many jobs were given back."""
+    pending: dict[tuple[bytes, int], int]
+    """The same by function and priority."""
+    more: bool = False
+    """Whether the limit was reached."""
+
+
+class Wait(Operation):
+    """Say that clients of a node of a shared store wait for jobs: whoever settles one elsewhere tells that node.
+
+    Outcome: as that of ``Find``; ended jobs need no waiting.
+    """
+
+    __slots__ = ("ids", "term")
+
+    def __init__(
+        self, term: int, ids: list[int], done: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        super().__init__(done, failed)
+        self.term = term
+        self.ids = ids
+        self.rows = len(ids)
+
+
+class Leave(Operation):
+    """Say that nobody at a node of a shared store waits for jobs any more.
+
+    A foreground job that waits (SCHEDULED, PENDING, or LEASED under this term) and for which nobody waits at any node is
+    dropped, as if it had never been. Outcome: ``set[int]``, the ids of the dropped jobs.
+    """
+
+    __slots__ = ("ids", "term")
+
+    def __init__(
+        self, term: int, ids: list[int], done: Callable[[set[int]], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        super().__init__(done, failed)
+        self.term = term
+        self.ids = ids
+        self.rows = len(ids)
+
+
+class Look(Operation):
+    """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Outlook``."""
+
+    __slots__ = ()
+
+
+class Outlook(NamedTuple):
+    """The outcome of Look, as it was at some moment of the last seconds."""
+
+    pending: dict[tuple[bytes, int], int]
+    """By function and priority."""
+    live: dict[bytes, int]
+    """How many jobs of each function have not ended."""
+    next_us: int
+    """When the next job becomes due or expires: 0 where nothing waits for a time."""
 
 
 class Count(Operation):
@@ -257,8 +346,13 @@ PHASES: Sequence[type[Operation]] = (
     Sweep,
     Wake,
     Submit,
+    Leave,
     Claim,
+    Wait,
     Find,
     FindUnique,
+    Look,
     Count,
 )
+SHARED: frozenset[type[Operation]] = frozenset({Wait, Leave, Look})
+"""Operations of shared stores only."""

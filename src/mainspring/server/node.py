@@ -272,6 +272,7 @@ class _Watched:
         self._failing = failing
         self.durable = engine.durable
         self.max_value = engine.max_value
+        self.shared = engine.shared
         self.open = engine.open
         self.close = engine.close
         self.closed = False

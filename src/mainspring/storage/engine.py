@@ -21,7 +21,8 @@ class Opened(NamedTuple):
     term: Term
     """The number under which this run of the node holds jobs; never used before."""
     nodes: Mapping[int, str]
-    """The node that had each term, for the handles of jobs of earlier terms."""
+    """The node that had each term, for the handles of jobs of earlier terms. A shared store adds to it what it learns of others
+    before it returns a job of theirs."""
 
 
 class Engine(Protocol):
@@ -38,11 +39,16 @@ class Engine(Protocol):
     max_value: int
     """The largest payload or result that can be stored, in bytes."""
 
+    shared: bool
+    """Whether several nodes have the store open at once. Then each group is fenced by the node's term: once that has been ended,
+    by whichever node, groups fail with StoreFencedError and have not happened."""
+
     async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Open the store for a node and begin its next term.
 
         ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
-        Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError or StoreError.
+        On a shared store it may be called again once the term was ended, to begin another one.
+        Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError, StoreUnavailableError or StoreError.
         """
 
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:

@@ -20,6 +20,7 @@ class Desk:
 
     durable = False
     max_value = 0
+    shared = False
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

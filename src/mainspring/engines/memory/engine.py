@@ -27,6 +27,7 @@ class MemoryEngine:
 
     durable = False
     max_value = 2**32 - 1
+    shared = False
 
     def __init__(self) -> None:
         self._tables = Tables()
@@ -41,14 +42,18 @@ class MemoryEngine:
 
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
         """Run the group at once."""
-        if len(group) == 1:
-            committed([_HANDLERS[type(group[0])](self._tables, group[0])])
-            return
-        outcomes: list[Any] = [None] * len(group)
-        for index in sorted(range(len(group)), key=lambda at: _ORDER[type(group[at])]):
-            operation = group[index]
-            outcomes[index] = _HANDLERS[type(operation)](self._tables, operation)
-        committed(outcomes)
+        committed(execute(self._tables, group))
 
     async def close(self) -> None:
         """Nothing to release; the content stays for the next ``open``."""
+
+
+def execute(tables: Tables, group: Sequence[Operation]) -> list[Any]:
+    """Run a group on some tables, in the order of the phases, and return its outcomes."""
+    if len(group) == 1:
+        return [_HANDLERS[type(group[0])](tables, group[0])]
+    outcomes: list[Any] = [None] * len(group)
+    for index in sorted(range(len(group)), key=lambda at: _ORDER[type(group[at])]):
+        operation = group[index]
+        outcomes[index] = _HANDLERS[type(operation)](tables, operation)
+    return outcomes

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
+from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Job, State
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.storage.operation import Operation
@@ -24,12 +25,15 @@ _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
     """Store new jobs; see ``Submit``."""
     joined: dict[int, ops.Found] = {}
-    jobs, counts = tables.jobs, tables.counts
+    jobs, counts, waiter = tables.jobs, tables.counts, operation.waiter
     for job in operation.jobs:
         if job.unique != NO_UNIQUE:
             other = _joins(tables, job)
             if other is not None:
                 joined[job.id] = _found(other)
+                other.foreground = other.foreground and job.foreground
+                if waiter and not State(other.state).ended:
+                    tables.waits.setdefault(other.id, set()).add(waiter)
                 continue
             tables.live[job.function, job.unique] = job.id
         job = jobs[job.id] = _copy(job)
@@ -40,6 +44,8 @@ def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
             heapq.heappush(tables.due, (job.due_us, job.id))
         if job.expires_us:
             heapq.heappush(tables.expiring, (job.expires_us, job.id))
+        if waiter:
+            tables.waits.setdefault(job.id, set()).add(waiter)
         key = (job.function, state, job.priority)
         counts[key] = counts.get(key, 0) + 1
     return joined
@@ -129,12 +135,27 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     _enter(tables, job, settlement.event)
 
 
-def recover(tables: Tables, operation: ops.Recover) -> int:
+def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     """Give back what other terms hold; see ``Recover``."""
-    held = [job for job in tables.jobs.values() if State(job.state).held and job.term != operation.term]
+    of = operation.of
+    held = [
+        job
+        for job in tables.jobs.values()
+        if State(job.state).held and (job.term != operation.term if of is None else job.term in of)
+    ]
+    more = of is not None and len(held) > operation.rows
+    if more:
+        del held[operation.rows :]
+    pending: dict[tuple[bytes, int], int] = {}
     for settlement in rules.recovered(held):
-        _settle_one(tables, settlement.job, settlement)
-    return len(held)
+        job = settlement.job
+        _settle_one(tables, job, settlement)
+        pending[job.function, job.priority] = pending.get((job.function, job.priority), 0) + 1
+    if of is not None:
+        waited = [job_id for job_id, terms in tables.waits.items() if not terms.isdisjoint(of)]
+        for term in of:
+            _leave(tables, waited, term)
+    return ops.Recovered(len(held), pending, more)
 
 
 def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
@@ -145,13 +166,73 @@ def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
 def _claim_one(tables: Tables, term: int, want: ops.Want) -> list[Job]:
     claimed: list[Job] = []
     for heap in tables.pending.get(want.function, ()):
+        others = []
         while heap and len(claimed) < want.limit:
             job = tables.jobs.get(heapq.heappop(heap))
             if job is not None and job.state == _PENDING:
+                if want.slots is not None and not _fits(job, want.slots, want.overdue_us):
+                    others.append(job.id)
+                    continue
                 job.term = term
                 _enter(tables, job, Event.CLAIM)
                 claimed.append(_copy(job))
+        for job_id in others:
+            heapq.heappush(heap, job_id)
     return claimed
+
+
+def _fits(job: Job, slots: frozenset[int], overdue_us: int) -> bool:
+    since_us = max(job.created_us, job.due_us)
+    return since_us < overdue_us or slot_of(job.namespace, job.function, job.unique, job.id) in slots
+
+
+def wait(tables: Tables, operation: ops.Wait) -> dict[int, Job]:
+    """Note who waits, and look the jobs up; see ``Wait``."""
+    found = {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
+    for job in found.values():
+        if not State(job.state).ended:
+            tables.waits.setdefault(job.id, set()).add(operation.term)
+    return found
+
+
+def leave(tables: Tables, operation: ops.Leave) -> set[int]:
+    """Nobody waits here any more; see ``Leave``."""
+    return _leave(tables, operation.ids, operation.term)
+
+
+def _leave(tables: Tables, ids: Iterable[int], term: int) -> set[int]:
+    dropped = set()
+    for job_id in ids:
+        waits = tables.waits.get(job_id)
+        if waits is not None:
+            waits.discard(term)
+            if waits:
+                continue
+            del tables.waits[job_id]
+        job = tables.jobs.get(job_id)
+        if job is None or not job.foreground:
+            continue
+        if job.state <= _PENDING or (job.state == State.LEASED and job.term == term):
+            del tables.jobs[job_id]
+            if job.unique != NO_UNIQUE:
+                del tables.live[job.function, job.unique]
+            tables.counts.add(job.function, job.state, job.priority, -1)
+            dropped.add(job_id)
+    return dropped
+
+
+def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
+    """Look at what waits; see ``Look``."""
+    del operation
+    pending: dict[tuple[bytes, int], int] = {}
+    live: dict[bytes, int] = {}
+    for (function, state, priority), number in tables.counts.items():
+        if number and state == _PENDING:
+            pending[function, priority] = number
+        if number and not State(state).ended:
+            live[function] = live.get(function, 0) + number
+    nexts = [heap[0][0] for heap in (tables.due, tables.expiring) if heap]
+    return ops.Outlook(pending, live, min(nexts, default=0))
 
 
 def assign(tables: Tables, operation: ops.Assign) -> None:
@@ -269,8 +350,11 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Sweep: sweep,
     ops.Wake: wake,
     ops.Submit: submit,
+    ops.Leave: leave,
     ops.Claim: claim,
+    ops.Wait: wait,
     ops.Find: find,
     ops.FindUnique: find_unique,
+    ops.Look: look,
     ops.Count: count,
 }

@@ -29,4 +29,6 @@ class Tables:
         """Heap of (ended, id)."""
         self.dead: list[tuple[int, int]] = []
         """The same of failed jobs."""
+        self.waits: dict[int, set[int]] = {}
+        """Jobs to the terms of the nodes whose clients wait for them; only where the store is shared."""
         self.counts = Counts()

@@ -37,6 +37,7 @@ class SqliteEngine:
     """A store in one file, for one node at a time."""
 
     durable = True
+    shared = False
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

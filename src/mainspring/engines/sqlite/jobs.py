@@ -145,13 +145,14 @@ def _settled(settlement: rules.Settlement) -> rows.Row:
     )
 
 
-def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[int]:
+def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
     """Give back what other terms hold; see ``Recover``."""
     return [_recover(tx, operation.term) for operation in operations]
 
 
-def _recover(tx: Transaction, own_term: int) -> int:
+def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
     held = []
+    pending: dict[tuple[bytes, int], int] = {}
     for job_id, state, function, priority, attempt, suspects, term in tx.cursor.execute(
         SQL["held_elsewhere"], (own_term,)
     ):
@@ -159,9 +160,10 @@ def _recover(tx: Transaction, own_term: int) -> int:
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
+        pending[name, priority] = pending.get((name, priority), 0) + 1
     recovered = _settle_all(tx, rules.recovered(held))
     assert recovered, "nothing else writes in this transaction"
-    return len(held)
+    return ops.Recovered(len(held), pending)
 
 
 def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:

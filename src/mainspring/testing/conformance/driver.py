@@ -202,9 +202,10 @@ class Store:
 
     def recover(self) -> int:
         """Give back what other terms hold."""
-        (number,) = self.group(ops.Recover(self.term, ignore, ignore))
-        assert isinstance(number, int)
-        return number
+        (recovered,) = self.group(ops.Recover(self.term, ignore, ignore))
+        assert isinstance(recovered, ops.Recovered)
+        assert sum(recovered.pending.values()) == recovered.number
+        return recovered.number
 
     def find(self, job_id: int) -> Job | None:
         """Look a job up."""

@@ -224,8 +224,8 @@ class Holding:
         job = store.leased()
         store.reopen()
         claim = ops.Claim(store.term, [ops.Want(b"f", 1)], ignore, ignore)
-        ((claimed,), number) = store.group(claim, ops.Recover(store.term, ignore, ignore))
-        assert (number, [one.id for one in claimed]) == (1, [job.id])
+        ((claimed,), recovered) = store.group(claim, ops.Recover(store.term, ignore, ignore))
+        assert (recovered.number, [one.id for one in claimed]) == (1, [job.id])
 
 
 def _as(job: Job, *, term: int) -> Job:

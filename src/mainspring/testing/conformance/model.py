@@ -70,10 +70,13 @@ class Model:
         self._enter(job, settlement.event)
         return True
 
-    def recover(self, operation: ops.Recover) -> int:
+    def recover(self, operation: ops.Recover) -> ops.Recovered:
         """Give back what other terms hold."""
         held = [job for job in self.jobs.values() if State(job.state).held and job.term != operation.term]
-        return sum(map(self._settle, rules.recovered(held)))
+        pending: dict[tuple[bytes, int], int] = {}
+        for job in held:
+            pending[job.function, job.priority] = pending.get((job.function, job.priority), 0) + 1
+        return ops.Recovered(sum(map(self._settle, rules.recovered(held))), pending)
 
     def assign(self, operation: ops.Assign) -> None:
         """Record what runs."""
