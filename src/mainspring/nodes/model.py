@@ -1,0 +1,40 @@
+"""The values of the nodes slice: what a node says of itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.nodes.lease import LEASE
+
+
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself with each heartbeat, and what the others know of it.
+
+    There is one row per term that has not ended. A node that leaves politely takes its row away; whoever recovers a dead
+    node's jobs ends its term and takes the row away with it.
+    """
+
+    term: int
+    """The number of this run of the node: never used before, higher than all earlier ones."""
+    name: str
+    """The node's name. A node that starts again has its name back and a new term, so two rows may have one name for a while."""
+    counter: int
+    """Rises with each heartbeat; nothing else shows that a node is alive."""
+    lease: float = LEASE
+    """After how many seconds without a heartbeat the others may take its jobs."""
+    weight: int = 1
+    """Its size beside the others', for the strategies that share by it; 0: takes only what the others leave."""
+    capacity: int = 0
+    """How many jobs its workers can run at once."""
+    running: int = 0
+    """How many jobs it holds."""
+    functions: tuple[bytes, ...] = ()
+    """The functions that its workers serve."""
+    address: str = ""
+    """``host:port`` of its Gearman port, or empty."""
+    version: str = ""
+    """The version of Mainspring that it runs."""
+    draining: bool = False
+    """It takes no more jobs: it is about to leave, or somebody asked it to."""
+    started_us: int = 0
+    """When this term began; microseconds of wall time, for people to read."""

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.errors import SettingsError
+from mainspring.nodes.lease import BEAT, LEASE, MARGIN, Lease
+
+
+def test_a_lease_counts_from_before_its_term_was_begun() -> None:
+    lease = Lease(100.0)
+    assert not lease.ended(111.9)
+    assert lease.remaining(104.0) == pytest.approx(8.0)
+    assert lease.ended(112.0)
+    assert lease.remaining(113.0) == 0.0
+
+
+def test_a_beat_counts_from_before_it_was_sent() -> None:
+    lease = Lease(0.0)
+    sent_at = lease.beating(5.0)
+    lease.beaten(sent_at, 11.0)  # the store was slow
+    assert not lease.ended(16.9)
+    assert lease.ended(17.0)
+
+
+def test_a_beat_that_nobody_confirmed_extends_nothing() -> None:
+    lease = Lease(0.0)
+    lease.beating(5.0)
+    lease.beating(10.0)
+    assert lease.ended(12.0)
+
+
+def test_a_confirmation_after_the_end_changes_nothing() -> None:
+    lease = Lease(0.0)
+    sent_at = lease.beating(11.9)
+    lease.beaten(sent_at, 12.0)
+    assert lease.ended(12.0)
+    lease.beaten(lease.beating(13.0), 13.1)
+    assert lease.ended(13.1)
+
+
+def test_confirmations_out_of_order_never_shorten_a_lease() -> None:
+    lease = Lease(0.0)
+    lease.beaten(6.0, 6.1)
+    lease.beaten(5.0, 6.2)
+    assert lease.remaining(7.0) == pytest.approx(11.0)
+
+
+def test_a_beat_is_due_a_beat_after_the_last_one() -> None:
+    lease = Lease(100.0, beat=5.0)
+    assert lease.wait(101.0) == pytest.approx(4.0)
+    lease.beating(106.0)
+    assert lease.wait(106.0) == pytest.approx(5.0)
+    assert lease.wait(112.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lease", "beat", "margin"),
+    [(15, 6.1, 0.2), (15, 0, 0.2), (15, -1, 0.2), (0, 5, 0.2), (15, 5, 0), (15, 5, 1), (15, 5, 0.5)],
+)
+def test_a_lease_in_which_two_beats_have_no_room_is_refused(lease: float, beat: float, margin: float) -> None:
+    with pytest.raises(SettingsError, match="two beats"):
+        Lease(0.0, lease=lease, beat=beat, margin=margin)
+
+
+def test_the_longest_beat_of_a_lease_is_allowed() -> None:
+    Lease(0.0, lease=15, beat=6, margin=0.2)
+
+
+@given(moves=st.lists(st.tuples(st.floats(0, 8), st.integers(0, 5), st.booleans()), max_size=60))
+def test_once_ended_for_ever_ended_and_never_beyond_the_last_confirmed_beat(
+    moves: list[tuple[float, int, bool]],
+) -> None:
+    lease, now, ended, confirmed, sent = Lease(0.0), 0.0, False, 0.0, [0.0]
+    for step, back, confirms in moves:
+        now += step
+        if confirms:
+            beat = sent[max(0, len(sent) - 1 - back)]
+            lease.beaten(beat, now)
+            confirmed = max(confirmed, beat)
+        else:
+            sent.append(lease.beating(now))
+        assert lease.ended(now) or not ended
+        ended = lease.ended(now)
+        assert ended == (lease.remaining(now) == 0.0)
+        assert ended or now < confirmed + LEASE * (1 - MARGIN)
+
+
+@given(losses=st.lists(st.booleans(), max_size=40), delay=st.floats(0, 1.9))
+def test_a_single_lost_beat_ends_no_lease(losses: list[bool], delay: float) -> None:
+    lease, now = Lease(0.0), 0.0
+    lost = [here and not before for before, here in itertools.pairwise([False, *losses])]
+    for gone in lost:
+        now += lease.wait(now)
+        sent_at = lease.beating(now)
+        if not gone:
+            lease.beaten(sent_at, now + delay)
+        assert not lease.ended(now + delay)
+    assert now == pytest.approx(BEAT * len(lost))
