@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
@@ -61,3 +64,27 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture(scope="session")
+def postgres_programs() -> Path:
+    """Return the directory of PostgreSQL's programs; leave the test out where there are none."""
+    try:
+        return programs()
+    except NotInstalledError:
+        leave_out("PostgreSQL")
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_programs: Path) -> Iterator[PostgresServer]:
+    """Return a PostgreSQL server that all tests share; who disturbs one, starts a ``PostgresServer`` of their own."""
+    with PostgresServer(parent=memory_directory(), max_connections=200) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """Return the DSN of an empty database; it is dropped after the test, with the connections to it."""
+    dsn = postgres.create_database()
+    yield dsn
+    postgres.drop_database(dsn)
