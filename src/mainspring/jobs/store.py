@@ -311,6 +311,24 @@ class Leave(Operation):
         self.rows = len(ids)
 
 
+class Watchers(Operation):
+    """Look up at which other nodes clients wait for jobs. Outcome: ``dict[int, list[int]]``, ids to terms, without the own one."""
+
+    __slots__ = ("ids", "term")
+
+    def __init__(
+        self,
+        term: int,
+        ids: list[int],
+        done: Callable[[dict[int, list[int]]], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(done, failed)
+        self.term = term
+        self.ids = ids
+        self.rows = len(ids)
+
+
 class Look(Operation):
     """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Outlook``."""
 
@@ -351,8 +369,9 @@ PHASES: Sequence[type[Operation]] = (
     Wait,
     Find,
     FindUnique,
+    Watchers,
     Look,
     Count,
 )
-SHARED: frozenset[type[Operation]] = frozenset({Wait, Leave, Look})
+SHARED: frozenset[type[Operation]] = frozenset({Wait, Leave, Watchers, Look})
 """Operations of shared stores only."""

@@ -221,6 +221,15 @@ def _leave(tables: Tables, ids: Iterable[int], term: int) -> set[int]:
     return dropped
 
 
+def watchers(tables: Tables, operation: ops.Watchers) -> dict[int, list[int]]:
+    """Look up who waits elsewhere; see ``Watchers``."""
+    return {
+        job_id: sorted(terms - {operation.term})
+        for job_id in operation.ids
+        if (terms := tables.waits.get(job_id, set())) - {operation.term}
+    }
+
+
 def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
     """Look at what waits; see ``Look``."""
     del operation
@@ -355,6 +364,7 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Wait: wait,
     ops.Find: find,
     ops.FindUnique: find_unique,
+    ops.Watchers: watchers,
     ops.Look: look,
     ops.Count: count,
 }

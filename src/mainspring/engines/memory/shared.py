@@ -1,0 +1,163 @@
+"""A store in memory that several nodes of one process share: the fleet's rules without a network, for tests and simulations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.engines.memory.engine import execute
+from mainspring.engines.memory.tables import Tables
+from mainspring.errors import StoreFencedError
+from mainspring.events.relay import Pending, Settled
+from mainspring.ids import Term
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+from mainspring.queries.jobs import ListJobs
+from mainspring.storage.engine import Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.events.relay import Message
+    from mainspring.ids import NodeId
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.engine import Committed
+    from mainspring.storage.operation import Operation
+
+    Carry = Callable[[Callable[[], None]], object]
+    """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
+
+_READING = frozenset({ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs})
+
+
+class SharedTables:
+    """The content, and who has it open. ``carry`` is called with each message's delivery."""
+
+    def __init__(self, carry: Carry = lambda deliver: deliver()) -> None:
+        self.tables = Tables()
+        self.terms: dict[int, str] = {}
+        self.ended: set[int] = set()
+        self.rows: dict[int, NodeRow] = {}
+        self.ears: dict[int, Callable[[Message], None]] = {}
+        self.carry = carry
+
+    def tell(self, term: int, message: Message) -> None:
+        """Carry a message to the node that has a term."""
+        ear = self.ears.get(term)
+        if ear is not None:
+            self.carry(lambda: ear(message))
+
+
+class SharedMemoryEngine:
+    """One node's way to shared tables: the engine, the relay and the membership in one."""
+
+    durable = False
+    max_value = 2**32 - 1
+    shared = True
+
+    def __init__(self, content: SharedTables) -> None:
+        self._content = content
+        self._term = 0
+        self._ear: Callable[[Message], None] | None = None
+
+    # ---- the engine ----
+
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        """Begin the node's next term."""
+        del deliver
+        content = self._content
+        self._term = len(content.terms) + 1
+        content.terms[self._term] = node
+        if self._ear is not None:
+            content.ears[self._term] = self._ear
+        return Opened(Term(self._term), content.terms)
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        """Run the group at once, unless the node's term has ended and the group would write."""
+        content = self._content
+        if self._term in content.ended and not _READING.issuperset(map(type, group)):
+            committed(StoreFencedError(f"term {self._term} was ended by another node"))
+            return
+        waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
+        outcomes = execute(content.tables, group)
+        self._tell(waits)
+        committed(outcomes)
+
+    def _tell(self, waits: dict[int, set[int]]) -> None:
+        """Wake those who wait for what has ended, and everybody where something is pending."""
+        content = self._content
+        ended: dict[int, list[int]] = {}
+        for job_id, terms in waits.items():
+            job = content.tables.jobs.get(job_id)
+            if job is not None and State(job.state).ended:
+                content.tables.waits.pop(job_id, None)
+                for term in terms - {self._term}:
+                    ended.setdefault(term, []).append(job_id)
+        for term, ids in ended.items():
+            content.tell(term, Settled(ids))
+        pending = {
+            name for (name, state, _), number in content.tables.counts.items() if number and state == State.PENDING
+        }
+        if pending:
+            for term in content.ears:
+                if term != self._term:
+                    content.tell(term, Pending(sorted(pending)))
+
+    async def close(self) -> None:
+        """Hear nothing more; what the node held stays its own until its term is ended."""
+        self._content.ears.pop(self._term, None)
+
+    # ---- the relay ----
+
+    def listen(self, ear: Callable[[Message], None]) -> None:
+        """Call a function with every message for this node."""
+        self._ear = ear
+        if self._term:
+            self._content.ears[self._term] = ear
+
+    def send(self, to: int, message: Message) -> None:
+        """Tell another node something."""
+        self._content.tell(to, message)
+
+    # ---- the membership ----
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        """Write the node's own row and return all."""
+        content = self._content
+        if row.term in content.ended:
+            raise StoreFencedError(f"term {row.term} was ended by another node")
+        known = content.rows.get(row.term)
+        if known is not None and known.draining:
+            row = msgspec.structs.replace(row, draining=True)
+        content.rows[row.term] = row
+        return await self.rows()
+
+    async def rows(self) -> Sequence[NodeRow]:
+        """Return the rows of all nodes."""
+        return list(self._content.rows.values())
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        """End a term."""
+        content = self._content
+        row = content.rows.get(term)
+        if counter is not None and row is not None and row.counter != counter:
+            return False
+        content.rows.pop(term, None)
+        content.ended.add(term)
+        return True
+
+    async def abandoned(self) -> Sequence[int]:
+        """Return the ended terms that something is left of."""
+        tables = self._content.tables
+        left = {job.term for job in tables.jobs.values() if State(job.state).held}
+        left.update(*tables.waits.values())
+        return sorted(left & self._content.ended)
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        """Write into a node's row that it shall drain."""
+        row = self._content.rows.get(term)
+        if row is None:
+            return False
+        self._content.rows[term] = msgspec.structs.replace(row, draining=draining)
+        return True

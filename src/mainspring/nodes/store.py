@@ -1,0 +1,40 @@
+"""The port that the nodes slice needs of a shared store: rows of nodes, and the ends of their terms.
+
+All of it goes past the commit queue, over a connection of its own: a busy or a blocked group must not cost a node its lease.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.nodes.model import NodeRow
+
+
+class MembershipPort(Protocol):
+    """What the nodes of a store know of each other. Each method raises StoreUnavailableError where the store is away."""
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        """Write a node's own row, counter and all, and return the rows of all nodes.
+
+        What others changed in it stays: a node that was asked to drain reads so in its own row.
+        Raises StoreFencedError where its term has ended.
+        """
+
+    async def rows(self) -> Sequence[NodeRow]:
+        """Return the rows of all nodes, as `beat` does."""
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        """End a term, and take its row away: no group is committed under it from now on.
+
+        With a ``counter``, only where the row still has it: the node may have come back meanwhile. A group that is under way is
+        waited for, or broken off. Says whether the term has ended, by this call or before.
+        """
+
+    async def abandoned(self) -> Sequence[int]:
+        """Return the ended terms that still hold jobs, or whose clients' waiting is still noted."""
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        """Write into a node's row that it shall drain, or no longer; says whether there is such a row."""
