@@ -26,6 +26,9 @@ class MembershipPort(Protocol):
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes, as `beat` does."""
 
+    async def now(self) -> float:
+        """Return the wall time of the store's own clock, in seconds: nodes set theirs by it."""
+
     async def end(self, term: int, counter: int | None = None) -> bool:
         """End a term, and take its row away: no group is committed under it from now on.
 

@@ -32,9 +32,10 @@ _READING = frozenset({ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Coun
 
 
 class SharedTables:
-    """The content, and who has it open. ``carry`` is called with each message's delivery."""
+    """The content, and who has it open. ``wall`` is its clock; ``carry`` is called with each message's delivery."""
 
-    def __init__(self, carry: Carry = lambda deliver: deliver()) -> None:
+    def __init__(self, wall: Callable[[], float], carry: Carry = lambda deliver: deliver()) -> None:
+        self.wall = wall
         self.tables = Tables()
         self.terms: dict[int, str] = {}
         self.ended: set[int] = set()
@@ -136,6 +137,10 @@ class SharedMemoryEngine:
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes."""
         return list(self._content.rows.values())
+
+    async def now(self) -> float:
+        """Return the time of the content's clock."""
+        return self._content.wall()
 
     async def end(self, term: int, counter: int | None = None) -> bool:
         """End a term."""
