@@ -13,6 +13,7 @@ from mainspring.client.options import Duration, Options, Priority, Retry, build_
 from mainspring.client.outcomes import failure
 from mainspring.client.payload import Signature
 from mainspring.client.submission import Submission, Verbatim
+from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Function, Registry
@@ -86,18 +87,26 @@ class App:
     """Tasks, and the servers that their jobs go to.
 
     ``server`` is ``HOST:PORT``, or several with commas, tried in that order; without it the environment's
-    MAINSPRING_SERVER when it is first needed, else 127.0.0.1:4730. ``tls``: speak TLS, with this context.
+    MAINSPRING_SERVER when it is first needed, else 127.0.0.1:4730. ``tls``: speak TLS, with this context; without both,
+    with the files that MAINSPRING_TLS_CA, MAINSPRING_TLS_CERT and MAINSPRING_TLS_KEY name then.
     """
 
     def __init__(self, server: str | None = None, *, tls: ssl.SSLContext | None = None) -> None:
         self._server = server
         self._tls = tls
         self.registry = Registry()
-        self.connections = Connections(self.servers, tls)
+        self.connections = Connections(self.servers, self.tls)
 
     def servers(self) -> tuple[Address, ...]:
         """Return the servers' addresses.  Raises SettingsError."""
         return servers_or_default(self._server)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context to connect with; None: speak no TLS.  Raises SettingsError.
+
+        What the environment says of TLS holds for the servers that it names, not for those that the program names.
+        """
+        return self._tls if self._tls is not None or self._server else tls_of_environment()
 
     def connect_to(self, server: str | None) -> str | None:
         """Talk to other servers from now on, named as in ``App(server)``; return what named them before.
@@ -223,8 +232,8 @@ class App:
 
         ``selector`` (``FILE.py[:name]`` or ``module[:name]``) is how processes of ``executor="process"`` find the App.
         """
-        addresses = self.servers() if servers is None else tuple(servers)
-        connectors = {str(address): connector(address, self._tls) for address in addresses}
+        addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
+        connectors = {str(address): connector(address, tls) for address in addresses}
         return Worker(self.registry, connectors, settings, selector=selector)
 
     def close(self) -> None:

@@ -24,6 +24,8 @@ copy_extensions = copy
 commonName = supplied
 """
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+USAGE = "keyUsage=critical,keyCertSign,cRLSign"
+"""Python 3.13 and newer refuse an authority that does not say what its key is for."""
 VALID = ("20200101000000Z", "20491231000000Z")
 EXPIRED = ("20200101000000Z", "20200102000000Z")
 
@@ -50,7 +52,8 @@ class Authority:
         (self._directory / "serial").write_text("01\n")
         (self._directory / "configuration").write_text(CONFIGURATION.format(directory=self._directory))
         key, certificate = str(self.pair.key), str(self.pair.certificate)
-        _openssl("req", "-x509", *KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", certificate)
+        subject = ("-subj", f"/CN={name}", "-addext", USAGE)
+        _openssl("req", "-x509", *KEY, "-days", "2", *subject, "-keyout", key, "-out", certificate)
 
     def sign(self, name: str, validity: tuple[str, str] = VALID) -> Pair:
         """Make a certificate that is valid between two times."""

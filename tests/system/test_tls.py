@@ -6,8 +6,9 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from tests.interop.packets import PATIENCE, Kind, encode
 from .authority import EXPIRED, Authority, Pair
 from .extension import ExtensionPeer
 from .honest import Honest
+from .processes import command, environment, mainspring, node
 from .servers import IMPATIENT, Server, eventually, serving
 
 if TYPE_CHECKING:
@@ -219,3 +221,83 @@ def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certif
             peer.write(encode(Kind.ECHO_REQ, bytes(1_000_000)) * 200)
         assert server.rss() - before < 80_000_000
         server.assert_calm()
+
+
+# ---- what tasks submit themselves ----
+
+APP = """
+from mainspring import App
+
+app = App()
+
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+
+
+@app.task
+def in_a_thread(number: int) -> int:
+    return double.submit(number).result(timeout=20)
+
+
+@app.task
+async def on_the_loop(number: int) -> int:
+    return await (await double.asubmit(number)).aresult(timeout=20)
+
+
+@app.task(executor="process")
+def in_a_process(number: int) -> int:
+    return double.submit(number).result(timeout=20)
+"""
+
+
+@contextmanager
+def working(directory: Path, *arguments: str) -> Iterator[None]:
+    """Run workers of APP."""
+    (directory / "app.py").write_text(APP)
+    log = directory / "workers.log"
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(
+            command("worker", "app.py", *arguments), cwd=directory, env=environment(), stderr=sink
+        ) as workers,
+    ):
+        try:
+            yield
+            assert "Traceback" not in log.read_text()
+        finally:
+            workers.terminate()
+            assert workers.wait(30) == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_tasks_of_a_worker_submit_jobs_over_its_tls(certificates: Certificates, tmp_path: Path, processes: str) -> None:
+    authority = str(certificates.authority.pair.certificate)
+    # Named from the worker's own directory: its processes have to find them from wherever they are.
+    for name, path in (
+        ("ca.pem", authority),
+        ("own.pem", certificates.client.certificate),
+        ("own.key", certificates.client.key),
+    ):
+        shutil.copy(path, tmp_path / name)
+    own = ("--tls-ca", "ca.pem", "--tls-cert", "own.pem", "--tls-key", "own.key")
+    with serving(tmp_path, *certificates.server.options(), "--tls-client-ca", authority) as server:
+        where = ("--server", f"127.0.0.1:{server.port}", *own)
+        with working(tmp_path, *where, "--processes", processes):
+            for task in ("in_a_thread", "on_the_loop", "in_a_process"):
+                done = mainspring("submit", task, "[21]", *where, "--timeout", "30s", cwd=tmp_path)
+                assert (done.returncode, done.stdout) == (0, b"42"), (task, done.stderr)
+        server.assert_calm()
+
+
+def test_tasks_of_a_node_that_speaks_no_tls_speak_none(certificates: Certificates, tmp_path: Path) -> None:
+    """Files that the environment names are for other servers: the node's own workers have a way in of their own."""
+    (tmp_path / "app.py").write_text(APP)
+    authority = str(certificates.authority.pair.certificate)
+    options = ("--store", "memory://", "--gearman", "127.0.0.1:0")
+    with node("run", "app.py", *options, cwd=tmp_path, MAINSPRING_TLS_CA=authority) as running:
+        for task in ("in_a_thread", "in_a_process"):
+            done = mainspring("submit", task, "[21]", "--server", running.address, "--timeout", "30s", cwd=tmp_path)
+            assert (done.returncode, done.stdout) == (0, b"42"), (task, done.stderr)
+        assert running.stop() == 0

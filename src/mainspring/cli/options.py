@@ -5,7 +5,6 @@ Each option can also be given as ``MAINSPRING_<NAME>`` in the environment, or in
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -14,10 +13,12 @@ from cyclopts import Group, Parameter
 
 from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.server.quantities import format_duration, parse_duration, parse_size
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
 
     from cyclopts import Token
@@ -90,22 +91,14 @@ class ServerOptions:
     ] = None
     tls_key: Annotated[Path | None, option("--tls-key", "Its key (PEM).", group=SERVER, **FILE)] = None
 
+    def tls_files(self) -> TlsFiles:
+        """Return the files for TLS as they were named."""
+        named = (self.tls_ca, self.tls_cert, self.tls_key)
+        return TlsFiles(*(None if path is None else str(path) for path in named))
+
     def tls(self) -> ssl.SSLContext | None:
         """Return a context for connecting; None without ``--tls-ca``.  Raises SettingsError."""
-        if self.tls_ca is None:
-            if self.tls_cert is not None or self.tls_key is not None:
-                raise SettingsError("--tls-cert and --tls-key need --tls-ca, the authority of the server's certificate")
-            return None
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise SettingsError("--tls-cert and --tls-key belong together: give both")
-        try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            if self.tls_cert is not None:
-                context.load_cert_chain(self.tls_cert, self.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key) if path is not None)
-            raise SettingsError(f"cannot use {files} for TLS: {error.strerror or error}") from error
-        return context
+        return self.tls_files().context(TLS_OPTIONS)
 
     def client(self) -> Client:
         """Return a client of these servers; it connects when first needed.  Raises SettingsError."""

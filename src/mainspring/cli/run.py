@@ -17,7 +17,6 @@ from mainspring.cli.failures import DONE
 from mainspring.cli.node import run_node, shown
 from mainspring.cli.node_options import NodeOptions
 from mainspring.cli.worker import AppSelector, WorkerOptions, supervised
-from mainspring.client.addresses import SERVER_VARIABLE
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
 from mainspring.worker.supervisor import Supervisor
 
@@ -91,7 +90,6 @@ async def _node_and_workers(
     def start(ports: Sequence[Listening]) -> None:
         nonlocal supervisor, working
         server = str(private) if private is not None else _way_in(ports, settings)
-        os.environ[SERVER_VARIABLE] = server  # for what tasks submit themselves
         supervisor = Supervisor(supervised(replace(order, servers=[server]), dies_with_parent=True), processes)
         working = asyncio.create_task(supervisor.run(), name="mainspring workers")
         working.add_done_callback(_stop_node)

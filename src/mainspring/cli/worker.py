@@ -109,9 +109,7 @@ def worker(
         workers.order(app, [str(address) for address in parse_servers(server.server)]),
         log_level=log_level,
         log_format=log_format,
-        tls_ca=_text(server.tls_ca),
-        tls_cert=_text(server.tls_cert),
-        tls_key=_text(server.tls_key),
+        tls=server.tls_files().absolute(),
     )
     if workers.processes == 1 and workers.max_jobs is None and workers.max_memory is None:
         return work(order)
@@ -138,7 +136,3 @@ def check_app(selector: str) -> None:
     place = selector.partition(":")[0]
     if place.endswith(".py") and not Path(place).is_file():
         raise SettingsError(f"there is no file {place}: name the file that defines the App, as FILE.py or FILE.py:NAME")
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path.resolve())

@@ -8,15 +8,14 @@ import os
 import signal
 import sys
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mainspring.cli.failures import DONE, EXPECTED, complain, exit_code, explain
 from mainspring.cli.node import run_loop
-from mainspring.cli.options import ServerOptions
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
+from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogFormat, LogSettings
@@ -47,9 +46,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     max_memory: int | None = None
     """Bytes."""
 
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    tls: TlsFiles = TlsFiles()
+    """Absolute paths."""
+
     log_level: str = "info"
     log_format: LogFormat = "auto"
     parent: int | None = None
@@ -66,7 +65,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 def work(order: WorkerOrder) -> int:
     """Be the worker; return the exit code.  Raises what `mainspring.cli.failures` explains."""
     start_logging(LogSettings(level=order.log_level, format=order.log_format))
-    os.environ[SERVER_VARIABLE] = ",".join(order.servers)  # for what tasks submit themselves
+    _tell_tasks(order)
     try:
         registry = selector.load_registry(order.app)
     except SettingsError as error:
@@ -92,6 +91,19 @@ def work(order: WorkerOrder) -> int:
     return run_loop(main())
 
 
+def _tell_tasks(order: WorkerOrder) -> None:
+    """Let what tasks submit themselves go where this worker's jobs come from, unless their App says otherwise.
+
+    The environment may have named other files, and without an order for TLS none are meant: a node's own workers need none.
+    """
+    os.environ[SERVER_VARIABLE] = ",".join(order.servers)
+    for name, path in zip(TLS_VARIABLES, order.tls, strict=True):
+        if path is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = path
+
+
 def _show_cause(error: BaseException) -> None:
     """Show where the user's own code failed at its import: the place says more than our sentence."""
     frames = error.__traceback__
@@ -105,12 +117,8 @@ def _is_import_machinery(filename: str) -> bool:
 
 
 def _connectors(order: WorkerOrder) -> dict[str, Connector]:
-    tls = ServerOptions(tls_ca=_path(order.tls_ca), tls_cert=_path(order.tls_cert), tls_key=_path(order.tls_key)).tls()
+    tls = order.tls.context(TLS_OPTIONS)
     return {server: connector(parse_address(server), tls) for server in order.servers}
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
 
 
 def main() -> int:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """Makes clients when they are first needed; ``servers`` is asked then, not before."""
+    """Makes clients when they are first needed; ``servers`` and ``tls`` are asked then, not before."""
 
-    def __init__(self, servers: Callable[[], Sequence[Address]], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, servers: Callable[[], Sequence[Address]], tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    ) -> None:
         self._servers = servers
         self._tls = tls
         self._lock = threading.Lock()
@@ -28,19 +30,19 @@ class Connections:
         self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
 
     def blocking(self) -> Client:
-        """Return the client for threads.  Raises SettingsError where the servers' addresses are wrong."""
+        """Return the client for threads.  Raises SettingsError where the servers' addresses or the files for TLS are wrong."""
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
-                    self._blocking = Client(self._servers(), tls=self._tls)
+                    self._blocking = Client(self._servers(), tls=self._tls())
         return self._blocking
 
     def aio(self) -> AsyncClient:
-        """Return the running loop's client.  Raises SettingsError where the servers' addresses are wrong."""
+        """Return the running loop's client.  Raises SettingsError as ``blocking`` does."""
         loop = asyncio.get_running_loop()
         client = self._of_loops.get(loop)
         if client is None:
-            client = self._of_loops[loop] = AsyncClient(self._servers(), tls=self._tls)
+            client = self._of_loops[loop] = AsyncClient(self._servers(), tls=self._tls())
         return client
 
     def forget(self) -> None:

@@ -1,25 +1,33 @@
-"""Both clients and the worker over TLS, with a certificate asked of the client."""
+"""Both clients and the worker over TLS, with a certificate asked of the client; and what the environment says of it."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from tests.unit.client.extension_server import ExtensionServer
 from tests.unit.server.certificates import self_signed, signed
 
-from mainspring import App, ConnectionLostError
+from mainspring import App, ConnectionLostError, SettingsError
+from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+
+class Contexts(NamedTuple):
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    files: TlsFiles
+    """The client's."""
 
 
 @pytest.fixture
-def contexts(tmp_path: Path, require: Callable[[str], str]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(tmp_path: Path, require: Callable[[str], str]) -> Contexts:
     require("openssl")
     authority = self_signed(tmp_path, "authority")
     of_server, of_client = signed(tmp_path, "server", authority), signed(tmp_path, "client", authority)
@@ -29,12 +37,29 @@ def contexts(tmp_path: Path, require: Callable[[str], str]) -> tuple[ssl.SSLCont
     server.verify_mode = ssl.CERT_REQUIRED
     client = ssl.create_default_context(cafile=authority.certificate)
     client.load_cert_chain(of_client.certificate, of_client.key)
-    return server, client
+    return Contexts(server, client, TlsFiles(*map(str, (authority.certificate, *of_client))))
 
 
-def test_submit_and_work(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    with ExtensionServer(tls=contexts[0]) as server:
-        app = App(str(server.address), tls=contexts[1])
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAINSPRING_SERVER", *TLS_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+
+
+def say(monkeypatch: pytest.MonkeyPatch, files: TlsFiles, server: ExtensionServer | None = None) -> None:
+    """Name files, and a server, in the environment."""
+    for name, path in zip(TLS_VARIABLES, files, strict=True):
+        monkeypatch.setenv(name, path or "")
+    if server is not None:
+        monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
+
+
+@pytest.mark.parametrize("said_by", ["the program", "the environment"])
+def test_submit_and_work(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, said_by: str) -> None:
+    with ExtensionServer(tls=contexts.server) as server:
+        app = App() if said_by == "the environment" else App(str(server.address), tls=contexts.client)
+        if said_by == "the environment":
+            say(monkeypatch, contexts.files, server)
 
         @app.task
         def size(data: bytes) -> int:
@@ -66,8 +91,8 @@ def test_submit_and_work(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Non
             app.close()
 
 
-def test_a_certificate_that_nobody_vouches_for(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    with ExtensionServer(tls=contexts[0]) as server:
+def test_a_certificate_that_nobody_vouches_for(contexts: Contexts) -> None:
+    with ExtensionServer(tls=contexts.server) as server:
         app = App(str(server.address), tls=ssl.create_default_context())
         with pytest.raises(ConnectionLostError, match="certificate verify failed"):
             app.function("f").submit(b"")
@@ -80,3 +105,49 @@ def test_a_certificate_that_nobody_vouches_for(contexts: tuple[ssl.SSLContext, s
 
         with pytest.raises(ConnectionLostError, match="certificate verify failed"):
             asyncio.run(submit())
+
+
+# What the environment says.
+
+
+def test_what_the_environment_says_holds_for_the_servers_that_it_names(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(monkeypatch, contexts.files)
+    assert App().tls() is not None
+    assert App("plain.example:4730").tls() is None
+    assert App(tls=contexts.client).tls() is contexts.client
+    late = App()
+    late.connect_to("plain.example:4730")
+    assert late.tls() is None
+    monkeypatch.delenv(TLS_VARIABLES.authority)
+    with pytest.raises(SettingsError, match="MAINSPRING_TLS_CERT and MAINSPRING_TLS_KEY need MAINSPRING_TLS_CA"):
+        App().function("f").submit(b"")
+
+
+def test_a_plain_server_needs_no_files() -> None:
+    assert App().tls() is None
+    assert TlsFiles().context(TLS_OPTIONS) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (TlsFiles(certificate="c"), "--tls-cert and --tls-key need --tls-ca"),
+        (TlsFiles(key="k"), "--tls-cert and --tls-key need --tls-ca"),
+        (TlsFiles("a", "c"), "--tls-cert and --tls-key belong together"),
+        (TlsFiles("a", key="k"), "--tls-cert and --tls-key belong together"),
+        (TlsFiles("/does/not/exist", "c", "k"), "cannot use /does/not/exist, c, k for TLS: No such file"),
+    ],
+)
+def test_files_that_cannot_be_used(files: TlsFiles, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        files.context(TLS_OPTIONS)
+
+
+def test_files_are_found_from_anywhere_and_links_stay_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewed certificate is another file behind the same link."""
+    monkeypatch.chdir(tmp_path)
+    Path("current.pem").symlink_to("of-today.pem")
+    absolute = TlsFiles("current.pem", None, "/own.key").absolute()
+    assert absolute == TlsFiles(str(tmp_path / "current.pem"), None, "/own.key")

@@ -1,0 +1,62 @@
+"""The files with which clients and workers speak TLS, named on the command line or in the environment."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mainspring.errors import SettingsError
+
+
+class TlsFiles(NamedTuple):
+    """The paths of PEM files; without the authority no TLS is spoken."""
+
+    authority: str | None = None
+    """Vouches for the server's certificate."""
+
+    certificate: str | None = None
+    """Shown to the server."""
+
+    key: str | None = None
+
+    def absolute(self) -> TlsFiles:
+        """Return the same files, named so that they are found from any working directory; links stay links."""
+        return TlsFiles(*(None if path is None else str(Path(path).absolute()) for path in self))
+
+    def context(self, names: TlsNames) -> ssl.SSLContext | None:
+        """Read the files; None: speak no TLS.  Raises SettingsError, which says how they were named."""
+        if self.authority is None:
+            if self.certificate is not None or self.key is not None:
+                raise SettingsError(
+                    f"{names.certificate} and {names.key} need {names.authority}, the authority of the server's certificate"
+                )
+            return None
+        if (self.certificate is None) != (self.key is None):
+            raise SettingsError(f"{names.certificate} and {names.key} belong together: give both")
+        try:
+            context = ssl.create_default_context(cafile=self.authority)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(path for path in self if path is not None)
+            raise SettingsError(f"cannot use {files} for TLS: {error.strerror or error}") from error
+        return context
+
+
+class TlsNames(NamedTuple):
+    """What names the files."""
+
+    authority: str
+    certificate: str
+    key: str
+
+
+TLS_OPTIONS: Final = TlsNames("--tls-ca", "--tls-cert", "--tls-key")
+TLS_VARIABLES: Final = TlsNames("MAINSPRING_TLS_CA", "MAINSPRING_TLS_CERT", "MAINSPRING_TLS_KEY")
+
+
+def tls_of_environment() -> ssl.SSLContext | None:
+    """Return a context of the files that the environment names; None: speak no TLS.  Raises SettingsError."""
+    return TlsFiles(*(os.environ.get(name) or None for name in TLS_VARIABLES)).context(TLS_VARIABLES)

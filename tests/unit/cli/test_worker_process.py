@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+from mainspring.cli.worker_process import WorkerOrder, _tell_tasks
+from mainspring.client.tls import TLS_VARIABLES, TlsFiles
+
+ORDER = WorkerOrder(app="app.py", servers=["a:1", "unix:/b"], concurrency=1, grace=1.0)
+FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
+
+
+def said() -> list[str | None]:
+    return [os.environ.get(name) for name in ("MAINSPRING_SERVER", *TLS_VARIABLES)]
+
+
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAINSPRING_SERVER", *TLS_VARIABLES):
+        monkeypatch.setenv(name, "another")
+
+
+def test_tasks_are_told_where_their_own_jobs_go_and_how() -> None:
+    _tell_tasks(msgspec.structs.replace(ORDER, tls=FILES))
+    assert said() == ["a:1,unix:/b", *FILES]
+
+
+def test_without_tls_tasks_hear_of_no_files_that_were_meant_for_others() -> None:
+    _tell_tasks(ORDER)
+    assert said() == ["a:1,unix:/b", None, None, None]
+
+
+def test_an_order_survives_the_way_to_its_process() -> None:
+    order = msgspec.structs.replace(ORDER, tls=FILES)
+    assert msgspec.json.decode(order.command()[-1], type=WorkerOrder) == order
