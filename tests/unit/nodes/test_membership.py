@@ -259,6 +259,7 @@ def test_looks_are_due_every_second_and_where_a_lease_or_a_turn_comes_up() -> No
 # ---- properties ----
 
 WAYS = st.sampled_from([0.0, 0.5, 3.0, 6.0])
+BRIEF = st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.0, 3.0])
 LOOKS = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 4.0, 9.0, 14.0, 40.0]), WAYS, WAYS), min_size=1, max_size=40)
 """How an observer looks: seconds until it asks, until the store has read, until the answer is there."""
 
@@ -290,8 +291,8 @@ def test_no_schedule_of_observations_declares_dead_who_beats_within_its_lease(
 @settings(max_examples=1000)
 @given(
     rate=st.sampled_from([0.85, 1.0, 1.15]),
-    ways=st.lists(st.tuples(WAYS, WAYS, st.booleans()), max_size=10),
-    looks=LOOKS,
+    ways=st.lists(st.tuples(WAYS, WAYS, st.booleans()), max_size=4),
+    looks=st.lists(st.tuples(st.sampled_from([1.0, 2.5, 5.0]), BRIEF, BRIEF), min_size=12, max_size=24),
 )
 def test_whoever_is_held_dead_has_stopped_by_himself(
     rate: float, ways: list[tuple[float, float, bool]], looks: list[tuple[float, float, float]]
