@@ -1,6 +1,9 @@
-"""The values of the nodes slice: what a node says of itself."""
+"""The values of the nodes slice: what a node says of itself, and what it may take of a function's jobs."""
 
 from __future__ import annotations
+
+import math
+from typing import Final
 
 import msgspec
 
@@ -38,3 +41,32 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """It takes no more jobs: it is about to leave, or somebody asked it to."""
     started_us: int = 0
     """When this term began; microseconds of wall time, for people to read."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What a node may claim of one function's pending jobs now.
+
+    A job that has been due for less than ``overdue`` seconds may be claimed where its slot is among ``slots``, at most
+    ``limit`` of those. One that has been due for longer may be claimed whatever its slot and whatever the limit, so that no
+    rule strands it. The node's own room bounds both.
+
+    It is a rule for manners, not for safety: what keeps two nodes from holding one job is the claim itself.
+    """
+
+    slots: frozenset[int] | None = None
+    """Of the 0 to SLOTS - 1; None: all."""
+    limit: int | None = None
+    """None: as many as it has room for."""
+    overdue: float = 0.0
+    """Infinite in NOTHING alone."""
+
+    def takes(self, slot: int, waited: float) -> bool:
+        """Whether a job of this slot that has been due for ``waited`` seconds may be claimed, the limit aside."""
+        return waited >= self.overdue or self.slots is None or slot in self.slots
+
+
+EVERYTHING: Final = Share()
+"""Whatever it has room for."""
+
+NOTHING: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)
+"""Not one job: the node does not serve the function, or is draining."""

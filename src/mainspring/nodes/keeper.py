@@ -1,0 +1,178 @@
+"""A node's place among the others: its heartbeat, its lease, and the jobs of nodes that are gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from mainspring.errors import StoreError, StoreFencedError
+from mainspring.nodes.lease import BEAT, LEASE, Lease
+from mainspring.nodes.membership import Membership
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.clock import Clock
+    from mainspring.ids import Term
+    from mainspring.nodes.model import NodeRow
+    from mainspring.nodes.store import MembershipPort
+
+AGAIN: Final = 0.5
+"""Seconds after which the store is tried again where it could not answer."""
+
+log = structlog.get_logger("mainspring.nodes")
+
+
+class Kept(Protocol):
+    """What a keeper asks of its node."""
+
+    def row(self, counter: int) -> NodeRow:
+        """Say what the node is like at this moment."""
+
+    def fenced(self) -> None:
+        """Drop all stored jobs and hand out nothing: they are other nodes' now."""
+
+    def recover(self, terms: Sequence[int]) -> None:
+        """Give back the jobs of terms that have ended."""
+
+    def begin_again(self, term: Term) -> None:
+        """Take part again, under a new term."""
+
+    def members(self, live: tuple[NodeRow, ...]) -> None:
+        """Hear who is there."""
+
+    def drain(self) -> None:
+        """Hand out nothing more: somebody asked for it."""
+
+    def store_time(self, offset: float) -> None:
+        """Hear by how many seconds the store's clock is before this node's own."""
+
+
+class Keeper:
+    """Keeps one node's term alive, as long as the store answers; afterwards gets it a new one.
+
+    ``begin`` begins a term in the store. A term that was ended, by others or because its lease ran out here, is never used again.
+    """
+
+    def __init__(
+        self,
+        port: MembershipPort,
+        node: Kept,
+        clock: Clock,
+        begin: Callable[[], Awaitable[Term]],
+        *,
+        lease: float = LEASE,
+        beat: float = BEAT,
+    ) -> None:
+        self._port = port
+        self._node = node
+        self._clock = clock
+        self._begin = begin
+        self._seconds = lease
+        self._every = beat
+        self._fenced = False
+        self._draining = False
+        self._counter = 0
+        self._offset: float | None = None
+        self.term: Term
+        self.lease: Lease
+        self.membership: Membership
+
+    async def start(self, term: Term, sent_at: float) -> None:
+        """Take part under a first term, which was begun after the monotonic time ``sent_at``."""
+        self._take(term, sent_at)
+        await self._beat()
+
+    def _take(self, term: Term, sent_at: float) -> None:
+        self.term = term
+        self.lease = Lease(sent_at, lease=self._seconds, beat=self._every)
+        self.membership = Membership(term, beat=self._every)
+        self._fenced = False
+
+    def check(self) -> float:
+        """Fence the node where its lease has ended; returns the seconds until it is worth asking again.
+
+        To be called on a timer of its own: the store may be silent while this is due.
+        """
+        now = self._clock.monotonic()
+        if not self._fenced and self.lease.ended(now):
+            self._fence("this node could not renew its lease in time")
+        return self.lease.remaining(now) or AGAIN
+
+    def _fence(self, why: str) -> None:
+        self._fenced = True
+        log.warning("the node has given up its jobs", term=self.term, why=why)
+        self._node.fenced()
+
+    async def step(self) -> float:
+        """Do what is due; returns the seconds until the next step."""
+        try:
+            if self._fenced:
+                await self._begin_again()
+            elif self.lease.wait(self._clock.monotonic()) <= 0:
+                await self._beat()
+                await self._give_back(await self._orphans())
+            else:
+                asked = self._clock.monotonic()
+                self._observe(await self._port.rows(), asked)
+            await self._end_the_dead()
+        except StoreFencedError as error:
+            if not self._fenced:
+                self._fence(str(error))
+            return 0.0
+        except StoreError as error:
+            log.info("the store does not answer", error=str(error))
+            return AGAIN
+        now = self._clock.monotonic()
+        return min(self.lease.wait(now), self.membership.wait(now))
+
+    async def _beat(self) -> None:
+        clock = self._clock
+        sent_at = self.lease.beating(clock.monotonic())
+        self._counter += 1
+        rows = await self._port.beat(self._node.row(self._counter))
+        self.lease.beaten(sent_at, clock.monotonic())
+        self._observe(rows, sent_at)
+        before = clock.monotonic()
+        store = await self._port.now()
+        after = clock.monotonic()
+        # The moment at which the store looked at its clock is somewhere between: half of the way is the best guess.
+        self._node.store_time(store - (clock.wall() - (after - before) / 2))
+
+    def _observe(self, rows: Sequence[NodeRow], asked: float) -> None:
+        self.membership.observe(rows, asked, self._clock.monotonic())
+        self._node.members(self.membership.live())
+        draining = any(row.term == self.term and row.draining for row in rows)
+        if draining and not self._draining:
+            self._node.drain()
+        self._draining = draining
+
+    async def _end_the_dead(self) -> None:
+        for row in self.membership.mine(self._clock.monotonic()):
+            if await self._port.end(row.term, row.counter):
+                log.warning("a node is dead; its jobs go back to the queue", node=row.name, term=row.term)
+                self._node.recover([row.term])
+
+    async def _orphans(self) -> Sequence[int]:
+        """Return the terms of which something is left although they have ended: whoever gave it back has died over it."""
+        terms = await self._port.abandoned()
+        return [term for term in terms if self.membership.heir(type(self.term)(term)) == self.term]
+
+    async def _give_back(self, terms: Sequence[int]) -> None:
+        if terms:
+            self._node.recover(terms)
+
+    async def _begin_again(self) -> None:
+        before = self.term
+        await self._port.end(before)
+        sent_at = self._clock.monotonic()
+        self._take(await self._begin(), sent_at)
+        self._node.begin_again(self.term)
+        await self._beat()
+        self._node.recover([before])
+        log.info("the node takes part again", term=self.term)
+
+    async def leave(self) -> None:
+        """End the term politely: nothing is held under it any more."""
+        await self._port.end(self.term)

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.errors import SettingsError
+from mainspring.ids import SLOTS
+from mainspring.nodes import strategies
+from mainspring.nodes.model import EVERYTHING, NOTHING, NodeRow, Share
+from mainspring.nodes.strategies import Default, IdHash, LeastCount, Strategy, Weight, known, register, strategy
+
+from .rows import row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALL = frozenset(range(SLOTS))
+BUILT_IN = ["default", "id_hash", "least_count", "weight"]
+
+NODES = st.builds(
+    row,
+    term=st.integers(1, 10**6),
+    name=st.sampled_from(["a", "b", "c", "n1", "n2", "n3", "n4", "n5"]),
+    weight=st.integers(-1, 9),
+    capacity=st.integers(0, 40),
+    running=st.integers(0, 60),
+    functions=st.sampled_from([(b"f",), (b"f", b"g"), (b"g",), ()]),
+    draining=st.sampled_from([False, False, False, True]),
+)
+FLEETS = st.lists(NODES, min_size=1, max_size=8, unique_by=lambda one: one.term).map(tuple)
+"""Any rows: names twice, nodes that drain or serve something else, weights of nothing."""
+
+TERMS = st.sets(st.integers(1, 300), min_size=2, max_size=20)
+
+
+def _serving(rows: tuple[NodeRow, ...]) -> list[NodeRow]:
+    return [one for one in rows if b"f" in one.functions and not one.draining]
+
+
+def _shares(of: Callable[[], Strategy], rows: tuple[NodeRow, ...]) -> dict[int, Share]:
+    """Return the share of each that counts, by its term; each node has a strategy object of its own."""
+    return {one.term: of().share(b"f", one, rows) for one in _serving(rows)}
+
+
+def _owners(shares: dict[int, Share]) -> dict[int, int]:
+    """Return the term that has each slot; fails where one has two."""
+    owners: dict[int, int] = {}
+    for term, share in shares.items():
+        for slot in ALL if share.slots is None else share.slots:
+            assert slot not in owners
+            owners[slot] = term
+    return owners
+
+
+# ---- what holds for each ----
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(rows=FLEETS)
+def test_only_nodes_that_serve_the_function_and_do_not_drain_have_a_share(name: str, rows: tuple[NodeRow, ...]) -> None:
+    shares = {one.term: strategy(name).share(b"f", one, rows) for one in rows}
+    counted = {one.term for one in _serving(rows)}
+    assert {term for term, share in shares.items() if share is not NOTHING} == counted
+    if len(counted) == 1:
+        assert shares[counted.pop()] is EVERYTHING
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(rows=FLEETS, slot=st.integers(0, SLOTS - 1))
+def test_what_has_waited_long_enough_may_be_claimed_by_whoever_counts(
+    name: str, rows: tuple[NodeRow, ...], slot: int
+) -> None:
+    for share in _shares(lambda: strategy(name), rows).values():
+        assert share.overdue <= 2.0
+        assert share.takes(slot, share.overdue)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(rows=FLEETS, slot=st.integers(0, SLOTS - 1))
+def test_every_job_may_be_claimed_at_once_by_somebody(name: str, rows: tuple[NodeRow, ...], slot: int) -> None:
+    shares = _shares(lambda: strategy(name), rows)
+    assert not shares or any(share.takes(slot, 0.0) and share.limit != 0 for share in shares.values())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(rows=FLEETS, others=FLEETS)
+def test_the_answer_depends_on_the_rows_alone(
+    name: str, rows: tuple[NodeRow, ...], others: tuple[NodeRow, ...]
+) -> None:
+    asked_before, fresh = strategy(name), strategy(name)
+    for one in rows:
+        asked_before.share(b"f", one, rows)
+        asked_before.share(b"g", one, others)
+        assert asked_before.share(b"f", one, rows) == fresh.share(b"f", one, tuple(reversed(rows)))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_a_node_knows_of_itself_is_newer_than_its_row(name: str) -> None:
+    me = row(1, functions=(b"f", b"g"), running=3)
+    rows = (row(1, functions=(b"f",), running=7, weight=5), row(2, functions=(b"f", b"g")))
+    assert strategy(name).share(b"g", me, rows) == strategy(name).share(b"g", me, (me, rows[1]))
+    assert strategy(name).share(b"f", me, rows) == strategy(name).share(b"f", me, (me, rows[1]))
+    assert strategy(name).share(b"f", me, rows) == strategy(name).share(b"f", me, rows[1:])
+
+
+def test_a_share_takes_its_slots_at_once_and_any_slot_when_overdue() -> None:
+    share = Share(slots=frozenset({1, 2}), overdue=2.0)
+    assert share.takes(1, 0.0)
+    assert not share.takes(3, 1.9)
+    assert share.takes(3, 2.0)
+    assert EVERYTHING.takes(3, 0.0)
+    assert not NOTHING.takes(3, 10**9)
+
+
+# ---- default ----
+
+
+@given(rows=FLEETS)
+def test_by_default_everybody_takes_everything(rows: tuple[NodeRow, ...]) -> None:
+    assert all(share is EVERYTHING for share in _shares(Default, rows).values())
+
+
+# ---- id_hash ----
+
+
+@given(rows=FLEETS)
+def test_id_hash_gives_every_slot_to_one_node(rows: tuple[NodeRow, ...]) -> None:
+    shares = _shares(IdHash, rows)
+    assert not shares or _owners(shares).keys() == ALL
+    assert all(share.limit is None for share in shares.values())
+
+
+@given(terms=TERMS, data=st.data())
+def test_id_hash_moves_few_slots_when_a_node_comes_or_goes(terms: set[int], data: st.DataObject) -> None:
+    gone = data.draw(st.sampled_from(sorted(terms)))
+    rows = tuple(row(term) for term in sorted(terms))
+    with_it = _owners(_shares(IdHash, rows))
+    without = _owners(_shares(IdHash, tuple(one for one in rows if one.term != gone)))
+    moved = {slot for slot in ALL if with_it[slot] != without[slot]}
+    assert moved == {slot for slot in ALL if with_it[slot] == gone}, "only its own slots move"
+    assert len(moved) <= 2 * SLOTS / len(terms)
+
+
+@given(terms=TERMS)
+def test_id_hash_shares_about_evenly(terms: set[int]) -> None:
+    fair = SLOTS / len(terms)
+    for share in _shares(IdHash, tuple(row(term) for term in terms)).values():
+        assert share.slots is not None
+        assert abs(len(share.slots) - fair) < 5 * math.sqrt(fair)
+
+
+def test_id_hash_follows_weights() -> None:
+    weights = {1: 1, 2: 2, 3: 4, 4: 0}
+    shares = _shares(IdHash, tuple(row(term, weight=weight) for term, weight in weights.items()))
+    counts = {term: len(share.slots or ()) for term, share in shares.items()}
+    assert counts[4] == 0
+    for term in (1, 2, 3):
+        assert counts[term] == pytest.approx(SLOTS * weights[term] / 7, rel=0.2)
+
+
+@given(terms=TERMS, heavier=st.integers(2, 20))
+def test_more_weight_takes_slots_and_gives_none(terms: set[int], heavier: int) -> None:
+    rows = tuple(row(term) for term in sorted(terms))
+    before = _shares(IdHash, rows)[rows[0].term].slots
+    after = _shares(IdHash, (msgspec.structs.replace(rows[0], weight=heavier), *rows[1:]))[rows[0].term].slots
+    assert before is not None
+    assert after is None or before <= after
+
+
+def test_a_node_that_starts_again_has_its_old_slots_back() -> None:
+    others = (row(2), row(3))
+    before = _shares(IdHash, (row(1, name="a"), *others))[1]
+    both = _shares(IdHash, (row(1, name="a"), row(9, name="a"), *others))
+    after = _shares(IdHash, (row(9, name="a"), *others))[9]
+    assert both[9].slots is not None
+    assert before.slots is not None
+    assert both[9].slots < before.slots, "at once, but for what its old run has drawn under another name"
+    assert before == after
+
+
+# ---- weight ----
+
+
+@given(rows=FLEETS)
+def test_the_parts_of_weight_add_up_and_are_exact(rows: tuple[NodeRow, ...]) -> None:
+    shares = _shares(Weight, rows)
+    assert not shares or _owners(shares).keys() == ALL
+    parts = {one.term: max(0, one.weight) for one in _serving(rows)}
+    total = sum(parts.values())
+    for term, share in shares.items():
+        ideal = SLOTS * parts[term] / total if total else SLOTS / len(shares)
+        assert abs(len(ALL if share.slots is None else share.slots) - ideal) < 1
+
+
+def test_five_five_and_one() -> None:
+    shares = _shares(Weight, (row(1, weight=5), row(2, weight=5), row(3, weight=1)))
+    assert [len(share.slots or ()) for share in shares.values()] == [465, 465, 94]
+
+
+def test_a_restart_moves_nothing_under_weight() -> None:
+    before = _shares(Weight, (row(1, name="a"), row(2, name="b", weight=3)))
+    after = _shares(Weight, (row(9, name="a"), row(2, name="b", weight=3)))
+    assert (before[1], before[2]) == (after[9], after[2])
+
+
+# ---- least_count ----
+
+
+def _limit(me: NodeRow, *others: NodeRow) -> int | None:
+    return LeastCount().share(b"f", me, (me, *others)).limit
+
+
+@pytest.mark.parametrize(
+    ("running", "limit"), [(0, 7), (4, 3), (5, 2), (6, 1), (7, 0), (20, 0)], ids=lambda value: f"{value}"
+)
+def test_a_node_fills_up_to_the_least_loaded_of_the_others_and_a_slack(running: int, limit: int) -> None:
+    """Of 8 places a slack of 2; the least loaded other, 10 of 16, is worth 5 of 8."""
+    assert _limit(row(1, running=running), row(2, running=10, capacity=16), row(3, running=8)) == limit
+
+
+@pytest.mark.parametrize(("capacity", "slack"), [(0, 1), (1, 1), (7, 1), (8, 2), (100, 25)])
+def test_idle_nodes_may_take_a_quarter_of_what_they_can(capacity: int, slack: int) -> None:
+    assert _limit(row(1, capacity=capacity), row(2, capacity=capacity)) == slack
+
+
+def test_without_slack_a_node_takes_one_more_than_the_least_loaded_has() -> None:
+    assert LeastCount(slack=0).share(b"f", row(1, running=4), (row(2, running=4),)).limit == 1
+    assert LeastCount(slack=0).share(b"f", row(1, running=5), (row(2, running=4),)).limit == 0
+
+
+@given(rows=FLEETS, slack=st.sampled_from([0.0, 0.25, 1.0]))
+def test_the_least_loaded_may_always_take(rows: tuple[NodeRow, ...], slack: float) -> None:
+    shares = _shares(lambda: LeastCount(slack=slack), rows)
+    least = min(_serving(rows), key=lambda one: one.running / max(1, one.capacity), default=None)
+    if least is not None:
+        limit = shares[least.term].limit
+        assert limit is None or limit >= 1
+
+
+@given(
+    capacities=st.lists(st.integers(1, 40), min_size=2, max_size=5),
+    arrivals=st.lists(st.integers(0, 30), min_size=1, max_size=30),
+    data=st.data(),
+)
+def test_long_jobs_are_spread_to_within_the_slack(
+    capacities: list[int], arrivals: list[int], data: st.DataObject
+) -> None:
+    """Jobs that do not end come in; between two heartbeats nodes ask in any order and know of the others' last beat only."""
+    running = dict.fromkeys(range(len(capacities)), 0)
+    for count in arrivals:
+        rows = tuple(row(node + 1, capacity=capacities[node], running=running[node]) for node in running)
+        waiting = count
+        for node in data.draw(st.permutations(sorted(running))):
+            me = msgspec.structs.replace(rows[node], running=running[node])
+            limit = LeastCount().share(b"f", me, rows).limit
+            assert limit is not None
+            taken = min(limit, waiting, capacities[node] - running[node])
+            running[node] += taken
+            waiting -= taken
+        # who is above the least loaded of the last beat is so by the slack at most, or was so before
+        for node in running:
+            level = min(other.running * capacities[node] // other.capacity for other in rows if other.term != node + 1)
+            assert running[node] <= max(rows[node].running, level + max(1, capacities[node] // 4))
+
+
+# ---- by name ----
+
+
+def test_strategies_by_name() -> None:
+    assert [type(strategy(name)) for name in BUILT_IN] == [Default, IdHash, LeastCount, Weight]
+    assert strategy("id_hash") is not strategy("id_hash")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"no strategy 'hash'.* default, id_hash, least_count, weight"):
+        strategy("hash")
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "_registered", {})
+
+
+@pytest.mark.usefixtures("registry")
+def test_users_register_their_own() -> None:
+    register("sticky", lambda: IdHash(overdue=60.0))
+    assert known() == (*BUILT_IN, "sticky")
+    assert strategy("sticky").share(b"f", row(1), (row(2),)).overdue == 60.0
+    register("sticky", Default)
+    assert strategy("sticky").share(b"f", row(1), (row(2),)) is EVERYTHING
+    with pytest.raises(SettingsError, match="sticky"):
+        strategy("other")
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("name", ["", "Sticky", "1st", "a b", "a,b", "a" * 33, *BUILT_IN])
+def test_names_that_cannot_be_registered(name: str) -> None:
+    with pytest.raises(SettingsError, match="strategy"):
+        register(name, Default)
+    assert known() == tuple(BUILT_IN)
+
+
+@pytest.mark.parametrize("overdue", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("kind", [IdHash, LeastCount, Weight])
+def test_a_job_cannot_be_left_to_one_node_for_ever(kind: type[IdHash | LeastCount | Weight], overdue: float) -> None:
+    with pytest.raises(SettingsError, match="for ever"):
+        kind(overdue=overdue)
