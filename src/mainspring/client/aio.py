@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, delays, unreachable
-from mainspring.client.session import Request, Session, Slot, Tray, Wait, windows
+from mainspring.client.batches import awaiting, submitting
+from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, Patience, unreachable
+from mainspring.client.session import Request, Session, Slot, Tray
 from mainspring.client.sockets import connect, tune
 from mainspring.errors import ConnectionLostError, ServerError
 
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
 
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
+    from mainspring.client.session import Wait
 
 T = TypeVar("T")
-
-WINDOWS_UNDER_WAY = 3
-OUTCOMES = 1_000
-"""Jobs whose outcomes are asked for at once; their results are held until their turn comes."""
 
 
 class AsyncClient:
@@ -44,13 +41,12 @@ class AsyncClient:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
-        self._patience = patience
+        self._patience = Patience(patience)
         self._session = Session()
         self._trying: _Wire | None = None  # the connection that the session is on, agreed or not
         self._wire: _Wire | None = None  # the same, once agreed
         self._flushing = False
         self._keeper: asyncio.Task[None] | None = None
-        self._lost_at = float("-inf")
 
     # What users ask.
 
@@ -63,14 +59,8 @@ class AsyncClient:
 
     async def submit_many(self, requests: Iterable[Request]) -> AsyncIterator[list[Answer]]:
         """Submit jobs in windows that overlap, and give the answers of each window in order."""
-        trays: deque[Tray] = deque()
-        for frames, safe in windows(requests):
-            trays.append(self._session.submit(frames, safe=safe))
-            self._wake()
-            if len(trays) >= WINDOWS_UNDER_WAY:
-                yield await self._await(trays.popleft())
-        while trays:
-            yield await self._await(trays.popleft())
+        for tray in submitting(requests, self._submit):
+            yield await self._await(tray)
 
     async def outcome(
         self,
@@ -87,23 +77,13 @@ class AsyncClient:
         except TimeoutError:
             raise TimeoutError(f"job {handle} has not ended within {timeout:g} seconds") from None
         finally:
-            self._session.forget(wait)
+            self._session.forget([wait])
 
     async def outcomes(self, handles: Iterable[str]) -> AsyncIterator[Outcome]:
         """Give the outcomes of many jobs in order, asking for many at once."""
-        waits: deque[Wait] = deque()
-        remaining = iter(handles)
-        try:
-            while True:
-                waits.extend(self._session.wait(h) for h in itertools.islice(remaining, OUTCOMES - len(waits)))
-                if not waits:
-                    return
-                await self._await(waits[0])
-                while waits and waits[0].done:
-                    yield waits.popleft().take()
-        finally:
+        with contextlib.closing(awaiting(handles, self._wait, self._session.forget)) as waits:
             for wait in waits:
-                self._session.forget(wait)
+                yield await self._await(wait)
 
     async def call(self, method: str, params: dict[str, Any] | None = None) -> Any:
         """Call a method of the protocol and return its value; raises as the blocking client's ``call``."""
@@ -144,6 +124,14 @@ class AsyncClient:
 
     # Inside.
 
+    def _submit(self, frames: list[bytes], safe: bool) -> Tray:
+        tray = self._session.submit(frames, safe=safe)
+        self._wake()
+        return tray
+
+    def _wait(self, handles: list[str]) -> list[Wait]:
+        return [self._session.wait(handle) for handle in handles]
+
     async def _await(self, slot: Slot[T]) -> T:
         if not slot.done:
             arrived = asyncio.get_running_loop().create_future()
@@ -170,13 +158,9 @@ class AsyncClient:
         """Connect, once, or while somebody waits for a job and the patience lasts."""
         loop = asyncio.get_running_loop()
         try:
-            for delay in delays():
-                error = await self._connect()
-                if error is None or not self._session.unfinished:
-                    return
-                patient = loop.time() - self._lost_at < self._patience
-                self._session.abandon(error, waits=not patient)
-                if not self._session.waiting_for_jobs:
+            while (error := await self._connect()) is not None and self._session.unfinished:
+                delay = self._patience.fruitless(self._session, error, loop.time())
+                if delay is None:
                     return
                 await asyncio.sleep(delay)
         finally:
@@ -223,7 +207,7 @@ class AsyncClient:
         if wire is not self._trying:
             return
         if self._wire is not None:
-            self._lost_at = asyncio.get_running_loop().time()
+            self._patience.lost(asyncio.get_running_loop().time())
         self._wire = self._trying = None
         self._session.disconnected(
             ConnectionLostError(f"the connection to the server ended{f': {error}' if error else ''}")

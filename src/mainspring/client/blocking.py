@@ -8,7 +8,6 @@ After a fork, the child forgets the socket, which belongs to its parent, and con
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
 import socket
@@ -18,8 +17,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, delays, unreachable
-from mainspring.client.session import Request, Session, Slot, Tray, Wait, windows
+from mainspring.client.batches import awaiting, submitting
+from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, Patience, unreachable
+from mainspring.client.session import Request, Session, Slot, Tray
 from mainspring.client.sockets import tune
 from mainspring.errors import ConnectionLostError, ServerError
 
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
+    from mainspring.client.session import Wait
 
 T = TypeVar("T")
 
 READ_SIZE = 1 << 18
-WINDOWS_UNDER_WAY = 3
-OUTCOMES = 1_000
-"""Jobs whose outcomes are asked for at once; their results are held until their turn comes."""
 
 
 class Client:
@@ -55,7 +53,7 @@ class Client:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
-        self._patience = patience
+        self._patience_seconds = patience
         self._begin()
 
     def _begin(self) -> None:
@@ -68,8 +66,7 @@ class Client:
         self._reading = False  # a thread has the reader's place
         self._connecting = False
         self._agree_by = 0.0
-        self._lost_at = float("-inf")  # when the last working connection ended
-        self._delays = delays()
+        self._patience = Patience(self._patience_seconds)
 
     # What users ask.
 
@@ -85,15 +82,8 @@ class Client:
 
     def submit_many(self, requests: Iterable[Request]) -> Iterator[list[Answer]]:
         """Submit jobs in windows that overlap, and give the answers of each window in order."""
-        trays: deque[Tray] = deque()
-        for frames, safe in windows(requests):
-            with self._ours() as session:
-                trays.append(session.submit(frames, safe=safe))
-            self._push()
-            if len(trays) >= WINDOWS_UNDER_WAY:
-                yield self._await(trays.popleft(), None)
-        while trays:
-            yield self._await(trays.popleft(), None)
+        for tray in submitting(requests, self._submit):
+            yield self._await(tray, None)
 
     def outcome(
         self, handle: str, timeout: float | None = None, *, hear: Callable[[Notice], None] | None = None
@@ -109,29 +99,18 @@ class Client:
         except TimeoutError:
             raise TimeoutError(f"job {handle} has not ended within {timeout:g} seconds") from None
         finally:
-            with self._changed:
-                self._session.forget(wait)
+            self._forget([wait])
 
     def outcomes(self, handles: Iterable[str], timeout: float | None = None) -> Iterator[Outcome]:
         """Give the outcomes of many jobs in order, asking for many at once.  Raises TimeoutError; ``timeout`` is for all."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        waits: deque[Wait] = deque()
-        remaining = iter(handles)
-        try:
-            while True:
-                with self._ours() as session:
-                    waits.extend(session.wait(handle) for handle in itertools.islice(remaining, OUTCOMES - len(waits)))
-                if not waits:
-                    return
-                self._until(lambda: waits[0].done, None if deadline is None else deadline - time.monotonic())
-                while waits and waits[0].done:
-                    yield waits.popleft().take()
-        except TimeoutError:
-            raise TimeoutError(f"job {waits[0].handle.decode()} has not ended in time") from None
-        finally:
-            with self._changed:
-                for wait in waits:
-                    self._session.forget(wait)
+        with contextlib.closing(awaiting(handles, self._wait, self._forget)) as waits:
+            for wait in waits:
+                try:
+                    outcome = self._await(wait, None if deadline is None else deadline - time.monotonic())
+                except TimeoutError:
+                    raise TimeoutError(f"job {wait.handle.decode()} has not ended in time") from None
+                yield outcome
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         """Call a method of the protocol and return its value.
@@ -176,15 +155,26 @@ class Client:
                 self._read()
             yield self._session
 
-    def _await(self, slot: Slot[T], timeout: float | None) -> T:
-        self._until(lambda: slot.done, timeout)
-        return slot.take()
-
-    def _push(self) -> None:
-        """Write what can be written without waiting."""
-        with self._changed:
+    def _submit(self, frames: list[bytes], safe: bool) -> Tray:
+        """Submit a window, and write of it what can be written without waiting."""
+        with self._ours() as session:
+            tray = session.submit(frames, safe=safe)
             if self._socket is not None:
                 self._write()
+        return tray
+
+    def _wait(self, handles: list[str]) -> list[Wait]:
+        with self._ours() as session:
+            return [session.wait(handle) for handle in handles]
+
+    def _forget(self, waits: Iterable[Wait]) -> None:
+        with self._changed:
+            self._session.forget(waits)
+
+    def _await(self, slot: Slot[T], timeout: float | None) -> T:
+        if not slot.done:
+            self._until(lambda: slot.done, timeout)
+        return slot.take()
 
     def _until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Keep the connection going until something is done.  Raises TimeoutError."""
@@ -251,11 +241,9 @@ class Client:
 
     def _fruitless(self, error: ServerError, left: float | None) -> None:
         """Deal with a failed attempt to connect: only those who wait for jobs keep trying, and for a limited time."""
-        patient = time.monotonic() - self._lost_at < self._patience
-        self._session.abandon(error, waits=not patient)
+        delay = self._patience.fruitless(self._session, error, time.monotonic())
         self._changed.notify_all()
-        if patient and self._session.waiting_for_jobs:
-            delay = next(self._delays)
+        if delay is not None:
             self._changed.wait(delay if left is None else min(delay, left))
 
     def _dial(self, left: float | None) -> tuple[socket.socket | None, list[tuple[Address, OSError]]]:
@@ -338,8 +326,7 @@ class Client:
         self._hang_up()
         self._session.disconnected(error)
         if agreed:
-            self._lost_at = time.monotonic()
-            self._delays = delays()
+            self._patience.lost(time.monotonic())
             self._changed.notify_all()
         else:
             self._fruitless(error, None)

@@ -1,4 +1,4 @@
-"""How long clients and workers wait between attempts to reach a server, and in all."""
+"""How long clients and workers wait between attempts to reach a server, and who goes on waiting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mainspring.client.addresses import Address
+    from mainspring.client.session import Session
+    from mainspring.errors import ServerError
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for one attempt to connect."""
@@ -34,3 +36,26 @@ def unreachable(failures: Iterable[tuple[Address, OSError]]) -> str:
         f"{address}: {error.strerror or str(error) or type(error).__name__}" for address, error in failures
     )
     return f"no server could be reached ({reasons})"
+
+
+class Patience:
+    """What a client does while no server can be reached.
+
+    Those who wait for jobs go on waiting, for so many seconds since a connection that worked has ended; all others are told at
+    once. Times are monotonic.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lost_at = float("-inf")
+        self._delays = delays()
+
+    def lost(self, now: float) -> None:
+        """A connection that worked has ended."""
+        self._lost_at = now
+        self._delays = delays()
+
+    def fruitless(self, session: Session, error: ServerError, now: float) -> float | None:
+        """Tell whoever is not to go on waiting why; return the seconds before the next attempt, None where nobody waits."""
+        session.abandon(error, waits=now - self._lost_at >= self._seconds)
+        return next(self._delays) if session.waiting_for_jobs else None

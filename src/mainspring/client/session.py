@@ -23,12 +23,10 @@ from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import EXTENSION, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
 
-WINDOW_FRAMES = 2_000
-WINDOW_BYTES = 1 << 20
 MAX_BODY = (1 << 32) - 1
 """A client takes what it asked for, however large; servers have a limit of their own."""
 
@@ -164,13 +162,14 @@ class Session:
             self._output.append(packets.request(Type.WAIT, wait.handle))
         return wait
 
-    def forget(self, wait: Wait) -> None:
-        """Stop waiting; an outcome that comes nevertheless is dropped."""
-        waits = self._waits.get(wait.handle)
-        if waits is not None and wait in waits:
-            waits.remove(wait)
-            if not waits:
-                del self._waits[wait.handle]
+    def forget(self, waits: Iterable[Wait]) -> None:
+        """Stop waiting; outcomes that come nevertheless are dropped."""
+        for wait in waits:
+            others = self._waits.get(wait.handle)
+            if others is not None and wait in others:
+                others.remove(wait)
+                if not others:
+                    del self._waits[wait.handle]
 
     def call(
         self, method: str, params: dict[str, Any] | None, hear: Callable[[dict[str, Any]], None] | None = None
@@ -351,20 +350,3 @@ def _number(text: bytes) -> int:
         return int(text)
     except ValueError:
         return 0
-
-
-def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:
-    """Encode requests in windows of bounded size, each with whether all of it may be sent again."""
-    frames: list[bytes] = []
-    size = 0
-    safe = True
-    for request in requests:
-        frame = request.frame()
-        frames.append(frame)
-        size += len(frame)
-        safe = safe and bool(request.unique)
-        if len(frames) >= WINDOW_FRAMES or size >= WINDOW_BYTES:
-            yield frames, safe
-            frames, size, safe = [], 0, True
-    if frames:
-        yield frames, safe

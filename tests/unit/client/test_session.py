@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.client.outcomes import Notice, Submitted
-from mainspring.client.session import Request, Session, windows
+from mainspring.client.session import Request, Session
 from mainspring.errors import ConflictError, ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
@@ -130,7 +130,7 @@ def test_those_who_wait_hear_what_the_job_tells() -> None:
         Notice("data", 0, 0, b"d\0"),
         Notice("warning", 0, 0, b"w"),
     ]
-    session.forget(wait)
+    session.forget([wait])
     session.receive(packets.response(Type.RESULT, b"H:n:1", b"succeeded", b"1", b"", b""))
     assert not wait.done
 
@@ -159,9 +159,6 @@ def test_to_abandon_answers_everybody() -> None:
     assert not session.unfinished
 
 
-def test_windows_are_bounded() -> None:
-    assert [len(window) for window, _ in windows([Request(b"f", b"", b"", b"")] * 4500)] == [2000, 2000, 500]
-    large = Request(b"f", b"u", b"", b"x" * 600_000)
-    assert [(len(window), safe) for window, safe in windows([large] * 3)] == [(2, True), (1, True)]
+def test_a_name_with_a_nul_is_no_packet() -> None:
     with pytest.raises(UsageError, match="NUL"):
         Request(b"f\0", b"", b"", b"").frame()
