@@ -1,0 +1,116 @@
+"""Faults that strike at a certain byte: they wait until it passes the proxy, and end the connection that carries it.
+
+A trap is asked about every piece of bytes before it is passed on, and springs once. What it knows of connections are
+objects to be told apart, nothing more.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+READY = b"Z\x00\x00\x00\x05I"
+"""PostgreSQL's ReadyForQuery outside a transaction: whatever was asked before has been done or refused for good."""
+
+
+class Direction(enum.Enum):
+    """Which way bytes go: to the server, or to the client."""
+
+    TO_SERVER = "to server"
+    TO_CLIENT = "to client"
+
+
+class Verdict(NamedTuple):
+    """What of the bytes is passed on, and whether the connection ends behind them."""
+
+    passed: bytes
+    ends: bool = False
+
+
+class Trap(ABC):
+    """One fault that waits for its moment."""
+
+    def __init__(self) -> None:
+        self._sprung = threading.Event()
+
+    @property
+    def has_sprung(self) -> bool:
+        """Whether it has happened; the connection is gone then."""
+        return self._sprung.is_set()
+
+    def wait(self, patience: float = 30.0) -> None:
+        """Wait until it has happened. Raises AssertionError where it has not within ``patience`` seconds."""
+        assert self._sprung.wait(patience), f"{type(self).__name__} has not sprung within {patience} s"
+
+    def spring(self) -> None:
+        """Say that the connection is gone."""
+        self._sprung.set()
+
+    @abstractmethod
+    def judge(self, connection: object, direction: Direction, data: bytes) -> Verdict:
+        """Say what becomes of bytes that are about to be passed on."""
+
+
+class CutAfter(Trap):
+    """Passes so many bytes of a direction on, counted over all connections, and ends the one that has the next."""
+
+    def __init__(self, count: int, direction: Direction) -> None:
+        super().__init__()
+        self._left = count
+        self._direction = direction
+
+    def judge(self, connection: object, direction: Direction, data: bytes) -> Verdict:
+        if direction is not self._direction:
+            return Verdict(data)
+        passed = data[: self._left]
+        self._left -= len(passed)
+        return Verdict(passed, ends=len(passed) < len(data))
+
+
+class LoseRequest(Trap):
+    """Ends the connection in place of passing a request on that holds ``marker``: the server never hears of it."""
+
+    def __init__(self, marker: bytes) -> None:
+        super().__init__()
+        self._marker = _Marker(marker)
+
+    def judge(self, connection: object, direction: Direction, data: bytes) -> Verdict:
+        if direction is Direction.TO_SERVER and self._marker.is_in(connection, data):
+            return Verdict(b"", ends=True)
+        return Verdict(data)
+
+
+class LoseAnswer(Trap):
+    """Passes a request on that holds ``marker``, swallows its answer up to ``until``, and then ends the connection.
+
+    So the server has done what was asked, and the client will never know.
+    """
+
+    def __init__(self, marker: bytes, until: bytes) -> None:
+        super().__init__()
+        self._marker = _Marker(marker)
+        self._until = _Marker(until)
+        self._connection: object | None = None
+
+    def judge(self, connection: object, direction: Direction, data: bytes) -> Verdict:
+        if self._connection is None:
+            if direction is Direction.TO_SERVER and self._marker.is_in(connection, data):
+                self._connection = connection
+        elif connection is self._connection and direction is Direction.TO_CLIENT:
+            return Verdict(b"", ends=self._until.is_in(connection, data))
+        return Verdict(data)
+
+
+class _Marker:
+    """Finds bytes in a stream that comes in pieces; an empty marker is in every piece."""
+
+    def __init__(self, marker: bytes) -> None:
+        self._marker = marker
+        self._ends: dict[int, bytes] = {}
+
+    def is_in(self, connection: object, data: bytes) -> bool:
+        joined = self._ends.get(id(connection), b"") + data
+        self._ends[id(connection)] = joined[-(len(self._marker) - 1) :] if len(self._marker) > 1 else b""
+        return self._marker in joined
