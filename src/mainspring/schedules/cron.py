@@ -1,0 +1,251 @@
+"""Cron expressions: what the clock of a time zone has to show, and at which instants it does.
+
+Five fields: minute, hour, day of the month, month, day of the week. Six fields: the **second comes first**, as in Quartz, Spring
+and cronsim (croniter and some others put it last). Names such as ``@daily`` stand for five fields. Fields have ``*``, lists,
+ranges, steps, ``JAN``, ``MON``, ``L`` and ``LW`` (last day, last weekday of the month), ``5L`` (last Friday), ``MON#1`` (first
+Monday). Where both days are restricted, one of them has to match; where one begins with ``*``, both (Vixie's rule).
+
+What happens when the clocks change (the contract of ``docs/explanation/time.md``):
+
+====================================  ==================================  ===============================
+the expression                        times that the clock leaves out     times that it shows twice
+====================================  ==================================  ===============================
+every hour (``*/15 * * * *``)         do not fire                         fire both times
+some hours, minute or second by star  fire together, once, at the change  fire both times
+(``*/15 2 * * *``)
+some hours, all else by name          fire together, once, at the change  fire the first time
+(``30 2 * * *``, ``0 */6 * * *``)
+====================================  ==================================  ===============================
+
+So elapsed time goes on evenly for what runs by frequency, and what runs at stated times loses no day and doubles none. This is
+Debian's rule for cron, with two differences. Which hours there are counts, not how they are written: in Debian ``0 */6 * * *`` is
+left out or doubled, and ``0 0,6,12,18 * * *`` is not. And ``*/15 2 * * *`` does not lose the day on which there is no 2 o'clock.
+
+cronsim finds the times of the clock; that part knows no zone. Which instants those are is decided here, because cronsim applies
+Debian's rule to five fields only, and its steps through a change can go back and round.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from cronsim import CronSim, CronSimError
+
+from mainspring.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_MICROSECOND = timedelta(microseconds=1)
+_LONGEST = 500
+"""Characters of an expression: sixty numbers and their commas fit in each field that needs them."""
+
+
+class _Field(NamedTuple):
+    name: str
+    lowest: int
+    highest: int
+    example: str
+
+
+_FIELDS = (
+    _Field("second", 0, 59, "*/15 * * * * *"),
+    _Field("minute", 0, 59, "*/10 * * * *"),
+    _Field("hour", 0, 23, "30 9-17 * * *"),
+    _Field("day of the month", 1, 31, "0 6 1,15 * *"),
+    _Field("month", 1, 12, "0 6 1 JAN-JUN *"),
+    _Field("day of the week", 0, 7, "0 6 * * MON-FRI"),
+)
+
+
+class Expression:
+    """A cron expression that has been checked. Raises UsageError that names the field, what is wrong, and an example."""
+
+    __slots__ = ("_walls", "by_frequency", "every_hour")
+
+    def __init__(self, expression: str) -> None:
+        parts = _parts(expression)
+        for field, part in zip(_FIELDS, parts, strict=True):
+            _check(expression, field, part)
+        try:
+            self._walls = CronSim(" ".join(parts), datetime(2000, 1, 1))  # noqa: DTZ001 - a time of the clock has no zone
+        except CronSimError:  # each field is right by itself: the day is
+            raise _never(expression) from None
+        self.every_hour = len(self._walls.hours) == 24
+        self.by_frequency = self.every_hour or parts[0].startswith("*") or parts[1].startswith("*")
+        if self.after(self._walls.dt) is None:
+            raise _never(expression)
+
+    def after(self, wall: datetime) -> datetime | None:
+        """Return the first matching time of the clock after a naive one; None where none comes in 50 years."""
+        walls = copy(self._walls)
+        walls.dt = wall.replace(microsecond=0)
+        try:
+            return next(walls)
+        except (StopIteration, OverflowError, ValueError):  # the calendar ends with the year 9999
+            return None
+
+
+@lru_cache(maxsize=10_000)
+def parse(expression: str) -> Expression:
+    """Return an expression, checked; raises UsageError as ``Expression`` does."""
+    return Expression(expression)
+
+
+def next_after(expression: str, zone: ZoneInfo, after_us: int) -> int | None:
+    """Return the first instant after another at which the expression fires in a zone; None where none comes."""
+    cron = parse(expression)
+    try:
+        found = _next(cron, zone, _EPOCH + timedelta(microseconds=after_us))
+    except OverflowError:
+        return None
+    return None if found is None else (found - _EPOCH) // _MICROSECOND
+
+
+def _next(cron: Expression, zone: ZoneInfo, after: datetime) -> datetime | None:
+    shown = after.astimezone(zone)
+    wall = shown.replace(tzinfo=None, fold=0)
+    before, since = _offsets(wall, zone)
+    if before > since:  # the clock shows this time twice
+        second = wall.replace(microsecond=0)
+        change = _change(zone, _instant(second, before), _instant(second, since))
+        last, again = _clock(change, before) - _SECOND, _clock(change, since) - _SECOND
+        if shown.fold == 0:
+            found = cron.after(wall)
+            if found is not None and found <= last:
+                return _instant(found, before)
+        if cron.by_frequency:
+            found = cron.after(wall if shown.fold else again)
+            if found is not None and found <= last:
+                return _instant(found, since)
+        wall = max(wall, last)
+    while (found := cron.after(wall)) is not None:
+        before, since = _offsets(found, zone)
+        if before >= since:
+            return _instant(found, before)  # of two, the first
+        change = _change(zone, _instant(found, since), _instant(found, before))
+        if not cron.every_hour:
+            return change
+        wall = _clock(change, since) - _SECOND
+    return None
+
+
+# ---- the clock of a zone ----
+
+
+def _offsets(wall: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]:
+    """Return the offsets from UTC that a time of the clock has before and since the change beside it (PEP 495).
+
+    They are equal where the clock shows it once. It is left out where the first is smaller, and shown twice where it is larger.
+    """
+    local = wall.replace(tzinfo=zone)
+    before, since = local.utcoffset(), local.replace(fold=1).utcoffset()
+    assert before is not None
+    assert since is not None
+    return before, since
+
+
+def _instant(wall: datetime, offset: timedelta) -> datetime:
+    return (wall - offset).replace(tzinfo=UTC)
+
+
+def _clock(instant: datetime, offset: timedelta) -> datetime:
+    return (instant + offset).replace(tzinfo=None)
+
+
+def _change(zone: ZoneInfo, earlier: datetime, later: datetime) -> datetime:
+    """Return the first whole second after ``earlier``, at most ``later``, at which the zone has another offset than there."""
+    old = earlier.astimezone(zone).utcoffset()
+    low, high = 0, round((later - earlier).total_seconds())
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (earlier + middle * _SECOND).astimezone(zone).utcoffset() == old:
+            low = middle
+        else:
+            high = middle
+    return earlier + high * _SECOND
+
+
+# ---- what is wrong with an expression ----
+
+
+def _parts(expression: str) -> list[str]:
+    """Return the six fields of an expression, in upper case."""
+    if len(expression) > _LONGEST:
+        raise UsageError(f"a cron expression has at most {_LONGEST} characters; this one has {len(expression)}")
+    text = expression.strip()
+    if text.startswith("@"):
+        if text.lower() not in NAMES:
+            raise UsageError(f"{expression!r} is no name for a schedule: there are {', '.join(sorted(NAMES))}")
+        text = NAMES[text.lower()]
+    parts = text.upper().split()
+    if len(parts) == 5:
+        return ["0", *parts]
+    if len(parts) != 6:
+        raise UsageError(
+            f"{expression!r} has {len(parts)} {'field' if len(parts) == 1 else 'fields'}: a cron expression has five (minute, "
+            "hour, day of the month, month, day of the week), or six with the second first; for example '30 2 * * MON-FRI'"
+        )
+    return parts
+
+
+def _check(expression: str, field: _Field, part: str) -> None:
+    for term in part.split(","):
+        fault = _fault(field, term)
+        if fault:
+            raise UsageError(f"{expression!r}: {field.name} {fault}; for example {field.example!r}")
+
+
+def _fault(field: _Field, term: str) -> str:
+    """Say what is wrong with one term of a field's list; empty where nothing is."""
+    if not term:
+        return "has an empty place in its list"
+    span, _, step = term.partition("/")
+    highest_step = field.highest - field.lowest + 1
+    if step.isdecimal() and int(step) > highest_step:
+        return f"{term!r} steps by more than {highest_step}, which fires once in the field's range: use an interval (every=)"
+    if _understood(field, term):
+        return ""
+    if "?" in term:
+        return f"{term!r}: write * instead of ?"
+    if "/" in term and (not step.isdecimal() or int(step) == 0):
+        return f"{term!r} has no step: a step is a whole number from 1 on"
+    numbers = span.split("-")
+    if all(number.isdecimal() for number in numbers):
+        for number in numbers:
+            if not field.lowest <= int(number) <= field.highest:
+                return f"{number[:20]} does not lie within {field.lowest}-{field.highest}"
+    if len(numbers) == 2 and all(
+        number.isalnum() and _understood(field, number) and number != "L" for number in numbers
+    ):
+        return f"{span!r} runs backwards: write it as two ranges with a comma"
+    return f"{term!r} is not understood"
+
+
+def _understood(field: _Field, term: str) -> bool:
+    parts = ["*"] * len(_FIELDS)
+    parts[_FIELDS.index(field)] = term
+    try:
+        CronSim(" ".join(parts), datetime(2000, 1, 1))  # noqa: DTZ001
+    except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
+        return False
+    return True
+
+
+def _never(expression: str) -> UsageError:
+    return UsageError(f"{expression!r} never fires: none of its months has such a day")

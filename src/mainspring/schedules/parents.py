@@ -1,0 +1,273 @@
+"""Schedules that run after others: who waits for whom, and what the end of one run means for the rest of its occasion.
+
+An occasion begins at a root (a schedule with a trigger) and is named by its fire time. A child runs for it when all of its
+parents have succeeded for it; when one did not (it failed, was cancelled, expired, or was skipped), the child is skipped, and so
+are its own children. Every schedule that takes part in an occasion gets exactly one row for it.
+
+Parents may have different roots. Then the occasions are the fire times that *all* these roots have in common: of a root of every
+hour and one of every day, the child runs once a day. Roots that have none in common are refused when they are registered, since
+the child would never run; "after both, whenever each of them was" would mean that a run of one counts for several runs of the
+other, and which it is would depend on who is faster. A run by hand begins an occasion of its own, in which a child takes part if
+all of its parents do.
+
+Two parents may settle on two nodes at once. So the engine keeps a ``Join`` for each child with several parents and each
+occasion, and changes it in the transaction of the settlement, under a lock: whoever brings it to the end, starts the child.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.errors import UsageError
+from mainspring.schedules import triggers
+from mainspring.schedules.model import Cause, Fire, FireState, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from mainspring.schedules.model import Schedule
+
+_ATTEMPTS = 2000
+"""Fire times that are compared when a common one of several roots is looked for: five years of a daily schedule."""
+
+
+class Join(msgspec.Struct, frozen=True):
+    """How far the parents of a child are for an occasion: the row ``(child, fire_us)``, made when the first one arrives.
+
+    The number of parents is that of this moment; a change of the schedule counts from the next occasion on.
+    """
+
+    child: str
+    fire_us: int
+    left: int
+    """Parents that have not arrived. At 0 nobody needs the row any more."""
+    stopped: bool = False
+    """One of them did not succeed."""
+
+
+class Spread(NamedTuple):
+    """What the end of a run means for the schedules after it."""
+
+    ready: list[Schedule]
+    """Children that run now: ``rules.decide_child`` each; where that skips one, its row spreads in turn."""
+    stopped: list[Fire]
+    """Rows of those that do not: children, and theirs. Each is new, unless the store has the row already."""
+    joins: list[Join]
+    """Joins as they are now."""
+
+
+class Graph:
+    """All schedules of a namespace and their parents. Raises UsageError for a cycle, and names it.
+
+    A child whose parent is missing takes part in nothing; ``check`` refuses it before it is stored. Registrations have to be
+    made one after the other: two that are right by themselves may make a cycle together.
+    """
+
+    def __init__(self, schedules: Iterable[Schedule]) -> None:
+        self._schedules = {schedule.name: schedule for schedule in schedules}
+        self._children: dict[str, list[str]] = {name: [] for name in self._schedules}
+        for schedule in self._schedules.values():
+            for parent in schedule.parents:
+                self._children.setdefault(parent, []).append(schedule.name)
+        self._roots: dict[str, frozenset[str]] = {}
+        for name in self._in_order():
+            found = [self._roots[parent] for parent in self._parents(name)]
+            self._roots[name] = frozenset[str]().union(*found) or frozenset({name})
+
+    def _parents(self, name: str) -> tuple[str, ...]:
+        return self._schedules[name].parents if name in self._schedules else ()
+
+    def _in_order(self) -> list[str]:
+        try:
+            return list(TopologicalSorter({name: self._parents(name) for name in self._schedules}).static_order())
+        except CycleError as error:
+            cycle = " after ".join(reversed(error.args[1]))
+            raise UsageError(f"schedules cannot run after each other in a cycle: {cycle}") from None
+
+    def check(self, now_us: int) -> None:
+        """Raise UsageError for a parent that does not exist, and for a child whose roots have no fire time in common any more."""
+        for name, roots in self._roots.items():
+            for parent in self._parents(name):
+                if parent not in self._schedules:
+                    raise UsageError(f"schedule {name!r} has the parent {parent!r}, which does not exist")
+            if len(roots) > 1:
+                self._check_common(name, [self._schedules[root] for root in sorted(roots)], now_us)
+
+    @staticmethod
+    def _check_common(name: str, roots: list[Schedule], now_us: int) -> None:
+        if not _have_common_time(roots, now_us):
+            told = ", ".join(f"{root.name} ({triggers.describe(root)}, {root.timezone})" for root in roots)
+            raise UsageError(
+                f"schedule {name!r} waits for parents that never fire at the same time: {told}. A child runs when all of its "
+                "parents have succeeded for the same fire time: give them the same trigger, or one parent"
+            )
+
+    # ---- who is after whom ----
+
+    def __getitem__(self, name: str) -> Schedule:
+        return self._schedules[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._schedules
+
+    def children(self, name: str) -> list[Schedule]:
+        """Return the schedules that have this one as a parent."""
+        return [self._schedules[child] for child in self._children.get(name, ())]
+
+    def descendants(self, name: str) -> list[Schedule]:
+        """Return its children, theirs, and so on, each once, parents before their children."""
+        found = set[str]()
+        waiting = deque([name])
+        while waiting:
+            for child in self._children.get(waiting.popleft(), ()):
+                if child not in found:
+                    found.add(child)
+                    waiting.append(child)
+        return [self._schedules[one] for one in self._roots if one in found]  # their order is a topological one
+
+    def roots(self, name: str) -> frozenset[str]:
+        """Return the names of the roots that it runs after in the end; a root's only root is itself."""
+        return self._roots[name]
+
+    def takes_part(self, name: str, fire: Fire) -> bool:
+        """Say whether a schedule takes part in the occasion of a row."""
+        if name == fire.root:
+            return True
+        if fire.root:
+            parents = self._parents(name)
+            return bool(parents) and all(self.takes_part(parent, fire) for parent in parents)
+        roots = self._roots[name]
+        return len(roots) == 1 or all(
+            root in self._schedules and triggers.fires_at(self._schedules[root], fire.fire_us) for root in roots
+        )
+
+    def children_of(self, fire: Fire) -> list[Schedule]:
+        """Return the children that take part in the occasion of a row of their parent."""
+        return [child for child in self.children(fire.schedule) if self.takes_part(child.name, fire)]
+
+    def with_children(self, fire: Fire, finished: Container[str] = ()) -> Fire:
+        """Return a row with the number of children that it waits for, if its schedule has ``wait_for_children``.
+
+        To be asked for every row that is not skipped, before it is stored. ``finished`` has the names of schedules whose rows for
+        this occasion are finished already: another parent may have stopped a child before this one began. A child that is
+        stopped by another node at the same moment is seen by neither; asking again from time to time for rows that have
+        ended and wait puts that right.
+        """
+        schedule = self._schedules.get(fire.schedule)
+        if schedule is None or not schedule.wait_for_children or fire.state is FireState.SKIPPED:
+            return fire
+        return replace(fire, children_left=sum(child.name not in finished for child in self.children_of(fire)))
+
+    # ---- what the end of a run means ----
+
+    def joins(self, fire: Fire, *, succeeded: bool) -> list[str]:
+        """Return the children whose joins ``spread`` needs for the occasion of this row, for the store to lock in this order."""
+        concerned = self.children_of(fire) if succeeded else self.descendants(fire.schedule)
+        return sorted(one.name for one in concerned if len(one.parents) > 1 and self.takes_part(one.name, fire))
+
+    def spread(self, fire: Fire, joins: Mapping[str, Join], now_us: int, *, succeeded: bool) -> Spread:
+        """Tell the children of a row that it has succeeded, or that it never will: it ended otherwise, or was skipped.
+
+        To be asked once for each row, in the transaction that settles or skips it. ``joins`` has, by child, those that are stored
+        for the occasion.
+        """
+        known, result = dict(joins), Spread([], [], [])
+        arriving = deque([(fire, succeeded)])
+        while arriving:
+            parent, good = arriving.popleft()
+            for child in self.children_of(parent):
+                if len(child.parents) > 1:
+                    join, first_stop = arrive(known.get(child.name), child, parent.fire_us, succeeded=good)
+                    known[child.name] = join
+                    ready, stop = join.left == 0 and not join.stopped, first_stop
+                else:
+                    ready, stop = good, not good
+                if ready:
+                    result.ready.append(child)
+                elif stop:
+                    row = _stopped(child, parent, now_us)
+                    result.stopped.append(row)
+                    arriving.append((row, False))
+        result.joins.extend(join for name, join in known.items() if join != joins.get(name))
+        return result
+
+    def finish(self, fire: Fire, parents: Mapping[str, Fire]) -> list[Fire]:
+        """Count a row that has just finished at the parents that wait for it; return their rows as they are then.
+
+        ``parents`` has, by name, the rows of its ancestors for the same occasion (``ancestors``). A parent that finishes thereby
+        counts at its own. To be asked once for each row, when it has become ``Fire.finished``.
+        """
+        changed: dict[str, Fire] = {}
+        finished = deque([fire])
+        while finished:
+            done = finished.popleft()
+            for name in self._parents(done.schedule) if done.schedule != done.root else ():
+                row = changed.get(name, parents.get(name))
+                if row is None or row.children_left == 0:
+                    continue
+                row = changed[name] = replace(row, children_left=row.children_left - 1)
+                if row.finished:
+                    finished.append(row)
+        return list(changed.values())
+
+    def ancestors(self, name: str) -> list[str]:
+        """Return its parents, theirs, and so on, each once, parents first."""
+        found = set[str]()
+        waiting = deque([name])
+        while waiting:
+            one = waiting.popleft()
+            for parent in self._parents(one):
+                if parent not in found:
+                    found.add(parent)
+                    waiting.append(parent)
+        return [one for one in self._roots if one in found]
+
+
+def arrive(join: Join | None, child: Schedule, fire_us: int, *, succeeded: bool) -> tuple[Join, bool]:
+    """Count one parent at a join (None: it is the first), and say whether it is the first that stops the child.
+
+    The child is ready when ``left`` is 0 and nothing has ``stopped`` it. Each parent arrives once.
+    """
+    if join is None:
+        join = Join(child.name, fire_us, len(child.parents))
+    first_stop = not succeeded and not join.stopped
+    return Join(join.child, join.fire_us, max(join.left - 1, 0), join.stopped or not succeeded), first_stop
+
+
+def _stopped(child: Schedule, parent: Fire, now_us: int) -> Fire:
+    return Fire(
+        schedule=child.name,
+        fire_us=parent.fire_us,
+        state=FireState.SKIPPED,
+        reason=Reason.PARENT,
+        cause=Cause.PARENT,
+        root=parent.root,
+        parent=parent.schedule,
+        decided_us=now_us,
+    )
+
+
+def _have_common_time(roots: list[Schedule], now_us: int) -> bool:
+    """Look for a fire time from now on that all roots have, as long as is reasonable.
+
+    Each of those that are behind goes on to the newest time of the others, so that a gap costs one step.
+    """
+    times = {(root.trigger, root.timezone, root.start_us, root.end_us): root for root in roots}.values()
+    if len(times) == 1:
+        return True
+    newest = now_us
+    for _ in range(_ATTEMPTS):
+        before = newest
+        for root in times:
+            found = triggers.next_after(root, newest - 1)
+            if found is None:
+                return False
+            newest = found
+        if newest == before:
+            return True
+    return False

@@ -1,0 +1,94 @@
+"""What a schedule has to be before it is stored. Everything that can be wrong is told by name, where it was written."""
+
+from __future__ import annotations
+
+from datetime import date
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from mainspring.errors import UsageError
+from mainspring.schedules import cron, triggers
+from mainspring.schedules.model import At, Cron, Every, Overlap
+from mainspring.schedules.rules import MISFIRES_AT_MOST
+
+if TYPE_CHECKING:
+    from mainspring.schedules.model import Schedule
+
+SHORTEST_US = 100_000
+"""An interval is at least a tenth of a second: what should run more often than that is no schedule but a loop."""
+
+_LONGEST = 200
+
+
+def check(schedule: Schedule) -> None:
+    """Raise UsageError where a schedule cannot be right by itself; ``parents.Graph`` checks it among the others."""
+    name = schedule.name
+    if not name or len(name) > _LONGEST or not name.isprintable() or name != name.strip():
+        raise UsageError(f"{name!r} is no name for a schedule: use 1 to {_LONGEST} characters that can be printed")
+    try:
+        _check(schedule)
+    except UsageError as error:
+        raise UsageError(f"schedule {name!r}: {error}") from None
+
+
+def _check(schedule: Schedule) -> None:
+    triggers.time_zone(schedule.timezone)
+    _check_times(schedule)
+    for day in schedule.exclude:
+        try:
+            right = date.fromisoformat(day).isoformat() == day
+        except ValueError:
+            right = False
+        if not right:
+            raise UsageError(f"exclude has {day!r}, which is no date: write it as 2030-12-24")
+    _check_misfire(schedule.misfire)
+    if not isinstance(schedule.overlap, Overlap):
+        raise UsageError(f"overlap must be one of {', '.join(Overlap)}; it is {schedule.overlap!r}")
+    for what, seconds in (
+        ("jitter", schedule.jitter),
+        ("misfire_after", schedule.misfire_after),
+        ("timeout", schedule.timeout),
+        ("expires", schedule.expires),
+    ):
+        if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
+            raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")
+
+
+def _check_times(schedule: Schedule) -> None:
+    start_us, end_us = schedule.start_us, schedule.end_us
+    if schedule.parents:
+        if schedule.trigger is not None:
+            raise UsageError(
+                "it has a trigger and parents: a child runs when its parents have succeeded, and only then"
+            )
+        if start_us is not None or end_us is not None:
+            raise UsageError("start and end belong to the roots: a child has the occasions that its parents have")
+        if len(set(schedule.parents)) < len(schedule.parents):
+            raise UsageError("it names a parent twice")
+        return
+    match schedule.trigger:
+        case None:
+            raise UsageError("it has neither a trigger nor parents: say when it runs (cron, every, at) or after what")
+        case Cron(expression):
+            cron.parse(expression)
+        case Every(interval_us) if interval_us < SHORTEST_US:
+            raise UsageError(f"every must be at least {SHORTEST_US / 1e6:g} s; it is {interval_us / 1e6:g} s")
+        case At(at_us) if not 0 <= at_us < triggers.LAST_US:
+            raise UsageError("at does not lie between the years 1970 and 9999")
+        case _:
+            pass
+    for what, time_us in (("start", start_us), ("end", end_us)):
+        if time_us is not None and not 0 <= time_us < triggers.LAST_US:
+            raise UsageError(f"{what} does not lie between the years 1970 and 9999")
+    if start_us is not None and end_us is not None and end_us < start_us:
+        raise UsageError(f"it ends ({triggers.isoformat(end_us)}) before it starts ({triggers.isoformat(start_us)})")
+    if triggers.next_after(schedule, -1) is None:
+        raise UsageError("it never fires between its start and its end")
+
+
+def _check_misfire(misfire: object) -> None:
+    if misfire in {"skip", "once", "all"} or (
+        isinstance(misfire, int) and not isinstance(misfire, bool) and 0 <= misfire <= MISFIRES_AT_MOST
+    ):
+        return
+    raise UsageError(f"misfire must be 'skip', 'once', 'all' or a number up to {MISFIRES_AT_MOST}; it is {misfire!r}")

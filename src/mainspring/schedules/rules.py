@@ -1,0 +1,302 @@
+"""What becomes of each fire time: pure decisions on a schedule, how it stands, and the time.
+
+Every fire time gets exactly one row. ``decide`` goes through the due ones from old to new and moves ``next_us`` behind them; the
+store writes the rows, their jobs and the new state in one transaction, guarded by the state's version. So whoever loses the race
+decides nothing, and no order of wake-ups, on whatever nodes, makes a row twice or leaves one out.
+
+The questions are asked in this order; the first that says no gives the reason:
+
+1. Was the schedule paused at that time? *(paused)*
+2. Is it an excluded day? *(excluded)*
+3. Is it late by more than ``misfire_after``, and does ``misfire`` not make up for it? *(misfire)* Of the times that are due
+   together and pass 1 and 2, those in time run; late ones run, the newest first, as long as fewer than ``misfire`` allows have
+   been chosen. So after a long gap ``once`` is one run: the newest, whether it is late or in time.
+4. Is an earlier run not finished, and does ``overlap`` forbid another? *(overlap)*
+
+After a year without a node a schedule of every second has 31 million rows to write. A step decides at most ``limit`` of them and
+says that there are ``more``; the caller commits it and steps again, until it has caught up. Each step decides in the end what one
+step over the whole gap would have decided, whatever the time is by then, apart from what has become late meanwhile.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from mainspring.schedules import triggers
+from mainspring.schedules.model import Cause, Fire, FireState, Origin, Overlap, Reason, ScheduleState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.schedules.model import Schedule
+
+STEP = 1000
+"""Rows of one step, unless the caller says otherwise."""
+
+QUEUED_AT_MOST = 1000
+"""With ``queue``: how many fire times wait behind a run. More are skipped: what never keeps up would queue for ever."""
+
+MISFIRES_AT_MOST = 1000
+"""The largest number that ``misfire`` may be."""
+
+
+class Step(NamedTuple):
+    """What one decision changes, to be written in one transaction if the stored state still has ``state.version - 1``."""
+
+    fires: list[Fire]
+    """New rows, in the order of their fire times. FIRED ones need a job that is due at ``due_us``; where that joins a live job
+    of the same unique, the row becomes JOINED."""
+    state: ScheduleState
+    cancel: bool = False
+    """The runs of this schedule that are under way are to be cancelled (``replace``)."""
+    drop_waiting: bool = False
+    """Its rows that are WAITING from before become SKIPPED, reason overlap: a newer one has replaced them."""
+    more: bool = False
+    """More fire times are due: step again at once."""
+
+
+# ---- a schedule's life ----
+
+
+def created(
+    schedule: Schedule, now_us: int, *, origin: Origin = Origin.CODE, app: str = "", declared: bytes = b""
+) -> ScheduleState:
+    """Return how a new schedule stands: its first fire time is ahead (``triggers.first`` says how a past ``At`` is taken)."""
+    return ScheduleState(next_us=triggers.first(schedule, now_us), origin=origin, app=app, declared=declared)
+
+
+def changed(before: Schedule, after: Schedule, state: ScheduleState, now_us: int) -> ScheduleState:
+    """Return how a schedule stands with a new specification.
+
+    Where its times change, the new ones count from now on, and what was due under the old ones must have been decided before:
+    the caller steps with ``before`` until there is no ``more``. Where they stay, nothing is lost or repeated.
+    """
+    following = replace(state, version=state.version + 1)
+    if _times(before) == _times(after):
+        return following
+    next_us, taken_us = triggers.first(after, now_us), max(state.last_us, state.triggered_us)
+    if next_us is not None and next_us <= taken_us:
+        next_us = triggers.next_after(after, taken_us)
+    return replace(following, next_us=next_us)
+
+
+def _times(schedule: Schedule) -> tuple[object, ...]:
+    return schedule.trigger, schedule.timezone, schedule.start_us, schedule.end_us
+
+
+def paused(state: ScheduleState, now_us: int) -> ScheduleState:
+    """Pause: fire times from now on are skipped. Returns the same state where it is paused already.
+
+    Where an earlier pause has not been worked off yet, both count as one.
+    """
+    if state.paused:
+        return state
+    undecided = state.next_us is not None and state.next_us < state.resumed_us
+    since = state.paused_us if undecided else max(now_us, 1)
+    return replace(state, version=state.version + 1, paused_us=since, resumed_us=0)
+
+
+def resumed(state: ScheduleState, now_us: int) -> ScheduleState:
+    """End a pause: fire times from now on run again, those of the pause stay skipped. Returns the same state if not paused."""
+    if not state.paused:
+        return state
+    return replace(state, version=state.version + 1, resumed_us=max(now_us, state.paused_us))
+
+
+# ---- due fire times ----
+
+
+def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool, limit: int = STEP) -> Step | None:
+    """Decide the fire times that are due, the oldest ``limit`` of them; None where none is.
+
+    ``live`` says whether a run of this schedule is under way: a row of it is ``Fire.live``.
+    """
+    if state.next_us is None or state.next_us > now_us:
+        return None
+    due = list(islice(_due(schedule, state, now_us), limit + 1))
+    more = len(due) > limit
+    following = due[limit] if more else triggers.next_after(schedule, due[-1])
+    due = due[:limit]
+    reasons = {fire_us: reason for fire_us in due if (reason := _kept_back(schedule, state, fire_us)) is not None}
+    for fire_us in _missed(schedule, state, [one for one in due if one not in reasons], due[-1], now_us):
+        reasons[fire_us] = Reason.MISFIRE
+    turn = _Turn(schedule, state, live=live)
+    running = [fire_us for fire_us in due if fire_us not in reasons]
+    for fire_us in due:
+        reason = reasons.get(fire_us)
+        if reason is None:
+            turn.run(_row(schedule, fire_us, now_us), superseded=fire_us != running[-1])
+        else:
+            turn.skip(_row(schedule, fire_us, now_us), reason)
+    return turn.step(next_us=following, last_us=due[-1], more=more)
+
+
+def _due(schedule: Schedule, state: ScheduleState, now_us: int) -> Iterator[int]:
+    assert state.next_us is not None
+    yield state.next_us
+    yield from triggers.fire_times(schedule, state.next_us, now_us)
+
+
+def _kept_back(schedule: Schedule, state: ScheduleState, fire_us: int) -> Reason | None:
+    if _in_pause(state, fire_us):
+        return Reason.PAUSED
+    if triggers.excluded(schedule, fire_us):
+        return Reason.EXCLUDED
+    return None
+
+
+def _in_pause(state: ScheduleState, fire_us: int) -> bool:
+    return state.paused_us != 0 and state.paused_us <= fire_us and (state.paused or fire_us < state.resumed_us)
+
+
+def _missed(schedule: Schedule, state: ScheduleState, able: list[int], last_us: int, now_us: int) -> list[int]:
+    """Return those of ``able``, the times of this step that could run, that are too late and are not made up for.
+
+    ``last_us`` is the end of the step: newer ones that are due already come before those in it.
+    """
+    wanted = _made_up(schedule)
+    if wanted is None:
+        return []
+    in_time_us = now_us - round(schedule.misfire_after * 1_000_000)
+    late = [fire_us for fire_us in able if fire_us < in_time_us]
+    newer = len(able) - len(late) + sum(1 for _ in islice(_able(schedule, state, last_us, now_us), wanted))
+    return late[: len(late) - max(wanted - newer, 0)] if wanted > newer else late
+
+
+def _made_up(schedule: Schedule) -> int | None:
+    match schedule.misfire:
+        case "skip":
+            return 0
+        case "once":
+            return 1
+        case "all":
+            return None
+        case number:
+            assert isinstance(number, int)
+            return number
+
+
+def _able(schedule: Schedule, state: ScheduleState, after_us: int, until_us: int) -> Iterator[int]:
+    """Yield the fire times after a step that are not kept back, without going through a pause or an excluded day one by one."""
+    if state.paused_us == 0:
+        yield from triggers.running_times(schedule, after_us, until_us)
+        return
+    yield from triggers.running_times(schedule, after_us, min(until_us, state.paused_us - 1))
+    if not state.paused:
+        yield from triggers.running_times(schedule, max(after_us, state.resumed_us - 1), until_us)
+
+
+# ---- other causes ----
+
+
+def decide_child(schedule: Schedule, state: ScheduleState, parent: Fire, now_us: int, *, live: bool) -> Step:
+    """Decide a child's run for an occasion, as all its parents have succeeded; ``parent`` is the last one's row.
+
+    Pause, excluded days and overlap count as for due fire times. An occasion that was made by hand runs on excluded days too.
+    """
+    row = replace(_row(schedule, parent.fire_us, now_us), cause=Cause.PARENT, root=parent.root, parent=parent.schedule)
+    turn = _Turn(schedule, state, live=live)
+    if _in_pause(state, now_us):
+        turn.skip(row, Reason.PAUSED)
+    elif not parent.root and triggers.excluded(schedule, row.fire_us):
+        turn.skip(row, Reason.EXCLUDED)
+    else:
+        turn.run(row)
+    return turn.step(next_us=state.next_us, last_us=max(row.fire_us, state.last_us))
+
+
+def trigger_now(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool) -> Step:
+    """Run a schedule by hand, also while it is paused or on an excluded day; overlap counts.
+
+    The fire time is now, or the next microsecond that is not one of its own anyway. It begins an occasion of its own.
+    """
+    fire_us = max(now_us, state.triggered_us + 1)
+    while triggers.fires_at(schedule, fire_us):
+        fire_us += 1
+    row = replace(_row(schedule, fire_us, now_us), cause=Cause.MANUAL, root=schedule.name, due_us=fire_us)
+    turn = _Turn(schedule, state, live=live)
+    turn.run(row)
+    step = turn.step(next_us=state.next_us, last_us=state.last_us)
+    return step._replace(state=replace(step.state, triggered_us=fire_us))
+
+
+def start_waiting(state: ScheduleState, waiting: Fire, now_us: int) -> tuple[Fire, ScheduleState]:
+    """Start the oldest WAITING row of a schedule, once no run of it is under way.
+
+    Returns the row, which now needs a job, and the new state. To be asked in the transaction in which a run is finished, and from
+    time to time for every schedule with ``queued`` and no live run, should that have been missed.
+    """
+    fire = replace(waiting, state=FireState.FIRED, due_us=max(now_us, waiting.due_us))
+    queued, fired_us = max(state.queued - 1, 0), max(fire.fire_us, state.fired_us)
+    return fire, replace(state, version=state.version + 1, queued=queued, fired_us=fired_us)
+
+
+def dropped(waiting: Fire, reason: Reason, now_us: int) -> Fire:
+    """Return a WAITING row that will not run after all: replaced by a newer one, or its schedule was removed."""
+    return replace(waiting, state=FireState.SKIPPED, reason=reason, decided_us=now_us, due_us=0, children_left=0)
+
+
+def _row(schedule: Schedule, fire_us: int, now_us: int) -> Fire:
+    due_us = fire_us + triggers.jitter_us(schedule, fire_us)
+    return Fire(schedule=schedule.name, fire_us=fire_us, state=FireState.FIRED, due_us=due_us, decided_us=now_us)
+
+
+class _Turn:
+    """Takes the rows of one step in order, and decides overlap by what the rows before have left."""
+
+    def __init__(self, schedule: Schedule, state: ScheduleState, *, live: bool) -> None:
+        self._overlap = schedule.overlap
+        self._state = state
+        self._fires: list[Fire] = []
+        self._live = live
+        self._queued = state.queued
+        self._fired_us = state.fired_us
+        self._cancel = self._drop_waiting = False
+
+    def skip(self, row: Fire, reason: Reason) -> None:
+        self._fires.append(replace(row, state=FireState.SKIPPED, reason=reason, due_us=0, children_left=0))
+
+    def run(self, row: Fire, *, superseded: bool = False) -> None:
+        """Run a row if overlap allows it; ``superseded`` says that this step has a newer one that will."""
+        match self._overlap:
+            case Overlap.FORBID if self._live:
+                self.skip(row, Reason.OVERLAP)
+            case Overlap.QUEUE if (self._live or self._queued) and self._queued >= QUEUED_AT_MOST:
+                self.skip(row, Reason.OVERLAP)
+            case Overlap.QUEUE if self._live or self._queued:
+                self._wait(row)
+            case Overlap.REPLACE if superseded:
+                self.skip(row, Reason.OVERLAP)
+            case Overlap.REPLACE:
+                self._drop_waiting = self._queued > 0
+                self._queued = 0
+                self._cancel = self._live
+                if self._live:
+                    self._wait(row)
+                else:
+                    self._fire(row)
+            case _:
+                self._fire(row)
+
+    def _fire(self, row: Fire) -> None:
+        self._fires.append(row)
+        self._live = True
+        self._fired_us = max(row.fire_us, self._fired_us)
+
+    def _wait(self, row: Fire) -> None:
+        self._fires.append(replace(row, state=FireState.WAITING))
+        self._queued += 1
+
+    def step(self, *, next_us: int | None, last_us: int, more: bool = False) -> Step:
+        state = replace(
+            self._state,
+            version=self._state.version + 1,
+            next_us=next_us,
+            last_us=last_us,
+            fired_us=self._fired_us,
+            queued=self._queued,
+        )
+        return Step(self._fires, state, self._cancel, self._drop_waiting, more)

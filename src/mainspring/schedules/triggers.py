@@ -1,0 +1,152 @@
+"""The fire times of a schedule: what its trigger, its start and its end leave, and what its calendar and its jitter say of each.
+
+All of it follows from the schedule alone, so that every node knows the same fire times, also after a restart.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from mainspring.errors import UsageError
+from mainspring.schedules import cron
+from mainspring.schedules.model import At, Cron, Every
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.schedules.model import Schedule
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+LAST_US = 253_370_764_800_000_000
+"""The year 9999: datetime ends soon after, and nothing fires from here on."""
+
+
+@lru_cache(maxsize=1000)
+def time_zone(name: str) -> ZoneInfo:
+    """Return a time zone by its IANA name; raises UsageError where this system knows none of that name."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # also for 'Europe' (a directory) and '../x'
+        raise UsageError(
+            f"no time zone {name!r} is known here: use an IANA name such as 'Europe/Berlin' or 'UTC' (a system without time "
+            "zones gets them with `pip install tzdata`)"
+        ) from None
+
+
+def next_after(schedule: Schedule, after_us: int) -> int | None:
+    """Return the first fire time after an instant, excluded days included; None where none comes, and for a child."""
+    trigger = schedule.trigger
+    if trigger is None:
+        return None
+    if schedule.start_us is not None:
+        after_us = max(after_us, schedule.start_us - 1)
+    if after_us >= LAST_US:
+        return None
+    match trigger:
+        case Cron():
+            found = cron.next_after(trigger.expression, time_zone(schedule.timezone), after_us)
+        case Every():
+            anchor = schedule.start_us or 0
+            found = anchor + ((after_us - anchor) // trigger.interval_us + 1) * trigger.interval_us
+        case At():
+            found = trigger.at_us if trigger.at_us > after_us else None
+    if found is None or found >= LAST_US or (schedule.end_us is not None and found > schedule.end_us):
+        return None
+    return found
+
+
+def first(schedule: Schedule, now_us: int) -> int | None:
+    """Return the first fire time of a schedule that becomes known now.
+
+    What lies before now is not missed, even after an older start, for there was no schedule. Only the one time of ``At`` is,
+    however long ago, because it will not come again: ``misfire`` says what becomes of it.
+    """
+    if isinstance(schedule.trigger, At):
+        return next_after(schedule, schedule.trigger.at_us - 1)
+    return next_after(schedule, now_us - 1)
+
+
+def fire_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int]:
+    """Yield the fire times after one instant until another, the last included."""
+    fire_us = next_after(schedule, after_us)
+    while fire_us is not None and fire_us <= until_us:
+        yield fire_us
+        fire_us = next_after(schedule, fire_us)
+
+
+def running_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int]:
+    """Yield the same without those on excluded days; such a day costs one step, however often the schedule fires."""
+    fire_us = next_after(schedule, after_us)
+    while fire_us is not None and fire_us <= until_us:
+        if excluded(schedule, fire_us):
+            fire_us = next_after(schedule, _end_of_day(schedule, fire_us) - 1)
+        else:
+            yield fire_us
+            fire_us = next_after(schedule, fire_us)
+
+
+def fires_at(schedule: Schedule, instant_us: int) -> bool:
+    """Say whether an instant is one of the fire times."""
+    return next_after(schedule, instant_us - 1) == instant_us
+
+
+def excluded(schedule: Schedule, fire_us: int) -> bool:
+    """Say whether a fire time lies on one of the excluded days, in the schedule's time zone."""
+    return bool(schedule.exclude) and _day(schedule, fire_us).isoformat() in schedule.exclude
+
+
+def jitter_us(schedule: Schedule, fire_us: int) -> int:
+    """Return how long after a fire time its job is due: from 0 to ``jitter``, evenly spread.
+
+    It follows from the schedule's name and the fire time, so that all nodes agree and a repetition changes nothing.
+    """
+    if not schedule.jitter:
+        return 0
+    number = blake2b(f"{schedule.namespace}\0{schedule.name}\0{fire_us}".encode(), digest_size=8).digest()
+    return int.from_bytes(number, "big") % (round(schedule.jitter * 1_000_000) + 1)
+
+
+def describe(schedule: Schedule) -> str:
+    """Say when a schedule fires, in a few words for people."""
+    match schedule.trigger:
+        case Cron(expression):
+            return f"cron '{expression}'"
+        case Every(interval_us):
+            return f"every {timedelta(microseconds=interval_us)}"
+        case At(at_us):
+            return f"at {isoformat(at_us)}"
+        case None:
+            return "after " + " and ".join(schedule.parents)
+
+
+def isoformat(instant_us: int) -> str:
+    """Return an instant as ISO 8601 text in UTC."""
+    return utc(instant_us).isoformat()
+
+
+def utc(instant_us: int) -> datetime:
+    """Return an instant as an aware UTC datetime."""
+    return _EPOCH + timedelta(microseconds=instant_us)
+
+
+def _day(schedule: Schedule, instant_us: int) -> date:
+    return utc(instant_us).astimezone(time_zone(schedule.timezone)).date()
+
+
+def _end_of_day(schedule: Schedule, instant_us: int) -> int:
+    """Return an instant after this one up to which it is the same day on the schedule's clock, as late as is easily known.
+
+    A clock that is put back at midnight shows the end of a day twice: the steps stop before, and the caller looks again.
+    """
+    zone = time_zone(schedule.timezone)
+    shown = utc(instant_us).astimezone(zone)
+    midnight = datetime.combine(shown.date() + timedelta(days=1), datetime.min.time())
+    end = (midnight.replace(tzinfo=zone).astimezone(UTC) - _EPOCH) // _MICROSECOND
+    while end > instant_us + 1 and _day(schedule, end - 1) != shown.date():
+        end = instant_us + (end - instant_us) // 2
+    return max(end, instant_us + 1)
