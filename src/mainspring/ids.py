@@ -54,6 +54,10 @@ class Handles:
         self._nodes = nodes
         self._prefixes: dict[int, bytes] = {}
 
+    def learn(self, nodes: Mapping[int, str]) -> None:
+        """Take the nodes' names from another mapping from now on; what was told of the terms known so far stays true."""
+        self._nodes = nodes
+
     def of(self, job_id: int) -> bytes:
         """Return a job's handle."""
         term = job_id // TERM_SPAN

@@ -184,8 +184,8 @@ def _handlers() -> dict[int, Any]:
 def test_more_claimed_than_was_told(monkeypatch: Plant) -> None:
     claimed = Window._claimed
 
-    def forgetful(self: Window, queue: FunctionQueue, jobs: list[Job]) -> None:
-        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs)
+    def forgetful(self: Window, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
+        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, limit)
 
     monkeypatch.setattr(Window, "_claimed", forgetful)
     is_caught(50)

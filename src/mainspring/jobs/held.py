@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.events.relay import Progress
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.timers import Timer
 
@@ -32,6 +33,7 @@ class Held:
         "stored",
         "then",
         "timers",
+        "watchers",
         "worker",
     )
 
@@ -60,6 +62,21 @@ class Held:
         """It waits in its queue. One that was taken out is still met there, and passed over."""
         self.numerator = b"0"
         self.denominator = b"0"
+        self.watchers: Watchers | None = None
+        """Other nodes whose clients wait for it; None until its worker has something to tell them, or nobody shares the store."""
+
+
+class Watchers:
+    """The nodes that are told how far a job is, by their terms."""
+
+    __slots__ = ("asked", "terms", "untold")
+
+    def __init__(self, asked: float) -> None:
+        self.asked = asked
+        """Monotonic time of the last question to the store."""
+        self.terms: list[int] = []
+        self.untold: list[Progress] | None = []
+        """What waits for the first answer."""
 
 
 class Ability(NamedTuple):

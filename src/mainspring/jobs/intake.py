@@ -56,6 +56,12 @@ class Intake:
         self._resolving: dict[tuple[bytes, bytes], _Resolving] = {}
         self.wake_at: Callable[[int], None] = lambda _: None
         """Set by the service: a job becomes due or expires at this time."""
+        self.look: Callable[[int], None] = lambda _: None
+        """Set by the service: look an ended job up and tell who waits for it."""
+        self.left: Callable[[list[int]], None] = lambda _: None
+        """Set where the store is shared: nobody at this node waits for these jobs any more."""
+        self.on_the_way: set[int] = set()
+        """Foreground jobs that have left this node's memory and are not in the store yet."""
 
     # ---- background ----
 
@@ -96,6 +102,10 @@ class Intake:
             else:
                 job.state = _PENDING
                 queue.backlog[job.priority] += 1
+        self._put(jobs, size, accepted, refused)
+
+    def _put(self, jobs: list[Job], size: int, accepted: Accepted, refused: Refused) -> None:
+        window = self._window
         operation = Submit(
             jobs,
             lambda joined: self._submitted(jobs, joined, accepted),
@@ -105,13 +115,17 @@ class Intake:
         window.commits.put(operation)
 
     def _submitted(self, jobs: list[Job], joined: dict[int, Found], accepted: Accepted) -> None:
-        window = self._window
-        queues = window.dispatch.queues
         ids = [job.id for job in jobs]
         if joined:
             ids = [joined[job_id].id if job_id in joined else job_id for job_id in ids]
             jobs = self._uncount(jobs, joined)
         accepted(ids, joined)
+        self._stored(jobs)
+
+    def _stored(self, jobs: list[Job]) -> None:
+        """Do what new rows are for: hand out those that are leased to this node, look for the others in time."""
+        window = self._window
+        queues = window.dispatch.queues
         if self._hub.active:
             for job in jobs:
                 self._hub.publish(job)
@@ -121,7 +135,10 @@ class Intake:
             if state == _LEASED:
                 queue = queues[job.function]
                 queue.inflight -= 1
-                window.dispatch.push(window.hold(job, stored=True))
+                if (
+                    job.term == window.term
+                ):  # otherwise the term has ended since, and whoever ended it gives the job back
+                    window.dispatch.push(window.hold(job, stored=True))
                 touched[queue] = None
             elif state == _SCHEDULED:
                 self.wake_at(job.due_us)
@@ -153,6 +170,76 @@ class Intake:
         self._uncount(jobs, None)
         refused(error)
 
+    # ---- foreground jobs that other nodes may run, or others may join ----
+
+    def _store_foreground(self, asking: _Asking) -> None:
+        """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
+        window, job = self._window, asking.job
+        queue = window.dispatch.queue(job.function)
+        job.foreground = True
+        job.input_size = len(job.payload)
+        queue.live += 1
+        if window.admits(queue, job):
+            job.state, job.term = _LEASED, window.term
+            queue.inflight += 1
+        else:
+            job.state = _PENDING
+            queue.backlog[job.priority] += 1
+
+        def stored(joined: dict[int, Found]) -> None:
+            other = joined.get(job.id)
+            job_id = job.id
+            if other is not None:
+                job_id = other.id
+                self._uncount([job], joined)
+            self._listeners.add(job_id, asking.listener, again=True)
+            asking.accepted(job_id)
+            if other is None:
+                self._stored([job])
+            elif State(other.state).ended:
+                self.look(job_id)
+            if asking.listener.gone and not self._listeners.of(job_id):
+                self.left([job_id])
+
+        operation = Submit([job], stored, lambda error: self._not_submitted([job], error, asking.refused), window.term)
+        operation.size = len(job.payload) + 300
+        window.commits.put(operation)
+
+    def pass_on(self, held: Held) -> None:
+        """Store a foreground job that waits in memory: nobody here can run it any more, others may."""
+        window, job = self._window, held.job
+        window.release(held)
+        self.on_the_way.add(job.id)
+        queue = held.queue
+        job.foreground, job.state = True, _PENDING
+        queue.live += 1
+        queue.backlog[job.priority] += 1
+
+        def stored(joined: dict[int, Found]) -> None:
+            del joined  # it has no unique, or it would not have been in memory
+            self.on_the_way.discard(job.id)
+            if self._listeners.of(job.id):
+                self._stored([job])
+            else:
+                self.left([job.id])
+
+        def failed(error: StoreError) -> None:
+            del error
+            self.on_the_way.discard(job.id)
+            self._uncount([job], None)
+            self._back(job)
+
+        window.commits.put(Submit([job], stored, failed, window.term))
+
+    def _back(self, job: Job) -> None:
+        """The store could not take a foreground job: it waits here as before."""
+        window = self._window
+        job.foreground = False
+        if self._listeners.of(job.id):
+            held = window.hold(job, stored=False)
+            window.dispatch.push(held)
+            window.serve(held.queue)
+
     # ---- foreground ----
 
     def submit_foreground(
@@ -164,6 +251,9 @@ class Intake:
         hears anything.
         """
         window = self._window
+        if window.shared and (job.unique or not window.dispatch.queue(job.function).workers):
+            self._store_foreground(_Asking(job, listener, accepted, refused))
+            return
         if job.unique:
             key = (job.function, job.unique)
             known = window.foreground.get(key)

@@ -52,6 +52,10 @@ class Listeners:
         else:
             jobs.add(job_id)
 
+    def jobs(self) -> list[int]:
+        """Return the jobs that somebody waits for."""
+        return list(self._by_job)
+
     def of(self, job_id: int) -> list[Listener]:
         """Return who waits for a job."""
         return self._by_job.get(job_id, [])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.errors import ConflictError, NotFoundError
+from mainspring.ids import Term
 from mainspring.jobs import rules
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
@@ -15,7 +16,8 @@ from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.remembered import Remembered
 from mainspring.jobs.settling import Settling, failure
-from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive
+from mainspring.jobs.sharing import Sharing
+from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive, Wait
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.window import Window
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.hub import Hub
-    from mainspring.ids import Handles, Term
+    from mainspring.events.relay import Relay
+    from mainspring.ids import Handles
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
@@ -78,10 +81,18 @@ class JobService:
         self._upkeep = Upkeep(
             self.window, self.settling, self._ended_in_store, retention=retention, dead_retention=dead_retention
         )
-        self.settling.wake_at = self.intake.wake_at = self._upkeep.wake_at
+        self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
+        self.intake.look = self._look_ended
+        self.sharing: Sharing | None = None
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
-        """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many."""
+        """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many.
+
+        On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
+        """
+        if self.sharing is not None:
+            self.sharing.look(lambda: ready(0), failed)
+            return
 
         def counted(counts: dict[tuple[bytes, int, int], int], recovered: int) -> None:
             for (function, state, priority), number in counts.items():
@@ -101,7 +112,35 @@ class JobService:
 
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
+        if self.sharing is not None:
+            self.sharing.tick(self.clock.monotonic())
         return self._upkeep.tick()
+
+    def share(self, relay: Relay) -> Sharing:
+        """Other nodes have the store open too."""
+        self.sharing = Sharing(self, relay)
+        return self.sharing
+
+    def fenced(self) -> None:
+        """This node's lease has ended: other nodes have its stored jobs, and it hands out nothing until it has a new term.
+
+        Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
+        """
+        self.dispatch.paused = True
+        self.window.term = Term(0)
+        for held, worker in self.window.forget_stored():
+            if worker is not None:
+                if worker.streams:
+                    worker.face.stop(held, b"lost")
+                else:
+                    worker.passed.add(held.handle)
+
+    def begin_again(self, term: Term) -> None:
+        """Take part again, under a new term."""
+        self.term = self.window.term = term
+        self.dispatch.paused = False
+        for queue in self.dispatch.queues.values():
+            self.window.serve(queue)
 
     def hand_back(self) -> None:
         """Hand out nothing more, and give back what waits here: a node that ends politely leaves no job under suspicion."""
@@ -174,6 +213,8 @@ class JobService:
         for held in self.window.suspects(queue) + waiting:
             if held.stored:
                 self.settling.released(held)
+            elif self.sharing is not None:
+                self.intake.pass_on(held)
 
     def _started(self, held: Held) -> None:
         held.started_us = round(self.clock.wall() * 1_000_000)
@@ -193,12 +234,16 @@ class JobService:
         held.beat = self.clock.monotonic()
         for listener in self.listeners.of(held.job.id):
             listener.data(held.handle, data)
+        if self.sharing is not None and held.stored:
+            self.sharing.tell(held, "data", data)
 
     def warning(self, held: Held, data: bytes) -> None:
         """A warning."""
         held.beat = self.clock.monotonic()
         for listener in self.listeners.of(held.job.id):
             listener.warning(held.handle, data)
+        if self.sharing is not None and held.stored:
+            self.sharing.tell(held, "warning", data)
 
     def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
         """How far a worker is."""
@@ -206,6 +251,8 @@ class JobService:
         held.numerator, held.denominator = numerator, denominator
         for listener in self.listeners.of(held.job.id):
             listener.status(held.handle, numerator, denominator)
+        if self.sharing is not None and held.stored:
+            self.sharing.tell(held, "status", numerator, denominator)
 
     # ---- clients ----
 
@@ -234,15 +281,25 @@ class JobService:
             if self.listeners.listens(job_id, listener):
                 self._look(job_id, listener, unknown)
 
-        self.commits.put(Find([job_id], found, failed))
+        if self.sharing is None:
+            self.commits.put(Find([job_id], found, failed))
+        else:
+            self.commits.put(Wait(self.window.term, [job_id], found, failed))
+
+    def _look_ended(self, job_id: int) -> None:
+        for listener in self.listeners.of(job_id)[:1]:
+            self._look(job_id, listener, lambda: None)
 
     def client_gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
         listener.gone = True
-        for job_id in self.listeners.leave(listener):
+        alone = self.listeners.leave(listener)
+        for job_id in alone:
             held = self.window.held.get(self.handles.of(job_id))
             if held is not None and not held.stored and not held.adopting and held.worker is None:
                 self.window.release(held)
+        if self.sharing is not None and alone:
+            self.sharing.left(alone)
 
     def cancel(
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
@@ -253,7 +310,7 @@ class JobService:
             if held.then is not None:
                 held.then.append(lambda: self.cancel(job_id, reason, done, failed))
             else:
-                self._cancel_held(held, reason, done)
+                self.cancel_held(held, reason, done)
             return
 
         def cancelled(outcome: Cancelled) -> None:
@@ -263,6 +320,9 @@ class JobService:
             elif outcome.before <= State.PENDING:
                 self._ended_in_store(job, outcome.before)
                 done("cancelled")
+            elif State(outcome.before).held and self.sharing is not None and job.term != self.window.term:
+                self.sharing.stop(job.term, job_id, reason)
+                done("running")
             elif State(outcome.before).held:
                 # It was claimed while the request was under way, or its settlement waits for the store.
                 self.settling.try_again()
@@ -273,7 +333,7 @@ class JobService:
         error = failure("Cancelled", reason)
         self.commits.put(Cancel(job_id, error, round(self.clock.wall() * 1_000_000), cancelled, failed))
 
-    def _cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
+    def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
         """Cancel a job in memory."""
         worker = held.worker
         if worker is not None and worker.streams:

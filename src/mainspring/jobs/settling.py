@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mainspring.errors import StoreBrokenError
+from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
@@ -275,6 +275,11 @@ class Settling:
     def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
         if isinstance(error, StoreBrokenError):
             return  # the node ends; the jobs run again
+        if isinstance(error, StoreFencedError):
+            for pending in batch:
+                if pending.acknowledge is not None:
+                    pending.acknowledge(False)
+            return  # other nodes have these jobs
         self.unsettled.extend(batch)
 
     def try_again(self) -> None:

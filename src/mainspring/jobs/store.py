@@ -312,7 +312,10 @@ class Leave(Operation):
 
 
 class Watchers(Operation):
-    """Look up at which other nodes clients wait for jobs. Outcome: ``dict[int, list[int]]``, ids to terms, without the own one."""
+    """Look up at which other nodes clients wait for jobs.
+
+    Outcome: ``dict[int, list[int]]``, ids to terms, without the own term and without jobs that nobody else waits for.
+    """
 
     __slots__ = ("ids", "term")
 

@@ -6,8 +6,11 @@ not fit stays in the store, in order, and is claimed as places become free.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.clock import to_us
+from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job, State
@@ -35,6 +38,20 @@ BYTES = 64 * 2**20
 """Payloads in the window of one function, about."""
 
 
+class Allowance(NamedTuple):
+    """What a node may take of a function's stored jobs, where several nodes share them."""
+
+    limit: int | None = None
+    """How many at most; None: as many as it has room for."""
+    slots: frozenset[int] | None = None
+    """Of which hash slots; None: of all."""
+    overdue: float = 0.0
+    """Jobs that wait for so many seconds are anybody's, whatever slot and limit; infinite: none at all."""
+
+
+EVERYTHING = Allowance()
+
+
 class Window:
     """What this node holds, and how it comes by it."""
 
@@ -60,6 +77,10 @@ class Window:
         """Set by the service: called when a worker gets a job."""
         self.give_back: Callable[[FunctionQueue], None] = lambda _: None
         """Set by the service: called where the last worker of a function left while jobs of it were on their way here."""
+        self.shared = False
+        """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
+        self.share: Callable[[FunctionQueue], Allowance] = lambda _: EVERYTHING
+        """Set where the store is shared: what this node may take of a function's stored jobs at this moment."""
         self._deliveries = 0
         self._lingering: dict[Worker, float] = {}
         """Workers that wait a moment, and since when, the longest first."""
@@ -75,6 +96,8 @@ class Window:
         """
         if not queue.workers or self.dispatch.paused:
             return False
+        if self.shared and not self._may_take(queue, job):
+            return False
         priority = job.priority
         backlog = queue.backlog
         if backlog[0] or (priority and backlog[1]) or (priority == 2 and backlog[2]):
@@ -83,6 +106,13 @@ class Window:
         if have >= self.room(queue):
             return priority == 0 and have < 2 * LARGEST
         return True
+
+    def _may_take(self, queue: FunctionQueue, job: Job) -> bool:
+        """Say whether a new job is in this node's share."""
+        share = self.share(queue)
+        if share.limit is not None and queue.size + queue.inflight >= share.limit:
+            return False
+        return share.slots is None or slot_of(job.namespace, job.function, job.unique, job.id) in share.slots
 
     @staticmethod
     def room(queue: FunctionQueue) -> int:
@@ -120,20 +150,39 @@ class Window:
             limit = min(backlog[0], window)  # high priority does not wait for a place
         if limit <= 0:
             return
+        want = Want(queue.name, limit)
+        if self.shared:
+            want = self._shared_want(queue, limit)
+            if not want.limit:
+                return
         queue.claiming = True
         self.commits.put(
             Claim(
                 self.term,
-                [Want(queue.name, limit)],
-                lambda outcome: self._claimed(queue, outcome[0]),
+                [want],
+                lambda outcome: self._claimed(queue, outcome[0], want.limit),
                 lambda error: self._not_claimed(queue, error),
             )
         )
 
-    def _claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
+    def _shared_want(self, queue: FunctionQueue, limit: int) -> Want:
+        """Return what this node may claim of what it has room for."""
+        share = self.share(queue)
+        if share.overdue == math.inf:
+            return Want(queue.name, 0)
+        overdue_us = to_us(self.clock.wall() - share.overdue)
+        if share.limit is None:
+            return Want(queue.name, limit, share.slots, overdue_us)
+        if share.limit > 0:
+            return Want(queue.name, min(limit, share.limit), share.slots, overdue_us)
+        return Want(queue.name, limit, frozenset(), overdue_us)  # nothing but what waits for too long
+
+    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
         queue.claiming = False
         size = 0
         older: list[Held] = []
+        if jobs and jobs[0].term != self.term:
+            jobs = []  # this node's term has ended since: whoever ended it gives them back
         for job in jobs:
             queue.backlog[job.priority] -= 1
             size += len(job.payload)
@@ -148,6 +197,10 @@ class Window:
                 self.dispatch.push(held)
         for held in reversed(older):
             self.dispatch.push(held, first=True)
+        if self.shared:
+            # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again.
+            backlog = queue.backlog if len(jobs) == limit else (0, 0, 0)
+            queue.backlog[:] = [max(number, 0) for number in backlog]
         if jobs:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
         self.next_suspect()
@@ -318,6 +371,14 @@ class Window:
             del self._lingering[worker]
             if worker in self.dispatch.workers:
                 self.answer_grab(worker)
+
+    def forget_stored(self) -> list[tuple[Held, Worker | None]]:
+        """Forget all stored jobs, for other nodes have them; returns them, each with the worker that had it."""
+        forgotten = []
+        for held in [held for held in self.held.values() if held.stored]:
+            forgotten.append((held, held.worker))
+            self.release(held)
+        return forgotten
 
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""

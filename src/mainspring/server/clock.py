@@ -1,8 +1,12 @@
-"""The clock of the machine."""
+"""The clock of the machine, and the one that all nodes of a store have in common."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainspring.clock import Clock
 
 
 class SystemClock:
@@ -11,3 +15,19 @@ class SystemClock:
     # The functions themselves, without a method around them: they are called for every job.
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
+
+
+class StoreClock:
+    """The store's wall time on a node's own clock: when something is due is the same moment for all nodes.
+
+    ``offset`` is by how many seconds the store's clock is before the node's own, as it was measured last.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._wall = clock.wall
+        self.monotonic = clock.monotonic
+        self.offset = 0.0
+
+    def wall(self) -> float:
+        """Return seconds since 1970-01-01 UTC, by the store's clock."""
+        return self._wall() + self.offset

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -19,6 +19,9 @@ from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 from mainspring.jobs.service import AGAIN, JobService
 from mainspring.jobs.upkeep import TICK
+from mainspring.nodes.strategies import strategy
+from mainspring.server.clock import StoreClock
+from mainspring.server.fleet import Fleet, SharedEngine
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.clock import Clock
+    from mainspring.ids import Term
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.engine import Engine
 
@@ -50,22 +54,26 @@ class Node:
         self._ready = False
         self._timer: asyncio.TimerHandle | None = None
         self._next_tick = 0.0
+        self.fleet: Fleet | None = None
+        """This node's part in a fleet, where its store is shared."""
+        self._keeping: asyncio.Task[None] | None = None
         self._started = self._silence_checked = clock.monotonic()
 
     async def open(self) -> None:
         """Open the store and take back what an earlier run of this node held."""
         loop = self._loop = asyncio.get_running_loop()
+        sent_at = self.clock.monotonic()
         opened = await self.engine.open(self.settings.name, loop.call_soon_threadsafe)
-        self.term = opened.term
         handles = Handles(opened.nodes)
+        store_clock = StoreClock(self.clock) if self.engine.shared else None
         self._store = _Watched(self.engine, self._failing)
         self.commits = CommitQueue(self._store, loop.call_soon, loop.call_later, pressure=self._pressure)
         self.hub = Hub()
         jobs = self.settings.jobs
         self.service = JobService(
             self.commits,
-            self.clock,
-            self.term,
+            store_clock or self.clock,
+            opened.term,
             handles,
             self.hub,
             earlier=self._tick_at,
@@ -90,10 +98,23 @@ class Node:
                 idle_timeout=self.settings.limits.idle_timeout,
                 packet_timeout=self.settings.limits.packet_timeout,
             ),
-            next_id=job_ids(self.term),
+            next_id=job_ids(opened.term),
             calls=Calls(self.status),
             shut_down=self.stop,
         )
+        if store_clock is not None:
+            self.fleet = Fleet(
+                cast("SharedEngine", self.engine),
+                self.service,
+                self.face,
+                handles,
+                store_clock,
+                self.settings,
+                strategy(self.settings.fleet.strategy),
+            )
+            await self.fleet.start(opened.term, sent_at)
+            self._keeping = loop.create_task(self.fleet.run())
+            self._keeping.add_done_callback(self._kept)
         started: asyncio.Future[int] = loop.create_future()
         self.service.start(started.set_result, started.set_exception)
         recovered = await started
@@ -101,6 +122,18 @@ class Node:
             log.info("jobs taken back", jobs=recovered)
         self._ready = True
         self._tick()
+
+    def _kept(self, task: asyncio.Task[None]) -> None:
+        """The loop that keeps the lease never ends by itself: where it did, it is a defect, and without it the node is none."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the node's heart has stopped", error=repr(error))
+            self.broken = self.broken or StoreBrokenError(f"the node cannot keep its lease any more: {error!r}")
+            self.stopping.set()
+
+    @property
+    def term(self) -> Term:
+        """The number under which the node holds jobs at present."""
+        return self.service.term
 
     def stop(self, graceful: bool = False) -> None:
         """Ask the node to end; ``graceful``: when all running jobs have ended, or it is asked again without that."""
@@ -149,6 +182,12 @@ class Node:
             self._timer = None
         self.face.close()
         self._store.closed = True
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        if self.fleet is not None and self.broken is None:
+            with contextlib.suppress(StoreError):  # others will see that it is gone
+                await self.fleet.keeper.leave()
         await self.engine.close()
 
     # ---- time ----
@@ -180,6 +219,8 @@ class Node:
         self.face.pause(full)
 
     def _failing(self, error: StoreError) -> None:
+        if isinstance(error, StoreFencedError):
+            return  # its part in the fleet goes on under another term
         if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             if self.broken is None:
                 self.broken = error

@@ -15,6 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
+from mainspring.nodes import strategies
+from mainspring.nodes.lease import BEAT, LEASE, Lease
 from mainspring.server.addresses import Address, TcpAddress, is_local
 
 DEFAULT_STORE = "sqlite:///mainspring.db"
@@ -23,7 +25,7 @@ DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
 DAY = 86400.0
 MIB = 1 << 20
 
-Engine = Literal["memory", "sqlite"]
+Engine = Literal["memory", "sqlite", "postgres"]
 Synchronous = Literal["full", "normal"]
 LogFormat = Literal["auto", "text", "json"]
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -34,17 +36,20 @@ class StoreSettings:
     """The durable record and how careful it is."""
 
     url: str = DEFAULT_STORE
-    """``sqlite:///relative.db``, ``sqlite:////absolute/path.db`` or ``memory://``."""
+    """``sqlite:///relative.db``, ``sqlite:////absolute/path.db``, ``postgresql://user@host/db?schema=name`` or ``memory://``."""
 
     engine: Engine = "sqlite"
     path: Path | None = Path("mainspring.db")
-    """The SQLite file, relative to the working directory or absolute; None in memory."""
+    """The SQLite file, relative to the working directory or absolute; None where there is none."""
 
     synchronous: Synchronous = "full"
     """``full``: an accepted job survives the loss of power. ``normal``: it survives the process, not the power."""
 
     cache_bytes: int = 64 * MIB
     """Memory for pages of the file."""
+
+    migrate: bool = True
+    """Bring the schema of a database up to date at the start."""
 
     def absolute(self) -> StoreSettings:
         """Return the same store, named so that it is found from any working directory."""
@@ -194,6 +199,23 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """A node among others of one store."""
+
+    strategy: str = "default"
+    """By which rule nodes share stored jobs; the same on all of them."""
+
+    weight: int = 1
+    """This node's size beside the others', for strategies that share by it."""
+
+    lease: float = LEASE
+    """Seconds without a heartbeat after which other nodes take this one's jobs."""
+
+    beat: float = BEAT
+    """Seconds between heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Everything that a node is told."""
 
@@ -203,6 +225,7 @@ class ServerSettings:
     limits: LimitSettings = LimitSettings()
     keepalive: KeepaliveSettings = KeepaliveSettings()
     jobs: JobSettings = JobSettings()
+    fleet: FleetSettings = FleetSettings()
     log: LogSettings = LogSettings()
     process: ProcessSettings = ProcessSettings()
     banner: str | None = None
@@ -212,6 +235,10 @@ class ServerSettings:
         """Raise SettingsError where settings contradict each other or would open the node to strangers."""
         if self.listen.gearman_http is not None and self.listen.gearman_http == self.listen.http:
             raise SettingsError(f"two faces cannot share the address {self.listen.http}: give one of them another port")
+        strategies.strategy(self.fleet.strategy)
+        Lease(0.0, lease=self.fleet.lease, beat=self.fleet.beat)
+        if self.fleet.weight < 0:
+            raise SettingsError(f"a weight of {self.fleet.weight} is less than nothing: give 0 or more")
         if self.listen.insecure:
             return
         tls = self.listen.tls
@@ -250,10 +277,13 @@ def parse_store(url: str, **options: object) -> StoreSettings:
         if not path or path.endswith("/"):
             raise SettingsError(f"{url!r} names no file: write sqlite:///FILE, such as {DEFAULT_STORE}")
         return StoreSettings(url=url, engine="sqlite", path=Path(path), **options)  # type: ignore[arg-type]
+    if parts.scheme in {"postgresql", "postgres"}:
+        return StoreSettings(url=url, engine="postgres", path=None, **options)  # type: ignore[arg-type]
     if not parts.scheme or len(parts.scheme) == 1:
         raise SettingsError(f"{url!r} is no store: write sqlite:///{url} for that file, or memory://")
     raise SettingsError(
-        f"{url!r} is a store that this version does not have: use sqlite:///FILE, or memory:// to keep nothing"
+        f"{url!r} is a store that this version does not have: use sqlite:///FILE, postgresql://USER@HOST/DATABASE,"
+        " or memory:// to keep nothing"
     )
 
 

@@ -1,0 +1,235 @@
+"""What a node does because other nodes have the same store open.
+
+Others put jobs into it, take them and settle them. Messages of the relay say so at once, if they arrive; a look into the store
+every second is what can be relied on. A client that waits here for a job that another node runs is noted in the store, so
+that whoever settles it knows whom to tell, and so that nobody drops a foreground job for which somebody waits elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
+from mainspring.jobs.held import Watchers
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.settling import failure
+from mainspring.jobs.store import Leave, Look, Recover, Wait
+from mainspring.jobs.store import Watchers as FindWatchers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.errors import StoreError
+    from mainspring.events.relay import Relay
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import Outlook, Recovered
+
+LOOK_EVERY = 1.0
+"""Seconds between looks at what waits in the store."""
+ASK_EVERY = 5.0
+"""Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
+ASK_MOST = 1000
+GONE = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
+WATCHERS_FOR = 1.0
+"""Seconds for which the nodes that want to know of a job's progress are remembered."""
+
+
+class Sharing:
+    """The jobs slice of a node, as far as it has to do with the others."""
+
+    def __init__(self, service: JobService, relay: Relay) -> None:
+        self._service = service
+        self._relay = relay
+        self._window = service.window
+        self._commits = service.commits
+        self._listeners = service.listeners
+        self._clock = service.clock
+        self._looking = False
+        self._looked = self._asked = self._clock.monotonic()
+        self._asking: list[int] = []
+        service.window.shared = True
+        service.intake.left = self.left
+        relay.listen(self.hear)
+
+    # ---- what the others do ----
+
+    def hear(self, message: Message) -> None:
+        """Take a message of another node, or of this one."""
+        match message:
+            case Pending(functions):
+                for name in functions:
+                    queue = self._window.dispatch.queues.get(name)
+                    if queue is not None and queue.workers:
+                        queue.backlog[1] = queue.backlog[1] or 1
+                        self._window.refill(queue)
+            case Settled(ids):
+                self.ask(ids)
+            case Progress(job_id, kind, first, second):
+                self._tell_progress(job_id, kind, first, second)
+            case Stop(job_id, reason):
+                held = self._window.held.get(self._service.handles.of(job_id))
+                if held is not None:
+                    self._service.cancel_held(held, reason, lambda _: None)
+
+    def _tell_progress(
+        self, job_id: int, kind: Literal["data", "warning", "status"], first: bytes, second: bytes
+    ) -> None:
+        handle = self._service.handles.of(job_id)
+        for listener in self._listeners.of(job_id):
+            if kind == "status":
+                listener.status(handle, first, second)
+            elif kind == "data":
+                listener.data(handle, first)
+            else:
+                listener.warning(handle, first)
+
+    def tick(self, now: float) -> None:
+        """Look into the store where it is time."""
+        if now - self._looked >= LOOK_EVERY and not self._looking:
+            self._looked = now
+            self.look()
+        if now - self._asked >= ASK_EVERY:
+            self._asked = now
+            held = self._window.held
+            handle = self._service.handles.of
+            waited = [job_id for job_id in self._listeners.jobs() if handle(job_id) not in held]
+            for start in range(0, len(waited), ASK_MOST):
+                self.ask(waited[start : start + ASK_MOST])
+
+    def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
+        """Learn what waits."""
+
+        def looked(outlook: Outlook) -> None:
+            self._looking = False
+            self._learn(outlook)
+            then()
+
+        def not_looked(error: StoreError) -> None:
+            self._looking = False
+            if failed is not None:
+                failed(error)
+
+        self._looking = True
+        self._commits.put(Look(looked, not_looked))
+
+    def _learn(self, outlook: Outlook) -> None:
+        dispatch = self._window.dispatch
+        for name in outlook.live:
+            dispatch.queue(name)
+        for name, queue in dispatch.queues.items():
+            queue.live = outlook.live.get(name, 0)
+            for priority in range(3):
+                queue.backlog[priority] = outlook.pending.get((name, priority), 0)
+            self._window.serve(queue)
+        if outlook.next_us:
+            self._service.wake_at(outlook.next_us)
+
+    # ---- clients that wait here ----
+
+    def ask(self, ids: Sequence[int]) -> None:
+        """Ask the store for jobs that somebody here waits for, and note again that they do."""
+        on_the_way = self._service.intake.on_the_way
+        wanted = [job_id for job_id in ids if self._listeners.of(job_id) and job_id not in on_the_way]
+        if wanted:
+            self._commits.put(Wait(self._window.term, wanted, lambda jobs: self._found(wanted, jobs), lambda _: None))
+
+    def _found(self, wanted: list[int], jobs: dict[int, Job]) -> None:
+        for job_id in wanted:
+            job = jobs.get(job_id)
+            if job is None:
+                # A foreground job: this node's lease had ended, and with it what it had noted about waiting.
+                job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
+            if State(job.state).ended:
+                self._service.settling.tell(job)
+
+    def left(self, ids: list[int]) -> None:
+        """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
+        window = self._window
+        leaving = []
+        withdrawn: list[Held] = []
+        for job_id in ids:
+            held = window.held.get(self._service.handles.of(job_id))
+            if held is None:
+                leaving.append(job_id)
+            elif held.stored and held.worker is None and held.job.foreground:
+                window.dispatch.drop(held)  # not to be handed out while the store is asked
+                withdrawn.append(held)
+                leaving.append(job_id)
+        if leaving:
+            self._commits.put(
+                Leave(
+                    window.term,
+                    leaving,
+                    lambda dropped: self._dropped(withdrawn, dropped),
+                    lambda _: self._stay(withdrawn),
+                )
+            )
+
+    def _dropped(self, withdrawn: list[Held], dropped: set[int]) -> None:
+        window = self._window
+        for held in withdrawn:
+            if held.job.id in dropped and window.held.get(held.handle) is held:
+                held.queue.live -= 1
+                window.release(held)
+        self._stay([held for held in withdrawn if held.job.id not in dropped])
+
+    def _stay(self, withdrawn: Iterable[Held]) -> None:
+        window = self._window
+        for held in withdrawn:
+            if window.held.get(held.handle) is held:
+                window.dispatch.push(held, first=True)
+                window.serve(held.queue)
+
+    # ---- progress, for clients elsewhere ----
+
+    def tell(self, held: Held, kind: Literal["data", "warning", "status"], first: bytes, second: bytes = b"") -> None:
+        """Tell other nodes whose clients wait for a job how far it is."""
+        now = self._clock.monotonic()
+        watchers = held.watchers
+        message = Progress(held.job.id, kind, first, second)
+        if watchers is None:
+            watchers = held.watchers = Watchers(now)
+            self._find_watchers(held, watchers)
+        elif now - watchers.asked >= WATCHERS_FOR:
+            watchers.asked = now
+            self._find_watchers(held, watchers)
+        if watchers.untold is not None:
+            watchers.untold.append(message)
+            return
+        for term in watchers.terms:
+            self._relay.send(term, message)
+
+    def _find_watchers(self, held: Held, watchers: Watchers) -> None:
+        def found(terms: dict[int, list[int]]) -> None:
+            watchers.terms = terms.get(held.job.id, [])
+            untold, watchers.untold = watchers.untold, None
+            for message in untold or ():
+                for term in watchers.terms:
+                    self._relay.send(term, message)
+
+        def failed(error: StoreError) -> None:
+            del error
+            watchers.untold = None
+
+        self._commits.put(FindWatchers(self._window.term, [held.job.id], found, failed))
+
+    def stop(self, term: int, job_id: int, reason: str) -> None:
+        """Ask the node that holds a job to cancel it."""
+        self._relay.send(term, Stop(job_id, reason))
+
+    # ---- nodes that are gone ----
+
+    def recover(self, terms: Sequence[int]) -> None:
+        """Give the jobs of ended terms back, a part at a time."""
+
+        def recovered(outcome: Recovered) -> None:
+            for (function, priority), number in outcome.pending.items():
+                queue = self._window.dispatch.queue(function)
+                queue.backlog[priority] += number
+                self._window.serve(queue)
+            if outcome.more:
+                self.recover(terms)
+
+        # What could not be given back now is found abandoned again.
+        self._commits.put(Recover(self._window.term, recovered, lambda _: None, terms))

@@ -1,0 +1,155 @@
+"""A node as one of many: what it tells the others, what it hears of them, and what it does when it was cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.clock import to_us
+from mainspring.events.relay import Relay
+from mainspring.ids import Handles, Term, job_ids
+from mainspring.jobs.window import Allowance
+from mainspring.nodes.keeper import Keeper
+from mainspring.nodes.model import NodeRow
+from mainspring.nodes.store import MembershipPort
+from mainspring.storage.engine import Engine
+from mainspring.version import version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.service import JobService
+    from mainspring.nodes.strategies import Strategy
+    from mainspring.server.clock import StoreClock
+    from mainspring.server.settings import FleetSettings, ServerSettings
+
+
+ROW_FOR = 0.02
+"""Seconds for which what a node is like is remembered for its shares, which are asked for with each job."""
+
+
+class SharedEngine(Engine, Relay, MembershipPort, Protocol):
+    """What a store that several nodes share offers."""
+
+
+class Fleet:
+    """One node's part in a fleet. It takes part from `start` on; `run` is to be awaited until the end."""
+
+    def __init__(
+        self,
+        engine: SharedEngine,
+        service: JobService,
+        face: GearmanFace,
+        handles: Handles,
+        clock: StoreClock,
+        settings: ServerSettings,
+        strategy: Strategy,
+    ) -> None:
+        self._engine = engine
+        self._service = service
+        self._face = face
+        self._handles = handles
+        self._clock = clock
+        self._settings = settings
+        self._strategy = strategy
+        self._live: tuple[NodeRow, ...] = ()
+        self._address = ""
+        self.draining = False
+        fleet: FleetSettings = settings.fleet
+        self._fleet = fleet
+        self.keeper = Keeper(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
+        self._me: NodeRow | None = None
+        self._started_us = 0
+        self._row_at = -1.0
+        service.share(engine)
+        if settings.fleet.strategy != "default":  # that one lets everybody take everything, and is asked for each job
+            service.window.share = self._share
+
+    # ---- life ----
+
+    async def start(self, term: Term, sent_at: float) -> None:
+        """Take part under a first term."""
+        self._started_us = to_us(self._clock.wall())
+        await self.keeper.start(term, sent_at)
+
+    def listening(self, address: str) -> None:
+        """Tell the others under which address this node can be reached."""
+        self._address = address
+
+    async def run(self) -> None:
+        """Keep the lease, and look after the others, until cancelled."""
+        watching = asyncio.create_task(self._watch_the_lease())
+        try:
+            while True:  # noqa: ASYNC110 - it is time itself that is waited for
+                await asyncio.sleep(await self.keeper.step())
+        finally:
+            watching.cancel()
+
+    async def _watch_the_lease(self) -> None:
+        """Give up in time also while the store is silent and a step waits for it."""
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(self.keeper.check())
+
+    async def _begin(self) -> Term:
+        opened = await self._engine.open(self._settings.name, asyncio.get_running_loop().call_soon_threadsafe)
+        self._handles.learn(opened.nodes)
+        return opened.term
+
+    # ---- what the keeper asks for ----
+
+    def row(self, counter: int) -> NodeRow:
+        """Say what this node is like."""
+        dispatch = self._service.dispatch
+        return NodeRow(
+            term=self.keeper.term,
+            name=self._settings.name,
+            counter=counter,
+            lease=self._fleet.lease,
+            weight=self._fleet.weight,
+            capacity=len(dispatch.workers),
+            running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
+            functions=tuple(sorted(name for name, queue in dispatch.queues.items() if queue.workers)),
+            address=self._address,
+            version=version(),
+            draining=self.draining,
+            started_us=self._started_us,
+        )
+
+    def fenced(self) -> None:
+        """Drop the stored jobs."""
+        self._service.fenced()
+
+    def recover(self, terms: Sequence[int]) -> None:
+        """Give back the jobs of ended terms."""
+        assert self._service.sharing is not None
+        self._service.sharing.recover(terms)
+
+    def begin_again(self, term: Term) -> None:
+        """Take part under a new term."""
+        self._face.next_id = job_ids(term)
+        self._service.begin_again(term)
+
+    def members(self, live: tuple[NodeRow, ...]) -> None:
+        """Remember who is there: shares follow from it."""
+        self._live = live
+
+    def drain(self) -> None:
+        """Somebody asked this node to take nothing more."""
+        self.draining = True
+
+    def store_time(self, offset: float) -> None:
+        """Follow the store's clock."""
+        self._clock.offset += offset
+
+    # ---- shares ----
+
+    def _share(self, queue: FunctionQueue) -> Allowance:
+        """Return what this node may take of a function's jobs now."""
+        now = self._clock.monotonic()
+        if self._me is None or now - self._row_at > ROW_FOR or queue.name not in self._me.functions:
+            self._row_at = now
+            self._me = self.row(0)
+        share = self._strategy.share(queue.name, self._me, self._live)
+        return Allowance(share.limit, share.slots, share.overdue)

@@ -1,0 +1,349 @@
+"""Several nodes of one process on one store in memory: they share its jobs, tell each other, and stand in for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
+from mainspring.ids import node_id
+from mainspring.jobs import sharing
+from mainspring.jobs.held import Ability, Held, Worker
+from mainspring.jobs.model import Job, State
+from mainspring.server.clock import SystemClock
+from mainspring.server.node import Node
+from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from typing import Any
+
+QUICK = FleetSettings(lease=0.5, beat=0.1)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+class Crowd:
+    """Some nodes on one store."""
+
+    def __init__(self, stack: AsyncExitStack, carry: Callable[[Callable[[], None]], object]) -> None:
+        self._stack = stack
+        self.content = SharedTables(time.time, carry)
+        self.nodes: list[Node] = []
+
+    async def node(self, name: str, fleet: FleetSettings = QUICK) -> Node:
+        settings = ServerSettings(
+            name=node_id(name),
+            store=parse_store("memory://"),
+            fleet=fleet,
+            process=replace(ProcessSettings(), drain=0.1),
+        )
+        node = Node(settings, SharedMemoryEngine(self.content), SystemClock())
+        await node.open()
+        self._stack.push_async_callback(node.close)
+        self.nodes.append(node)
+        return node
+
+    def job(self, job_id: int) -> Job:
+        return self.content.tables.jobs[job_id]
+
+
+@asynccontextmanager
+async def crowd(carry: Callable[[Callable[[], None]], object] | None = None) -> AsyncIterator[Crowd]:
+    async with AsyncExitStack() as stack:
+        yield Crowd(stack, carry or (lambda deliver: asyncio.get_running_loop().call_soon(deliver)))
+
+
+class Hand:
+    """A streaming worker of the function ``f``: its jobs are in a queue."""
+
+    def __init__(self, node: Node, places: int = 1, function: bytes = b"f") -> None:
+        self.node = node
+        self.jobs: asyncio.Queue[Held] = asyncio.Queue()
+        self.stopped: asyncio.Queue[tuple[Held, bytes]] = asyncio.Queue()
+        self.worker = Worker(self)
+        node.service.register(self.worker, function, Ability())
+        node.service.ready(self.worker, places)
+
+    def wake(self) -> None: ...
+
+    def no_job(self) -> None: ...
+
+    def name(self) -> str:
+        return "hand"
+
+    def assign(self, held: Held) -> None:
+        self.jobs.put_nowait(held)
+
+    def stop(self, held: Held, reason: bytes) -> None:
+        self.stopped.put_nowait((held, reason))
+
+    async def done(self, held: Held, result: bytes) -> bool:
+        recorded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.node.service.settling.succeeded(held, result, recorded.set_result)
+        return await recorded
+
+
+class Client:
+    """Somebody who waits at a node."""
+
+    gone = False
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.outcomes: asyncio.Queue[Job] = asyncio.Queue()
+        self.heard: asyncio.Queue[tuple[str, bytes, bytes]] = asyncio.Queue()
+
+    def data(self, handle: bytes, data: bytes) -> None:
+        del handle
+        self.heard.put_nowait(("data", data, b""))
+
+    def warning(self, handle: bytes, data: bytes) -> None:
+        del handle
+        self.heard.put_nowait(("warning", data, b""))
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
+        del handle
+        self.heard.put_nowait(("status", numerator, denominator))
+
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
+        del handle, exception
+        self.outcomes.put_nowait(job)
+
+    async def submit(self, payload: bytes = b"", unique: bytes = b"") -> int:
+        """In the foreground."""
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        job = Job(self.node.face.next_id(), b"f", payload, unique)
+        self.node.service.intake.submit_foreground(job, self, accepted.set_result, accepted.set_exception)
+        return await accepted
+
+    async def submit_background(self, payload: bytes = b"", unique: bytes = b"", **values: Any) -> int:
+        job = Job(self.node.face.next_id(), b"f", payload, unique, **values)
+        stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self.node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
+        return (await stored)[0]
+
+    def wait(self, job_id: int) -> None:
+        def unknown() -> None:
+            raise AssertionError(f"{job_id} is unknown")
+
+        self.node.service.wait(job_id, self, unknown)
+
+
+def test_a_job_is_run_where_a_worker_is_and_its_client_is_told_elsewhere() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hand, client = Hand(second), Client(first)
+            job_id = await client.submit_background(b"in")
+            client.wait(job_id)
+            held = await hand.jobs.get()
+            assert (held.job.id, held.job.payload, held.job.term) == (job_id, b"in", second.term)
+            assert await hand.done(held, b"out")
+            told = await client.outcomes.get()
+            assert (told.id, told.state, told.result) == (job_id, State.SUCCEEDED, b"out")
+
+    run(test())
+
+
+@pytest.mark.parametrize("unique", [b"", b"u"])
+def test_a_foreground_job_needs_no_worker_of_its_own_node(unique: bytes) -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            client, hand = Client(first), Hand(second)
+            job_id = await client.submit(unique=unique)
+            held = await hand.jobs.get()
+            assert held.job.id == job_id
+            hand.node.service.data(held, b"part")
+            hand.node.service.status(held, b"1", b"2")
+            hand.node.service.warning(held, b"careful")
+            assert [await client.heard.get() for _ in range(3)] == [
+                ("data", b"part", b""),
+                ("status", b"1", b"2"),
+                ("warning", b"careful", b""),
+            ]
+            await hand.done(held, b"out")
+            assert (await client.outcomes.get()).result == b"out"
+
+    run(test())
+
+
+def test_clients_of_two_nodes_join_one_computation() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second, third = [await fleet.node(f"n{number}") for number in (1, 2, 3)]
+            one, other = Client(first), Client(second)
+            ids = {await one.submit(unique=b"u"), await other.submit(unique=b"u")}
+            assert len(ids) == 1
+            hand = Hand(third)
+            held = await hand.jobs.get()
+            await hand.done(held, b"out")
+            assert [(await client.outcomes.get()).result for client in (one, other)] == [b"out", b"out"]
+
+    run(test())
+
+
+def test_a_foreground_job_ends_with_the_last_of_its_clients_wherever_they_are() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            one, other = Client(first), Client(second)
+            job_id = await one.submit(unique=b"u")
+            await other.submit(unique=b"u")
+            first.service.client_gone(one)
+            await committed(first)
+            assert fleet.job(job_id).state == State.PENDING
+            second.service.client_gone(other)
+            await committed(second)
+            assert job_id not in fleet.content.tables.jobs
+
+    run(test())
+
+
+def test_a_background_submit_keeps_a_foreground_job_alive() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            one, other = Client(first), Client(second)
+            job_id = await one.submit(unique=b"u")
+            assert await other.submit_background(unique=b"u") == job_id
+            first.service.client_gone(one)
+            await committed(first)
+            assert fleet.job(job_id).state == State.PENDING
+
+    run(test())
+
+
+def test_foreground_jobs_in_memory_go_to_others_when_their_last_worker_leaves() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            busy, client = Hand(first, places=0), Client(first)
+            job_id = await client.submit(b"in")
+            assert job_id not in fleet.content.tables.jobs, "it is in memory alone"
+            first.service.gone(busy.worker)
+            hand = Hand(second)
+            held = await hand.jobs.get()
+            assert (held.job.id, held.job.payload) == (job_id, b"in")
+            await hand.done(held, b"out")
+            assert (await client.outcomes.get()).result == b"out"
+
+    run(test())
+
+
+def test_what_the_relay_loses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(sharing, "ASK_EVERY", 0.05)
+
+    async def test() -> None:
+        async with crowd(lambda deliver: None) as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hand, client = Hand(second), Client(first)
+            await client.submit()
+            await hand.done(await hand.jobs.get(), b"out")
+            assert (await client.outcomes.get()).result == b"out"
+
+    run(test())
+
+
+def test_a_job_that_runs_elsewhere_is_cancelled_there() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hand, client = Hand(second), Client(first)
+            job_id = await client.submit_background()
+            held = await hand.jobs.get()
+            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            first.service.cancel(job_id, "enough", answer.set_result, answer.set_exception)
+            assert await answer == "running"
+            assert await hand.stopped.get() == (held, b"cancelled")
+
+    run(test())
+
+
+def test_the_next_node_recovers_the_jobs_of_a_dead_one() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hand, client = Hand(first, places=2), Client(first)
+            ids = {await client.submit_background(b"%d" % number) for number in range(2)}
+            kept = [await hand.jobs.get() for _ in range(2)]
+            before = first.term
+            assert first._keeping is not None
+            first._keeping.cancel()  # its heart stops; it does not know
+            other = Hand(second, places=2)
+            again = [await other.jobs.get() for _ in range(2)]
+            assert {held.job.id for held in again} == ids
+            assert {held.job.suspects for held in again} == {1}
+            assert before in fleet.content.ended
+            assert not await hand.done(kept[0], b"late"), "a stale term settles nothing"
+            for held in again:
+                assert await other.done(held, b"out")
+            assert {fleet.job(job_id).result for job_id in ids} == {b"out"}
+
+    run(test())
+
+
+def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hand, client = Hand(first), Client(first)
+            job_id = await client.submit()  # in memory: it is not the store's
+            await hand.jobs.get()
+            stored = await client.submit_background()
+            first.service.ready(hand.worker, 1)
+            held = await hand.jobs.get()
+            assert held.job.id == stored
+            before = first.term
+            await second.engine.end(before)  # type: ignore[attr-defined]
+            other = Hand(second)
+            assert (await hand.stopped.get()) == (held, b"lost")
+            again = await other.jobs.get()
+            assert again.job.id == stored
+            assert await other.done(again, b"out")
+            while first.term == before or first.service.dispatch.paused:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+            assert first.service.handles.of(first.face.next_id()).startswith(b"H:n1:%d" % first.term)
+            running = first.service.window.held[first.service.handles.of(job_id)]
+            assert await hand.done(running, b"foreground")
+            assert (await client.outcomes.get()).result == b"foreground"
+            new = Client(first)
+            await new.submit_background()
+
+    run(test())
+
+
+def test_a_node_that_cannot_renew_its_lease_stops_before_others_take_its_jobs() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first = await fleet.node("n1")
+            hand, client = Hand(first), Client(first)
+            await client.submit_background()
+            held = await hand.jobs.get()
+            blocked = asyncio.Event()
+
+            async def silent(*_: object) -> list[object]:
+                await blocked.wait()
+                return []
+
+            first.engine.beat = first.engine.rows = silent  # type: ignore[attr-defined]
+            assert await hand.stopped.get() == (held, b"lost")
+            assert first.term not in fleet.content.ended, "nobody had taken it for dead yet"
+
+    run(test())
+
+
+async def committed(node: Node) -> None:
+    """Wait until nothing is on its way to the store."""
+    idle = asyncio.Event()
+    node.commits.when_idle(idle.set)
+    await idle.wait()
