@@ -56,7 +56,7 @@ def test_memory_store() -> None:
         ("sqlite://jobs.db", "sqlite:///FILE"),
         ("sqlite:///", "names no file"),
         ("memory://x", "memory://"),
-        ("postgresql://host/db", "sqlite:///FILE"),
+        ("mysql://host/db", "postgresql://"),
     ],
 )
 def test_other_stores_are_refused_with_what_to_write(url: str, hint: str) -> None:
