@@ -163,7 +163,7 @@ def _missed(schedule: Schedule, state: ScheduleState, able: list[int], last_us: 
     in_time_us = now_us - round(schedule.misfire_after * 1_000_000)
     late = [fire_us for fire_us in able if fire_us < in_time_us]
     newer = len(able) - len(late) + sum(1 for _ in islice(_able(schedule, state, last_us, now_us), wanted))
-    return late[: len(late) - max(wanted - newer, 0)] if wanted > newer else late
+    return late[: max(len(late) - max(wanted - newer, 0), 0)]
 
 
 def _made_up(schedule: Schedule) -> int | None:

@@ -5,7 +5,7 @@ All of it follows from the schedule alone, so that every node knows the same fir
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -97,7 +97,7 @@ def fires_at(schedule: Schedule, instant_us: int) -> bool:
 
 def excluded(schedule: Schedule, fire_us: int) -> bool:
     """Say whether a fire time lies on one of the excluded days, in the schedule's time zone."""
-    return bool(schedule.exclude) and _day(schedule, fire_us).isoformat() in schedule.exclude
+    return bool(schedule.exclude) and _shown(schedule, fire_us).date().isoformat() in schedule.exclude
 
 
 def jitter_us(schedule: Schedule, fire_us: int) -> int:
@@ -134,19 +134,28 @@ def utc(instant_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=instant_us)
 
 
-def _day(schedule: Schedule, instant_us: int) -> date:
-    return utc(instant_us).astimezone(time_zone(schedule.timezone)).date()
+def _shown(schedule: Schedule, instant_us: int) -> datetime:
+    return utc(instant_us).astimezone(time_zone(schedule.timezone))
 
 
 def _end_of_day(schedule: Schedule, instant_us: int) -> int:
-    """Return an instant after this one up to which it is the same day on the schedule's clock, as late as is easily known.
+    """Return an instant after this one up to which it is the same day on the schedule's clock: its end, or a while before.
 
-    A clock that is put back at midnight shows the end of a day twice: the steps stop before, and the caller looks again.
+    A clock that is put back just after midnight shows two parts of each of two days. So no step goes over such a change, and
+    none ends on another day; it is halved until that is so, and the caller looks again.
     """
-    zone = time_zone(schedule.timezone)
-    shown = utc(instant_us).astimezone(zone)
-    midnight = datetime.combine(shown.date() + timedelta(days=1), datetime.min.time())
-    end = (midnight.replace(tzinfo=zone).astimezone(UTC) - _EPOCH) // _MICROSECOND
-    while end > instant_us + 1 and _day(schedule, end - 1) != shown.date():
+    shown = _shown(schedule, instant_us)
+    midnight = datetime.combine(shown.date() + timedelta(days=1), time.min, shown.tzinfo)
+    end = (midnight.astimezone(UTC) - _EPOCH) // _MICROSECOND
+    while end > instant_us + 1:
+        last = _shown(schedule, end - 1)
+        if last.date() == shown.date() and _offset(last) >= _offset(shown):
+            return end
         end = instant_us + (end - instant_us) // 2
-    return max(end, instant_us + 1)
+    return instant_us + 1
+
+
+def _offset(shown: datetime) -> timedelta:
+    offset = shown.utcoffset()
+    assert offset is not None
+    return offset

@@ -20,7 +20,7 @@ ZONES = sorted(name for name in available_timezones() if name[0].isupper())
 
 @cache
 def changes(name: str) -> tuple[datetime, ...]:
-    """Return when the offset of a zone changes; two changes within a day count as one."""
+    """Return when the offset of a zone changes; two changes within five days count as one."""
     zone, found = ZoneInfo(name), list[datetime]()
     day = SINCE
     while day < UNTIL:
