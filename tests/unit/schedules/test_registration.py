@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from mainspring.errors import UsageError
+from mainspring.jobs.model import Retry
+from mainspring.schedules import registration
+from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
+
+from .zones import HOUR, at
+
+NIGHTLY = Schedule(name="nightly", function=b"sweep", trigger=Cron("30 2 * * *"))
+NOON = at("2030-01-01T12:00")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"trigger": Every(HOUR), "start_us": NOON, "end_us": NOON},
+        {"trigger": At(NOON), "misfire": "skip"},
+        {"trigger": None, "parents": ("a", "b"), "wait_for_children": True},
+        {"timezone": "Europe/Berlin", "exclude": ("2030-12-24", "2030-12-25"), "jitter": 30.0, "misfire": 0},
+        {"misfire": 1000, "overlap": Overlap.REPLACE, "expires": 60.0, "timeout": 5.0, "retry": Retry()},
+        {"name": "Größe prüfen"},
+    ],
+)
+def test_what_is_right(changes: dict[str, Any]) -> None:
+    registration.check(replace(NIGHTLY, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": ""}, "'' is no name for a schedule"),
+        ({"name": "a\nb"}, "no name for a schedule"),
+        ({"name": " a"}, "no name for a schedule"),
+        ({"name": "a" * 201}, "use 1 to 200 characters"),
+        ({"trigger": Cron("61 * * * *")}, r"schedule 'nightly': '61 \* \* \* \*': minute 61 does not lie within 0-59"),
+        ({"trigger": None}, "schedule 'nightly': it has neither a trigger nor parents"),
+        ({"parents": ("a",)}, "it has a trigger and parents"),
+        ({"trigger": None, "parents": ("a", "a")}, "names a parent twice"),
+        ({"trigger": None, "parents": ("a",), "start_us": NOON}, "start and end belong to the roots"),
+        ({"trigger": Every(99_999)}, "every must be at least 0.1 s; it is 0.099999 s"),
+        ({"trigger": Every(0)}, "every must be at least"),
+        ({"trigger": At(-1)}, "at does not lie between the years"),
+        ({"start_us": 2**62}, "start does not lie between"),
+        ({"end_us": -5}, "end does not lie between"),
+        ({"start_us": NOON, "end_us": NOON - 1}, r"it ends \(2030-01-01T11:59:59.999999\+00:00\) before it starts"),
+        ({"start_us": NOON, "end_us": NOON + HOUR}, "never fires between its start and its end"),
+        ({"timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus' is known here"),
+        ({"exclude": ("2030-12-24", "24.12.2030")}, "exclude has '24.12.2030', which is no date"),
+        ({"exclude": ("20301224",)}, "exclude has '20301224'"),
+        ({"exclude": ("2030-02-30",)}, "exclude has '2030-02-30'"),
+        ({"misfire": "twice"}, "misfire must be 'skip', 'once', 'all' or a number up to 1000; it is 'twice'"),
+        ({"misfire": -1}, "misfire must be"),
+        ({"misfire": True}, "misfire must be"),
+        ({"misfire": 1001}, "misfire must be"),
+        ({"overlap": "perhaps"}, "overlap must be one of allow, forbid, queue, replace; it is 'perhaps'"),
+        ({"jitter": -1.0}, "jitter must be a number of seconds, not negative"),
+        ({"jitter": float("nan")}, "jitter must be"),
+        ({"misfire_after": float("inf")}, "misfire_after must be"),
+        ({"expires": -1.0}, "expires must be"),
+        ({"timeout": 1e300}, "timeout must be"),
+    ],
+)
+def test_what_is_wrong(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        registration.check(replace(NIGHTLY, **changes))
+
+
+@pytest.mark.parametrize("trigger", [Cron("@daily"), Every(HOUR), At(NOON)])
+def test_schedules_are_stored_and_read_again(trigger: Cron | Every | At) -> None:
+    schedule = replace(
+        NIGHTLY,
+        trigger=trigger,
+        args=b"\x00\xff",
+        misfire=3,
+        overlap=Overlap.QUEUE,
+        exclude=("2030-12-24",),
+        retry=Retry(),
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(schedule), type=Schedule) == schedule
+    assert msgspec.json.decode(msgspec.json.encode(schedule), type=Schedule) == schedule
+
+
+def test_an_old_node_reads_what_a_newer_one_has_stored() -> None:
+    newer = msgspec.to_builtins(NIGHTLY) | {"colour": "blue"}
+    assert msgspec.convert(newer, Schedule) == replace(NIGHTLY)
