@@ -47,6 +47,7 @@ COMMANDS = {
     "worker": ("worker:worker", "Run workers of the tasks in a file."),
     "submit": ("submit:submit", "Submit a job and wait for its result."),
     "jobs": ("jobs:jobs", "Look at jobs, cancel them, try them again."),
+    "nodes": ("nodes:nodes", "Look at the nodes that share a store."),
     "status": ("status:status", "Show what a server is and does."),
     "backup": ("backup:backup", "Copy a store, also while a node uses it."),
     "import": ("gearmand_queue:import_queue", "Take over the jobs of a gearmand SQLite queue."),
@@ -59,7 +60,11 @@ USAGES = {
     "submit": "mainspring submit FUNCTION [PAYLOAD | -] [OPTIONS]",
 }
 
-JOB_COMMANDS = ("list", "show", "cancel", "retry", "watch", "result")
+PARTS = {
+    "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
+    "nodes": ("list", "show", "drain", "remove"),
+}
+"""The commands of commands."""
 
 
 def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App:
@@ -84,10 +89,10 @@ def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App
 
 
 def option_names(app: App) -> dict[str, frozenset[str]]:
-    """Return the long options of each command, without dashes; those of ``jobs``' commands together."""
+    """Return the long options of each command, without dashes; those of the commands of one command together."""
     names: dict[str, frozenset[str]] = {"gearmand": frozenset(BY_NAME)}
     for command in COMMANDS:
-        parts = [app[command]] if command != "jobs" else [app["jobs"][part] for part in JOB_COMMANDS]
+        parts = [app[command][part] for part in PARTS[command]] if command in PARTS else [app[command]]
         arguments = (argument for part in parts for argument in part.assemble_argument_collection())
         long = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
         names[command] = frozenset(long)
@@ -141,8 +146,8 @@ def _one_line(error: Exception) -> str:
 def _command(arguments: Sequence[str]) -> str:
     """Return the command that was meant, to be followed by an option."""
     known = [word for word in arguments[:1] if word in COMMANDS]
-    if known == ["jobs"]:
-        known += [word for word in arguments[1:2] if word in JOB_COMMANDS]
+    if known:
+        known += [word for word in arguments[1:2] if word in PARTS.get(known[0], ())]
     return "".join(f"{word} " for word in known)
 
 

@@ -11,6 +11,8 @@ from cyclopts import Group, Parameter
 from mainspring.cli.options import DURATION, FILE, SIZE, flag, option, reading, shown
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
+from mainspring.nodes.lease import BEAT, LEASE
+from mainspring.nodes.strategies import strategy
 from mainspring.server.addresses import Address, parse_address, parse_addresses
 from mainspring.server.settings import (
     DAY,
@@ -18,6 +20,7 @@ from mainspring.server.settings import (
     DEFAULT_STORE,
     LOG_LEVELS,
     MIB,
+    FleetSettings,
     JobSettings,
     KeepaliveSettings,
     LimitSettings,
@@ -32,14 +35,21 @@ from mainspring.server.settings import (
 
 NODE = Group("Node", sort_key=1)
 PORTS = Group("Ports", sort_key=2)
-JOBS = Group("Jobs", sort_key=3)
-LIMITS = Group("Limits", sort_key=4)
-PROCESS = Group("Log and process", sort_key=5)
+FLEET = Group("Fleet", sort_key=3)
+JOBS = Group("Jobs", sort_key=4)
+LIMITS = Group("Limits", sort_key=5)
+PROCESS = Group("Log and process", sort_key=6)
 
 
 def http_address(text: str) -> Address | None:
     """Read an address for HTTP, which has no usual port; ``none`` is None."""
     return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
+
+
+def known_strategy(text: str) -> str:
+    """Check a strategy's name.  Raises SettingsError."""
+    strategy(text)
+    return text
 
 
 def log_level(text: str) -> str:
@@ -67,7 +77,10 @@ class NodeOptions:
     store: Annotated[
         str,
         option(
-            "--store", "Where jobs are kept: sqlite:///FILE, or memory:// to keep nothing.", metavar="URL", group=NODE
+            "--store",
+            "Where jobs are kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE, or memory:// to keep nothing.",
+            metavar="URL",
+            group=NODE,
         ),
     ] = DEFAULT_STORE
     name: Annotated[
@@ -80,6 +93,32 @@ class NodeOptions:
             "--synchronous", "full: accepted jobs survive a power cut. normal: they survive the process.", group=NODE
         ),
     ] = "full"
+    no_migrate: Annotated[
+        bool,
+        flag("--no-migrate", "Leave a database's schema as it is; start only where it fits.", group=NODE),
+    ] = False
+    strategy: Annotated[
+        str,
+        option(
+            "--strategy",
+            "How nodes of one database share its jobs: default, id_hash, least_count or weight.",
+            group=FLEET,
+            converter=reading(known_strategy),
+        ),
+    ] = "default"
+    weight: Annotated[
+        int, option("--weight", "This node's size beside the others', for id_hash and weight.", group=FLEET)
+    ] = 1
+    lease: Annotated[
+        float,
+        option(
+            "--lease",
+            "After how long without a sign of life other nodes take this one's jobs; the same on all nodes.",
+            group=FLEET,
+            show_default=shown,
+            **DURATION,
+        ),
+    ] = LEASE
     gearman: Annotated[
         tuple[Address, ...],
         option(
@@ -215,12 +254,15 @@ class NodeOptions:
             tls = TlsSettings(self.tls_cert, self.tls_key, self.tls_client_ca)
         settings = ServerSettings(
             name=default_node_name() if self.name is None else node_id(self.name),
-            store=parse_store(self.store, synchronous=self.synchronous),
+            store=parse_store(self.store, synchronous=self.synchronous, migrate=not self.no_migrate),
             listen=ListenSettings(gearman=self.gearman, http=self.http, tls=tls, insecure=self.insecure),
             limits=LimitSettings(
                 max_packet=self.max_packet, max_connections=self.max_connections, idle_timeout=self.idle_timeout
             ),
             keepalive=KeepaliveSettings(enabled=self.keepalive),
+            fleet=FleetSettings(
+                strategy=self.strategy, weight=self.weight, lease=self.lease, beat=self.lease * BEAT / LEASE
+            ),
             jobs=JobSettings(
                 retention=self.retention,
                 dead_retention=self.dead_retention,

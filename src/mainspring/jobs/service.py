@@ -136,8 +136,11 @@ class JobService:
                     worker.passed.add(held.handle)
 
     def begin_again(self, term: Term) -> None:
-        """Take part again, under a new term."""
+        """Hold jobs under a new term from now on; `resume` hands them out."""
         self.term = self.window.term = term
+
+    def resume(self) -> None:
+        """Hand out jobs again, after `fenced` or `hand_back`."""
         self.dispatch.paused = False
         for queue in self.dispatch.queues.values():
             self.window.serve(queue)

@@ -42,8 +42,8 @@ class Kept(Protocol):
     def members(self, live: tuple[NodeRow, ...]) -> None:
         """Hear who is there."""
 
-    def drain(self) -> None:
-        """Hand out nothing more: somebody asked for it."""
+    def drain(self, draining: bool) -> None:
+        """Take nothing more, or take part again: somebody asked for it."""
 
     def store_time(self, offset: float) -> None:
         """Hear by how many seconds the store's clock is before this node's own."""
@@ -89,6 +89,10 @@ class Keeper:
         self.lease = Lease(sent_at, lease=self._seconds, beat=self._every)
         self.membership = Membership(term, beat=self._every)
         self._fenced = False
+
+    def dead(self) -> tuple[NodeRow, ...]:
+        """Return the rows of the nodes that this one holds for dead."""
+        return self.membership.dead(self._clock.monotonic())
 
     def check(self) -> float:
         """Fence the node where its lease has ended; returns the seconds until it is worth asking again.
@@ -144,9 +148,9 @@ class Keeper:
         self.membership.observe(rows, asked, self._clock.monotonic())
         self._node.members(self.membership.live())
         draining = any(row.term == self.term and row.draining for row in rows)
-        if draining and not self._draining:
-            self._node.drain()
-        self._draining = draining
+        if draining != self._draining:
+            self._draining = draining
+            self._node.drain(draining)
 
     async def _end_the_dead(self) -> None:
         for row in self.membership.mine(self._clock.monotonic()):

@@ -19,7 +19,7 @@ class MembershipPort(Protocol):
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         """Write a node's own row, counter and all, and return the rows of all nodes.
 
-        What others changed in it stays: a node that was asked to drain reads so in its own row.
+        Whether it drains is not the node's to write: what `ask_to_drain` has written last stays, whatever the row says.
         Raises StoreFencedError where its term has ended.
         """
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+import structlog
+
 from mainspring.clock import to_us
 from mainspring.events.relay import Relay
 from mainspring.ids import Handles, Term, job_ids
@@ -26,12 +29,30 @@ if TYPE_CHECKING:
     from mainspring.server.settings import FleetSettings, ServerSettings
 
 
+log = structlog.get_logger("mainspring.nodes")
+
 ROW_FOR = 0.02
 """Seconds for which what a node is like is remembered for its shares, which are asked for with each job."""
 
 
 class SharedEngine(Engine, Relay, MembershipPort, Protocol):
     """What a store that several nodes share offers."""
+
+
+def node_row(settings: ServerSettings, service: JobService, counter: int) -> NodeRow:
+    """Return what a node is like at this moment."""
+    dispatch = service.dispatch
+    return NodeRow(
+        term=service.term,
+        name=settings.name,
+        counter=counter,
+        lease=settings.fleet.lease,
+        weight=settings.fleet.weight,
+        capacity=sum(1 for worker in dispatch.workers if worker.abilities),
+        running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
+        functions=tuple(sorted(name for name, queue in dispatch.queues.items() if queue.workers)),
+        version=version(),
+    )
 
 
 class Fleet:
@@ -59,6 +80,7 @@ class Fleet:
         self.draining = False
         fleet: FleetSettings = settings.fleet
         self._fleet = fleet
+        self.port: MembershipPort = engine
         self.keeper = Keeper(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
         self._me: NodeRow | None = None
         self._started_us = 0
@@ -101,21 +123,8 @@ class Fleet:
 
     def row(self, counter: int) -> NodeRow:
         """Say what this node is like."""
-        dispatch = self._service.dispatch
-        return NodeRow(
-            term=self.keeper.term,
-            name=self._settings.name,
-            counter=counter,
-            lease=self._fleet.lease,
-            weight=self._fleet.weight,
-            capacity=len(dispatch.workers),
-            running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
-            functions=tuple(sorted(name for name, queue in dispatch.queues.items() if queue.workers)),
-            address=self._address,
-            version=version(),
-            draining=self.draining,
-            started_us=self._started_us,
-        )
+        row = node_row(self._settings, self._service, counter)
+        return msgspec.structs.replace(row, term=self.keeper.term, address=self._address, started_us=self._started_us)
 
     def fenced(self) -> None:
         """Drop the stored jobs."""
@@ -130,14 +139,21 @@ class Fleet:
         """Take part under a new term."""
         self._face.next_id = job_ids(term)
         self._service.begin_again(term)
+        if not self.draining:
+            self._service.resume()
 
     def members(self, live: tuple[NodeRow, ...]) -> None:
         """Remember who is there: shares follow from it."""
         self._live = live
 
-    def drain(self) -> None:
-        """Somebody asked this node to take nothing more."""
-        self.draining = True
+    def drain(self, draining: bool) -> None:
+        """Somebody asked this node to take nothing more, or to take part again."""
+        log.info("the node drains" if draining else "the node takes part again")
+        self.draining = draining
+        if draining:
+            self._service.hand_back()
+        else:
+            self._service.resume()
 
     def store_time(self, offset: float) -> None:
         """Follow the store's clock."""
@@ -150,6 +166,6 @@ class Fleet:
         now = self._clock.monotonic()
         if self._me is None or now - self._row_at > ROW_FOR or queue.name not in self._me.functions:
             self._row_at = now
-            self._me = self.row(0)
+            self._me = msgspec.structs.replace(self.row(0), draining=self.draining)
         share = self._strategy.share(queue.name, self._me, self._live)
         return Allowance(share.limit, share.slots, share.overdue)

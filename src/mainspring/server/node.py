@@ -21,7 +21,8 @@ from mainspring.jobs.service import AGAIN, JobService
 from mainspring.jobs.upkeep import TICK
 from mainspring.nodes.strategies import strategy
 from mainspring.server.clock import StoreClock
-from mainspring.server.fleet import Fleet, SharedEngine
+from mainspring.server.fleet import Fleet, SharedEngine, node_row
+from mainspring.server.fleet_calls import FleetCalls, LoneCalls
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
 
@@ -83,6 +84,7 @@ class Node:
             retention=jobs.retention,
             dead_retention=jobs.dead_retention,
         )
+        calls = Calls(self.status)
         self.face = GearmanFace(
             self.service,
             GearmanSettings(
@@ -99,10 +101,12 @@ class Node:
                 packet_timeout=self.settings.limits.packet_timeout,
             ),
             next_id=job_ids(opened.term),
-            calls=Calls(self.status),
+            calls=calls,
             shut_down=self.stop,
         )
-        if store_clock is not None:
+        if store_clock is None:
+            calls.add(LoneCalls(lambda: node_row(self.settings, self.service, 0)).methods)
+        else:
             self.fleet = Fleet(
                 cast("SharedEngine", self.engine),
                 self.service,
@@ -112,6 +116,7 @@ class Node:
                 self.settings,
                 strategy(self.settings.fleet.strategy),
             )
+            calls.add(FleetCalls(self.fleet).methods)
             await self.fleet.start(opened.term, sent_at)
             self._keeping = loop.create_task(self.fleet.run())
             self._keeping.add_done_callback(self._kept)

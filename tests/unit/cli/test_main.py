@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.main import COMMANDS, JOB_COMMANDS, build_app, main, option_names
+from mainspring.cli.main import COMMANDS, PARTS, build_app, main, option_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ WRONG = [
     ("serve --store", "--store"),
     ("serve extra", "extra"),
     ("serve --store jobs.db", "sqlite:///jobs.db"),
-    ("serve --store postgresql://x/y", "does not have"),
+    ("serve --store mysql://x/y", "does not have"),
     ("serve --gearman nonsense:x", "is no address"),
     ("serve --gearman 0.0.0.0:4730", "--insecure"),
     ("serve --http 0.0.0.0:80", "--insecure"),
@@ -97,7 +97,9 @@ def test_check_args_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, f"{line} --round-robin --exceptions -t 4") == (0, "", "")
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS, "gearmand", *(f"jobs {name}" for name in JOB_COMMANDS)])
+@pytest.mark.parametrize(
+    "command", ["", *COMMANDS, "gearmand", *(f"{command} {name}" for command, names in PARTS.items() for name in names)]
+)
 def test_help_reads_like_a_manual_page(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, err = run(capsys, f"{command} --help".strip())
     assert (code, err) == (0, "")

@@ -129,9 +129,8 @@ class SharedMemoryEngine:
         if row.term in content.ended:
             raise StoreFencedError(f"term {row.term} was ended by another node")
         known = content.rows.get(row.term)
-        if known is not None and known.draining:
-            row = msgspec.structs.replace(row, draining=True)
-        content.rows[row.term] = row
+        draining = known is not None and known.draining
+        content.rows[row.term] = msgspec.structs.replace(row, draining=draining)
         return await self.rows()
 
     async def rows(self) -> Sequence[NodeRow]:

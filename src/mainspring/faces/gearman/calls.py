@@ -48,8 +48,8 @@ class _WatchParams(msgspec.Struct, forbid_unknown_fields=True):
     handle: str | None = None
 
 
-class _NoParams(msgspec.Struct, forbid_unknown_fields=True):
-    pass
+class NoParams(msgspec.Struct, forbid_unknown_fields=True):
+    """A method without params."""
 
 
 class Call:
@@ -90,18 +90,26 @@ class Call:
         return job_id
 
 
+Methods = dict[str, tuple[type, "Callable[[Call, Any], None]"]]
+"""Names of methods to the types of their params and what answers them."""
+
+
 class Calls:
     """Answers calls; ``status`` returns the node's status."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
-        self._methods: dict[str, tuple[type, Callable[[Call, Any], None]]] = {
+        self._methods: Methods = {
             "jobs.list": (_ListParams, _list),
             "jobs.show": (_HandleParams, _show),
             "jobs.cancel": (_CancelParams, _cancel),
             "jobs.retry": (_HandleParams, _retry),
             "jobs.watch": (_WatchParams, _watch),
-            "node.status": (_NoParams, lambda call, _: call.answer(status())),
+            "node.status": (NoParams, lambda call, _: call.answer(status())),
         }
+
+    def add(self, methods: Methods) -> None:
+        """Answer more methods."""
+        self._methods |= methods
 
     def __call__(self, peer: Peer, call_id: bytes, method: str, params: bytes) -> None:
         """Answer one call."""
@@ -128,9 +136,9 @@ def describe(job: Job, service: JobService) -> dict[str, Any]:
         "state": State(job.state).name.lower(),
         "priority": Priority(job.priority).name.lower(),
         "attempt": job.attempt,
-        "created_at": _time(job.created_us),
-        "started_at": _time(job.started_us),
-        "ended_at": _time(job.ended_us),
+        "created_at": rfc3339(job.created_us),
+        "started_at": rfc3339(job.started_us),
+        "ended_at": rfc3339(job.ended_us),
         "error": _error(job.error),
     }
 
@@ -141,8 +149,8 @@ def _details(job: Job, service: JobService) -> dict[str, Any]:
     policy = service.settling.policy(held) if held is not None else options.retry if options is not None else None
     return describe(job, service) | {
         "traceback": _failure(job.error).traceback if job.error else None,
-        "run_at": _time(job.due_us),
-        "expires_at": _time(job.expires_us),
+        "run_at": rfc3339(job.due_us),
+        "expires_at": rfc3339(job.expires_us),
         "input_size": job.input_size,
         "output_size": job.output_size,
         "max_attempts": policy.max_attempts if policy is not None else None,
@@ -162,7 +170,8 @@ def _number(said: bytes) -> int:
     return int(said) if said.isdigit() and len(said) < 19 else 0
 
 
-def _time(time_us: int) -> str | None:
+def rfc3339(time_us: int) -> str | None:
+    """Write a stored time; None where there is none."""
     if not time_us:
         return None
     return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,87 @@
+"""``mainspring nodes``: the nodes that share a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.failures import DONE
+from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, flag, plain
+
+COLUMNS = ("name", "term", "state", "address", "workers", "jobs", "weight", "version")
+
+Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
+Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
+
+nodes = App(name="nodes", help="Look at the nodes that share a store, drain them, remove dead ones.")
+
+
+@nodes.command(name="list")
+def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the nodes that share the server's store, as they were at their last heartbeats.
+
+    A node that was killed is listed until its lease has ended; then the next one has taken over its jobs.
+    """
+    answer = server.client().call("nodes.list")
+    if json:
+        print_json(answer["nodes"])
+    else:
+        print_table(COLUMNS, [[node.get(column) for column in COLUMNS] for node in answer["nodes"]])
+    return DONE
+
+
+@nodes.command
+def show(node: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Show everything that a node says of itself.
+
+    EXIT CODES
+      0 shown, 3 no server, 4 no such node
+    """
+    answer = server.client().call("nodes.show", {"node": node})
+    if json:
+        print_json(answer)
+    else:
+        print_fields(answer | {"functions": " ".join(answer["functions"])})
+    return DONE
+
+
+@nodes.command
+def drain(
+    node: Name,
+    /,
+    *,
+    off: Annotated[bool, flag("--off", "Let it take jobs again.")] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Let a node take no more jobs: what waits at it goes to the others, what runs there runs to its end.
+
+    Clients may still submit there; other nodes run their jobs. It lasts until --off, or until the node starts again.
+    """
+    return _done(server.client().call("nodes.drain", {"node": node, "draining": not off}), json=json)
+
+
+@nodes.command
+def remove(
+    node: Name,
+    /,
+    *,
+    force: Annotated[bool, flag("--force", "Also where it lives: it drops its jobs and starts anew.")] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Take a dead node's jobs away from it at once, without waiting for the end of its lease.
+
+    Safe in any case: what the node still reports of these jobs is refused.
+    """
+    return _done(server.client().call("nodes.remove", {"node": node, "force": force}), json=json)
+
+
+def _done(answer: dict[str, object], *, json: bool) -> int:
+    if json:
+        print_json(answer)
+    else:
+        print(f"{answer['name']}\t{answer['state']}")
+    return DONE
