@@ -89,6 +89,8 @@ class Server:
                 sock.close()
             raise
         opened = [await self._listen_gearman(address, sock) for address, sock in bound]
+        if opened and self.node.fleet is not None:
+            self.node.fleet.listening(f"{opened[0].host}:{opened[0].port}")
         for sock in http:
             self._http = HttpListener(http_app(self.node, version=version()), sock, tls=self._tls)
             await self._http.start()
