@@ -14,3 +14,109 @@ RETURNING id, namespace, name;
 
 -- name: nodes_of
 SELECT term, node FROM terms WHERE term = ANY ($1::bigint[]);
+
+-- name: begin_term
+WITH begun AS (INSERT INTO terms (node) VALUES ($1) RETURNING term)
+INSERT INTO nodes (term, counter, about) SELECT term, 0, $2::json FROM begun RETURNING term;
+
+-- name: terms
+SELECT term, node FROM terms ORDER BY term DESC LIMIT 10000;
+
+-- A session that runs groups has this lock until it ends.
+-- name: lock_term
+SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::bigint::int);
+
+-- name: break_off
+SELECT pg_terminate_backend(pid) FROM pg_locks
+WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND objsubid = 2 AND granted AND pid <> pg_backend_pid();
+
+-- name: activity
+SELECT state, state_change FROM pg_stat_activity WHERE pid = $1;
+
+-- The journal is read from behind what is folded: its index begins with rows that are dead, at times with many.
+-- name: counts
+SELECT function, state, priority, sum(number)::bigint FROM (
+    SELECT function, state, priority, number FROM counts
+    UNION ALL
+    SELECT entry.* FROM terms t
+    CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
+    CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry
+    WHERE NOT t.gone
+) AS parts (function, state, priority, number)
+GROUP BY function, state, priority HAVING sum(number) <> 0;
+
+-- All in one statement: whoever reads sees each group in the journal or in the counts, never in both, never in none.
+-- name: fold
+WITH due AS MATERIALIZED (
+    SELECT t.term, t.last_group,
+        least(t.last_group + 20000, (SELECT max(j.number) FROM journal j WHERE j.term = t.term) - (NOT t.ended)::int) AS upto
+    FROM terms t WHERE NOT t.gone AND (SELECT pg_try_advisory_xact_lock($1::bigint::bit(32)::int, 0))
+), folded AS (
+    DELETE FROM journal j USING due
+    WHERE j.term = due.term AND j.number > due.last_group AND j.number <= due.upto
+    RETURNING j.*
+), summed AS (
+    INSERT INTO counts AS c (function, state, priority, number)
+    SELECT e.function, e.state, e.priority, sum(e.number) FROM folded f
+    CROSS JOIN LATERAL unnest(f.functions, f.states, f.priorities, f.numbers) AS e (function, state, priority, number)
+    GROUP BY e.function, e.state, e.priority HAVING sum(e.number) <> 0
+    ON CONFLICT (function, state, priority) DO UPDATE SET number = c.number + excluded.number
+), noted AS (
+    UPDATE terms t SET last_group = f.last FROM (SELECT term, max(number) AS last FROM folded GROUP BY term) AS f
+    WHERE t.term = f.term
+)
+SELECT count(*) FROM folded;
+
+-- name: forget_terms
+UPDATE terms t SET gone = true
+WHERE t.ended AND NOT t.gone AND NOT EXISTS (SELECT FROM journal j WHERE j.term = t.term)
+    AND NOT EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN (2, 3))
+    AND NOT EXISTS (SELECT FROM waits w WHERE w.term = t.term);
+
+-- name: beat
+WITH mine AS (
+    UPDATE nodes SET counter = $2, about = $3::json WHERE term = $1 RETURNING term, counter, about, draining
+)
+SELECT term, counter, about, draining FROM mine
+UNION ALL SELECT term, counter, about, draining FROM nodes WHERE term <> $1
+ORDER BY term;
+
+-- name: nodes
+SELECT term, counter, about, draining FROM nodes ORDER BY term;
+
+-- name: now
+SELECT extract(epoch FROM clock_timestamp())::float8;
+
+-- The lock of the term comes first: groups and heartbeats of it end before, or find that it has ended.
+-- name: close_term
+SELECT ended FROM terms WHERE term = $1 FOR UPDATE;
+
+-- name: close_row
+SELECT counter FROM nodes WHERE term = $1 FOR UPDATE;
+
+-- name: end_row
+DELETE FROM nodes WHERE term = $1;
+
+-- name: end_term
+UPDATE terms SET ended = true WHERE term = $1;
+
+-- name: holds
+SELECT EXISTS (SELECT FROM jobs WHERE term = $1 AND state IN (2, 3));
+
+-- name: abandoned
+SELECT term FROM terms t
+WHERE t.ended AND NOT t.gone AND (
+    EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN (2, 3))
+    OR EXISTS (SELECT FROM waits w WHERE w.term = t.term))
+ORDER BY term;
+
+-- name: ask_to_drain
+UPDATE nodes SET draining = $2 WHERE term = $1 RETURNING term;
+
+-- name: notify
+SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS messages (channel, payload);
+
+-- name: standbys
+SELECT (SELECT count(*) FROM pg_stat_replication WHERE application_name <> 'pg_basebackup'),
+    current_setting('synchronous_standby_names');

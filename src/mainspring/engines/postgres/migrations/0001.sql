@@ -28,8 +28,7 @@ CREATE TABLE nodes (
     term     bigint  PRIMARY KEY,
     counter  bigint  NOT NULL,
     about    json    NOT NULL,                  -- mainspring.nodes.model.NodeRow
-    draining boolean NOT NULL DEFAULT false,    -- somebody asked the node to drain
-    writer   int     NOT NULL                   -- the backend of its groups: `end` breaks a group off that is frozen
+    draining boolean NOT NULL DEFAULT false     -- somebody asked the node to drain
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- One row per group: the proof that it was committed, and what it changed in the counts. Nothing per group is ever updated.
@@ -55,13 +54,15 @@ CREATE TABLE counts (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- The first step of every group: MS001 where the term has ended, MS002 where this group has been committed.
--- All is read in one statement, and so in one snapshot: between two, the group could be folded away.
 CREATE FUNCTION enter(own bigint, this bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     found record;
 BEGIN
+    PERFORM FROM terms WHERE term = own AND NOT ended FOR KEY SHARE;
+    -- In a snapshot of its own, behind the lock: nothing of this term was under way when it was taken, or can be any more.
+    -- Both in one statement: between two, the group could be folded away.
     SELECT t.ended, t.last_group >= this OR EXISTS (SELECT FROM journal j WHERE j.term = own AND j.number = this) AS committed
-    INTO found FROM terms t WHERE t.term = own FOR KEY SHARE OF t;
+    INTO found FROM terms t WHERE t.term = own;
     IF found.committed THEN
         RAISE 'group % of term % was committed', this, own USING ERRCODE = 'MS002';
     END IF;

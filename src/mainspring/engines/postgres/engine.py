@@ -1,0 +1,276 @@
+"""A store that a fleet shares: PostgreSQL, two connections for each node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+import structlog
+
+from mainspring.engines.postgres import address, failures, journal, membership, migrate, partitions
+from mainspring.engines.postgres.connection import connect, disconnect
+from mainspring.engines.postgres.control import Control, best_effort
+from mainspring.engines.postgres.functions import Nodes
+from mainspring.engines.postgres.relay import Relay
+from mainspring.engines.postgres.statements import load
+from mainspring.engines.postgres.watch import Watch
+from mainspring.engines.postgres.writer import Writer
+from mainspring.errors import StoreError
+from mainspring.ids import Term
+from mainspring.nodes.model import NodeRow
+from mainspring.storage.engine import Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from asyncpg import Connection, Record
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.events.relay import Message
+    from mainspring.ids import NodeId
+    from mainspring.storage.engine import Committed
+    from mainspring.storage.operation import Operation
+
+log = structlog.get_logger("mainspring.postgres")
+_SQL = load("engine.sql")
+
+PATIENCE: Final = 60.0
+"""Seconds to wait at the start for a server that is not up yet."""
+FOLD: Final = 5.0
+"""Seconds between two foldings of the journal."""
+FOLDING: Final = 8.0
+"""Seconds for one folding, which takes a limited number of groups."""
+PARTITIONS: Final = 3600.0
+"""Seconds between two looks at the partitions."""
+LEAVE: Final = 2.0
+"""Seconds at the end to tell the others that this node leaves."""
+WORK: Final = 30.0
+"""Seconds for a piece of work on the control connection."""
+
+
+class PostgresEngine:
+    """One node's way to the store: the engine, the relay and the membership in one."""
+
+    durable = True
+    shared = True
+    max_value = 256 * 2**20
+
+    def __init__(
+        self, url: str, *, migrate: bool = True, patience: float | None = PATIENCE, fold: float = FOLD
+    ) -> None:
+        """``url`` is as `mainspring.engines.postgres.address` says; raises SettingsError.
+
+        ``migrate`` says whether an older schema is brought up to date or refused, ``patience`` for how many seconds `open` waits
+        for a server that is away (None: as long as it takes), ``fold`` is the time between two foldings of the journal.
+        """
+        self._address = address.parse(url)
+        self._migrate = migrate
+        self._patience = patience
+        self._fold = fold
+        self._nodes = Nodes()
+        self._term = 0
+        self._group: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._control: Control | None = None
+        self._ear: Callable[[Message], None] | None = None
+
+    # ---- opening ----
+
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        """Connect, look at the server, bring the schema up to date, and begin the node's next term.
+
+        A server that cannot be reached is waited for, with lines in the log. Called again on an open engine, it begins another
+        term on the same connections.
+        """
+        del deliver  # all of it happens on the node's own loop
+        try:
+            if self._control is None:
+                await self._open(node)
+            else:
+                await self._begin_again(node)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            await self.close()
+            raise failures.explain(error, self._address) from error
+        except BaseException:
+            await self.close()
+            raise
+        return Opened(Term(self._term), self._nodes)
+
+    async def _open(self, node: NodeId) -> None:
+        name = f"mainspring:{node}"
+        control = self._control = Control(self._address, name, self._greet)
+        self._relay = Relay(control, self._address.checksum)
+        if self._ear is not None:
+            self._relay.listen(self._ear)
+        self._membership = membership.Membership(control, self._address.checksum)
+        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed)
+        connection = await control.open(self._patience)
+        await migrate.prepare(connection, self._address.schema, apply=self._migrate)
+        await _warn(connection)
+        await partitions.upkeep(connection)
+        await self._begin(connection, node)
+        await self._writer.begin(self._term, self._patience)
+        await control.start()
+        self._start(self._relay.run(), "messages")
+        self._start(self._fold_on(), "folding")
+        self._start(self._partition_on(), "partitions")
+        self._start(Watch(control, self._writer).run(), "watch")
+
+    async def _begin_again(self, node: NodeId) -> None:
+        assert self._control is not None
+        if self._group is not None:
+            # It cannot be committed any more, or has been; either way its end is known as soon as the server is asked.
+            self._writer.give_up()
+            await asyncio.wait({self._group})
+        await self._control.run(lambda connection: self._begin(connection, node), WORK)
+        await self._writer.begin(self._term, self._patience)
+        await self._control.greet_again()
+
+    async def _begin(self, connection: Connection[Record], node: NodeId) -> None:
+        row = NodeRow(term=0, name=node, counter=0)
+        self._term = await connection.fetchval(_SQL["begin_term"], node, membership.about(row))
+        for term, name in await connection.fetch(_SQL["terms"]):
+            self._nodes[term] = name
+
+    async def _greet(self, connection: Connection[Record]) -> None:
+        await self._relay.greet(connection, self._term)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work, name=f"postgres {name}"))
+
+    # ---- committing ----
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        """Run a group; ``committed`` is called once it is known how it has ended, however long the store is away."""
+        assert self._group is None, "one group at a time"
+        self._group = asyncio.get_running_loop().create_task(self._run(group, committed))
+
+    async def _run(self, group: Sequence[Operation], committed: Committed) -> None:
+        outcomes = await self._writer.run(group)
+        self._group = None
+        committed(outcomes)
+
+    def _committed(self, tx: Transaction) -> None:
+        if tx.settlements:
+            self._relay.tell_settled(tx.settlements)
+        if tx.pendings:
+            self._relay.tell_pending(tx.pendings)
+        for work in tx.works:
+            assert self._control is not None
+            self._later(best_effort("work after a group", self._control.run(work, WORK)))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(lambda done: self._tasks.remove(done) if done in self._tasks else None)
+
+    # ---- the relay ----
+
+    def listen(self, ear: Callable[[Message], None]) -> None:
+        """Call a function with every message for this node; see ``Relay``."""
+        self._ear = ear
+        if self._control is not None:
+            self._relay.listen(ear)
+
+    def send(self, to: int, message: Message) -> None:
+        """Tell another node something; see ``Relay``."""
+        self._relay.send(to, message)
+
+    # ---- the membership ----
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        """Write the node's own row and return all; see ``MembershipPort``."""
+        return await self._membership.beat(row)
+
+    async def rows(self) -> Sequence[NodeRow]:
+        """Return the rows of all nodes."""
+        return await self._membership.rows()
+
+    async def now(self) -> float:
+        """Return the server's wall time, in seconds."""
+        return await self._membership.now()
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        """End a term; see ``MembershipPort``."""
+        return await self._membership.end(term, counter)
+
+    async def abandoned(self) -> Sequence[int]:
+        """Return the ended terms that something is left of."""
+        return await self._membership.abandoned()
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        """Write into a node's row that it shall drain, or no longer."""
+        return await self._membership.ask_to_drain(term, draining=draining)
+
+    # ---- upkeep ----
+
+    async def fold_once(self) -> None:
+        """Fold the journal into the counts, and mark the terms that nothing is left of."""
+        control, checksum = self._control, self._address.checksum
+        assert control is not None
+        await best_effort("folding", control.run(lambda connection: journal.fold(connection, checksum), FOLDING))
+        await best_effort("folding", control.run(journal.forget_terms, FOLDING))
+
+    async def _fold_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._fold)
+            await self.fold_once()
+
+    async def _partition_on(self) -> None:
+        while True:
+            await asyncio.sleep(PARTITIONS)
+            assert self._control is not None
+            await best_effort("partitions", self._control.run(partitions.upkeep, WORK))
+
+    # ---- closing ----
+
+    async def close(self) -> None:
+        """Leave: end the term where it holds no job (others would wait for its lease otherwise), and disconnect.
+
+        It takes some seconds at most, also where the store is away.
+        """
+        tasks, self._tasks = [*self._tasks], []
+        if self._group is not None:
+            tasks.append(self._group)
+            self._group = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        control, self._control = self._control, None
+        if control is None:
+            return
+        if control.started:
+            with contextlib.suppress(StoreError):
+                await control.run(
+                    lambda connection: membership.end(connection, self._term, None, unless_it_holds=True), LEAVE
+                )
+        await asyncio.gather(self._writer.close(), control.close())
+
+
+async def _warn(connection: Connection[Record]) -> None:
+    """Say so where a failover would lose what was acknowledged."""
+    attached, names = await connection.fetchrow(_SQL["standbys"])  # type: ignore[misc]
+    if attached and not names:
+        log.warning(
+            "no standby is synchronous: a failover would lose the jobs of the last moments, although they were acknowledged",
+            standbys=attached,
+            advice="set synchronous_standby_names on the primary",
+        )
+
+
+async def migrate_store(url: str) -> list[int]:
+    """Bring a store's schema up to date, and return the numbers of the migrations that were applied.
+
+    Raises SettingsError and StoreError.
+    """
+    where = address.parse(url)
+    connection = await connect(where, "mainspring:migrate")
+    try:
+        return await migrate.prepare(connection, where.schema)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise failures.explain(error, where) from error
+    finally:
+        await disconnect(connection)

@@ -1,0 +1,126 @@
+"""PostgreSQL's errors: what each means for a group under way, and as the store's, in sentences that say what to do."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+
+from mainspring.errors import StoreError, StoreFullError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from mainspring.engines.postgres.address import Address
+
+FENCED: Final = "MS001"
+COMMITTED: Final = "MS002"
+_FULL: Final = frozenset({"53100"})
+_READ_ONLY: Final = "25006"
+_BUSY: Final = frozenset({"40001", "40P01", "55P03", "57014", "25P03", "0A000"})
+"""Somebody else was faster, holds a lock, or broke a statement off; 0A000 where it is a cached plan that is out of date."""
+_RACES: Final = frozenset({"23505", "42P01", "XX000", "53200", "53400"})
+"""What a new snapshot may resolve: a unique that was taken meanwhile, a partition that was dropped, no memory at this moment."""
+_AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25P03"})
+"""The server ends sessions, or has no room for one."""
+
+
+class Verdict(Enum):
+    """What an error says of a group that has met it."""
+
+    COMMITTED = auto()
+    """It was committed by an earlier attempt."""
+    FENCED = auto()
+    """The node's term has ended."""
+    AWAY = auto()
+    """The connection is gone, or useless: connect again, then run the group again."""
+    BUSY = auto()
+    """Run it again, as often as it takes."""
+    RACE = auto()
+    """Run it again, a few times; then it is no race but a defect."""
+    FULL = auto()
+    """The server's disk is full."""
+    DEFECT = auto()
+    """Ours, or of who has changed the schema."""
+
+
+def judge(error: BaseException, *, connected: bool) -> Verdict:
+    """Say what an error means; ``connected`` says whether the connection is still there."""
+    code = getattr(error, "sqlstate", None) or ""
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "journal_pkey":
+        return Verdict.COMMITTED
+    if code == COMMITTED:
+        return Verdict.COMMITTED
+    if code == FENCED:
+        return Verdict.FENCED
+    if code in _AWAY or code == _READ_ONLY or code.startswith("08") or not connected or isinstance(error, OSError):
+        return Verdict.AWAY
+    if code in _FULL:
+        return Verdict.FULL
+    if code == "0A000":
+        return Verdict.BUSY if isinstance(error, asyncpg.InvalidCachedStatementError) else Verdict.DEFECT
+    if code in _BUSY:
+        return Verdict.BUSY
+    return Verdict.RACE if code in _RACES else Verdict.DEFECT
+
+
+def explain(error: BaseException, address: Address) -> StoreError:
+    """Return what an error means for the store at an address."""
+    at = address.shown
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, asyncpg.InvalidPasswordError):
+        return StoreError(
+            f"{at} refuses the password ({error}): put the right one into the address, into PGPASSWORD, or into ~/.pgpass"
+        )
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+        return StoreError(
+            f"{at} lets nobody in by this name or from here ({error}): look into its pg_hba.conf and its roles"
+        )
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return StoreError(f"{at}: {error}; create the database first (createdb), or name another one in the address")
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return StoreError(
+            f"{at}: {error}; the role has to own the schema {address.schema!r}. Its database's owner creates it with:"
+            f" CREATE SCHEMA {address.schema} AUTHORIZATION <role>"
+        )
+    if getattr(error, "sqlstate", None) in _FULL:
+        return full(address, error)
+    if isinstance(error, asyncpg.TooManyConnectionsError):
+        return StoreUnavailableError(
+            f"{at} has no connection left ({error}): raise its max_connections; each node needs two"
+        )
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return StoreUnavailableError(
+            f"{at} is a standby, which cannot be written to: name the primary in the address, or all servers of the cluster with"
+            " commas between them"
+        )
+    if is_away(error):
+        return StoreUnavailableError(f"{at} cannot be reached ({_reason(error)})")
+    if isinstance(error, asyncpg.PostgresError):
+        return StoreError(f"{at}: {_reason(error)} (SQLSTATE {error.sqlstate})")
+    return StoreError(f"{at}: a defect in the store's code: {error!r}")
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that the server cannot be reached for now: trying again may help."""
+    if isinstance(error, (OSError, TimeoutError, asyncpg.TargetServerAttributeNotMatched, StoreUnavailableError)):
+        return True
+    if isinstance(error, asyncpg.PostgresError):
+        code = error.sqlstate or ""
+        return code in _AWAY or code == _READ_ONLY or code.startswith("08")
+    # asyncpg's own: the connection is closed, or was closed in the middle of something
+    return isinstance(error, asyncpg.InterfaceError) and "connection" in str(error)
+
+
+def full(address: Address, error: BaseException) -> StoreFullError:
+    """Its disk is full."""
+    return StoreFullError(
+        f"no space is left for {address.shown} ({error}): free some on the database's host; what was accepted is safe, and the"
+        " node goes on by itself once there is space"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,112 @@
+"""Rows of nodes, and the ends of their terms: implements ``mainspring.nodes.store.MembershipPort``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+import msgspec
+
+from mainspring.engines.postgres.statements import load
+from mainspring.errors import StoreFencedError, StoreUnavailableError
+from mainspring.nodes.model import NodeRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from asyncpg import Connection, Record
+
+    from mainspring.engines.postgres.control import Control
+
+_SQL = load("engine.sql")
+_decode = msgspec.json.Decoder(NodeRow).decode
+
+BEAT: Final = 4.0
+"""Seconds for a heartbeat; another one can be tried within the lease."""
+END: Final = 10.0
+TRIES: Final = 5
+"""How often the term's lock is asked for, each time for `PATIENCE`, before its end is given up for now."""
+PATIENCE: Final = "500ms"
+"""How long a group of the term may go on once it is to end; then its session is ended."""
+
+
+def about(row: NodeRow) -> str:
+    """Return a row as JSON."""
+    return msgspec.json.encode(row).decode()
+
+
+class Membership:
+    """The nodes of the store."""
+
+    def __init__(self, control: Control, checksum: int) -> None:
+        self._control = control
+        self._checksum = checksum
+
+    async def beat(self, row: NodeRow) -> list[NodeRow]:
+        """Write a node's own row and return all; see ``MembershipPort``."""
+        work = (_SQL["beat"], row.term, row.counter, about(row))
+        rows = await self._control.run(lambda connection: connection.fetch(*work), BEAT)
+        if all(found["term"] != row.term for found in rows):
+            raise StoreFencedError(f"term {row.term} was ended by another node")
+        return _rows(rows)
+
+    async def rows(self) -> list[NodeRow]:
+        """Return the rows of all nodes."""
+        return _rows(await self._control.run(lambda connection: connection.fetch(_SQL["nodes"]), BEAT))
+
+    async def now(self) -> float:
+        """Return the server's wall time, in seconds."""
+        now: float = await self._control.run(lambda connection: connection.fetchval(_SQL["now"]), BEAT)
+        return now
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        """End a term, breaking off a group of it that does not end by itself; see ``MembershipPort``."""
+        return await self._control.run(lambda connection: self._end(connection, term, counter), END)
+
+    async def _end(self, connection: Connection[Record], term: int, counter: int | None) -> bool:
+        for _ in range(TRIES):
+            try:
+                return await end(connection, term, counter)
+            except asyncpg.LockNotAvailableError:
+                await connection.execute(_SQL["break_off"], self._checksum, term)
+        raise StoreUnavailableError(
+            f"a group of term {term} does not end: its session could not be ended {TRIES} times"
+        )
+
+    async def abandoned(self) -> list[int]:
+        """Return the ended terms that something is left of."""
+        rows = await self._control.run(lambda connection: connection.fetch(_SQL["abandoned"]), END)
+        return [row[0] for row in rows]
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        """Write into a node's row that it shall drain, or no longer."""
+        work = (_SQL["ask_to_drain"], term, draining)
+        return await self._control.run(lambda connection: connection.fetchval(*work), BEAT) is not None
+
+
+async def end(connection: Connection[Record], term: int, counter: int | None, *, unless_it_holds: bool = False) -> bool:
+    """End a term in a transaction, unless its row's counter is another one, or it still holds jobs; says whether it has ended.
+
+    Raises LockNotAvailableError where a group of it is under way for too long.
+    """
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")
+        ended: bool | None = await connection.fetchval(_SQL["close_term"], term)
+        if ended is not False:
+            return ended is True
+        seen = await connection.fetchval(_SQL["close_row"], term)
+        if counter is not None and seen is not None and seen != counter:
+            return False
+        if unless_it_holds and await connection.fetchval(_SQL["holds"], term):
+            return False
+        await connection.execute(_SQL["end_row"], term)
+        await connection.execute(_SQL["end_term"], term)
+    return True
+
+
+def _rows(rows: Iterable[Record]) -> list[NodeRow]:
+    found = []
+    for term, counter, text, draining in rows:
+        row = _decode(text)
+        found.append(msgspec.structs.replace(row, term=term, counter=counter, draining=row.draining or draining))
+    return found

@@ -1,0 +1,186 @@
+"""What nodes tell each other, over LISTEN and NOTIFY: best effort, in order, never part of a transaction that does other work.
+
+A NOTIFY takes a lock of the whole server at its commit, so what gathers goes out together, and hints that jobs are pending wait
+for more of them first. A payload has less than 8,000 bytes, so a batch is cut into pieces::
+
+    <sender's term> <batch> <number of the piece> <number of pieces> <base 85 of MessagePack, a part of it>
+
+Within one transaction PostgreSQL drops a payload that it has already; the number of the piece makes each one different.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from mainspring.engines.postgres.statements import load
+from mainspring.errors import StoreError
+from mainspring.events.relay import Pending, Progress, Settled, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from asyncpg import Connection, Record
+
+    from mainspring.engines.postgres.control import Control
+    from mainspring.events.relay import Message
+
+log = structlog.get_logger("mainspring.postgres")
+_SQL = load("engine.sql")
+
+PIECE: Final = 7900
+"""Characters of a payload; PostgreSQL's limit is 8,000 bytes."""
+DEBOUNCE: Final = 0.02
+"""Seconds that hints wait for more of them: so many a second at most are sent by one node."""
+BACKLOG: Final = 8 * 2**20
+"""Bytes that may wait to be sent; beyond that, the newest are dropped."""
+IDS: Final = 500
+"""Ids in one message."""
+SEND: Final = 5.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop)
+"""Their places are what is sent: new kinds go to the end."""
+
+
+def encode(messages: Iterable[Message]) -> str:
+    """Return messages as text."""
+    return base64.b85encode(_encode([[_KINDS.index(type(message)), *message] for message in messages])).decode()
+
+
+def decode(text: str) -> list[Message]:
+    """Return the messages of a text; kinds that a newer version sends are left out. Raises ValueError."""
+    return [_KINDS[kind](*values) for kind, *values in _decode(base64.b85decode(text)) if kind < len(_KINDS)]
+
+
+class Relay:
+    """One node's end of it: implements ``mainspring.events.relay.Relay``."""
+
+    def __init__(self, control: Control, checksum: int) -> None:
+        self._control = control
+        self._prefix = f"mainspring_{checksum:08x}"
+        self._ear: Callable[[Message], None] | None = None
+        self._term = 0
+        self._batch = 0
+        self._queue: dict[int, list[Message]] = {}
+        self._pending: set[bytes] = set()
+        self._bytes = 0
+        self._waiting = asyncio.Event()
+        self._pieces: dict[int, list[str]] = {}
+        """Of a batch that has not wholly come, by its sender."""
+        self.dropped = 0
+
+    # ---- the port ----
+
+    def listen(self, ear: Callable[[Message], None]) -> None:
+        """Call a function with every message for this node."""
+        self._ear = ear
+
+    def send(self, to: int, message: Message) -> None:
+        """Tell another node something, some time soon."""
+        size = 64
+        if isinstance(message, Progress):
+            size += len(message.first) + len(message.second)
+        elif isinstance(message, Settled):
+            size += 9 * len(message.ids)
+        if self._bytes + size > BACKLOG:
+            self.dropped += 1
+            return
+        self._bytes += size
+        self._queue.setdefault(to, []).append(message)
+        self._waiting.set()
+
+    def tell_settled(self, settlements: dict[int, list[int]]) -> None:
+        """Tell the nodes of some terms that jobs have ended."""
+        for term, ids in settlements.items():
+            for at in range(0, len(ids), IDS):
+                self.send(term, Settled(ids[at : at + IDS]))
+
+    def tell_pending(self, functions: Iterable[bytes]) -> None:
+        """Tell all nodes that jobs of these functions are pending."""
+        self._pending.update(functions)
+        self._waiting.set()
+
+    # ---- hearing ----
+
+    async def greet(self, connection: Connection[Record], term: int) -> None:
+        """Hear what is for all nodes and for a term's, on a connection."""
+        self._pieces.clear()  # what the connection before has not heard is lost
+        for old in {self._term} - {term, 0}:
+            await connection.remove_listener(f"{self._prefix}_{old}", self._heard)
+        self._term = term
+        for channel in (self._prefix, f"{self._prefix}_{term}"):
+            await connection.add_listener(channel, self._heard)
+
+    def _heard(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
+        del connection, pid, channel
+        try:
+            sender, _, place, number, text = payload.split(" ", 4)
+            if int(sender) == self._term:
+                return
+            messages = self._whole(int(sender), int(place), int(number), text)
+        except ValueError:
+            log.warning("a notification could not be read", payload=str(payload)[:100])
+            return
+        if self._ear is not None:
+            for message in messages:
+                self._ear(message)
+
+    def _whole(self, sender: int, place: int, number: int, text: str) -> Sequence[Message]:
+        """Take a piece in, and return the messages that it completes. Of a batch all pieces come, or only the last ones."""
+        pieces = self._pieces.pop(sender, [])
+        if place == 0:
+            pieces = []
+        if place != len(pieces):
+            return ()
+        pieces.append(text)
+        if len(pieces) < number:
+            self._pieces[sender] = pieces
+            return ()
+        return decode("".join(pieces))
+
+    # ---- sending ----
+
+    async def run(self) -> None:
+        """Send what is to be sent, until cancelled."""
+        while True:
+            await self._waiting.wait()
+            if not self._queue:
+                await asyncio.sleep(DEBOUNCE)
+            self._waiting.clear()
+            await self.send_once()
+
+    async def send_once(self) -> None:
+        """Send what waits now; where the store is away, it is dropped."""
+        channels, payloads = self._drain()
+        if not payloads:
+            return
+        try:
+            await self._control.run(lambda connection: connection.execute(_SQL["notify"], channels, payloads), SEND)
+        except StoreError as error:
+            self.dropped += len(payloads)
+            log.debug("messages were dropped", number=len(payloads), reason=str(error))
+
+    def _drain(self) -> tuple[list[str], list[str]]:
+        queue, self._queue = self._queue, {}
+        pending, self._pending = self._pending, set()
+        self._bytes = 0
+        channels: list[str] = []
+        payloads: list[str] = []
+        batches: list[tuple[str, list[Message]]] = [(f"{self._prefix}_{term}", list(queue[term])) for term in queue]
+        if pending:
+            batches.append((self._prefix, [Pending(sorted(pending))]))
+        for channel, messages in batches:
+            self._batch += 1
+            text = encode(messages)
+            pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+            for place, piece in enumerate(pieces):
+                channels.append(channel)
+                payloads.append(f"{self._term} {self._batch} {place} {len(pieces)} {piece}")
+        return channels, payloads
