@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainspring.errors import UsageError
 from mainspring.schedules import cron
 
-from .zones import CHANGES, CHANGING, DAY, HOUR, MINUTE, ZONES, at, changes, show, us
+from .zones import CHANGES, DAY, HOUR, MINUTE, NAMES, ZONES, at, changes, show, us
 
 SECOND = 1_000_000
 
@@ -272,7 +272,7 @@ def test_the_next_one_is_the_same_from_wherever_one_looks(
 
 
 @settings(max_examples=60, deadline=None)
-@given(CHANGING, st.integers(0, 23), st.integers(0, 59), st.integers(1974, 2043), st.booleans())
+@given(NAMES, st.integers(0, 23), st.integers(0, 59), st.integers(1974, 2043), st.booleans())
 @example("Pacific/Apia", 12, 0, 2011, False)
 @example("America/Havana", 0, 0, 2024, True)
 @example("America/St_Johns", 0, 0, 2000, False)
@@ -325,9 +325,9 @@ def test_every_second_of_a_day_that_has_25_hours() -> None:
         now = following
 
 
-@pytest.mark.parametrize("name", ZONES)
-def test_every_zone_of_this_system(name: str) -> None:
+def test_every_zone_of_this_system() -> None:
     now = us(datetime(2030, 6, 15, 12, tzinfo=UTC))
-    hourly = cron.next_after("@hourly", ZoneInfo(name), now)
-    assert hourly is not None
-    assert now < hourly <= now + HOUR
+    for name in ZONES:
+        hourly = cron.next_after("@hourly", ZoneInfo(name), now)
+        assert hourly is not None
+        assert now < hourly <= now + HOUR
