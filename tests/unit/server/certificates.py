@@ -19,6 +19,7 @@ def self_signed(directory: Path, name: str) -> Pair:
     pair = Pair(directory / f"{name}.pem", directory / f"{name}.key")
     _openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+        *("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature"),
         *("-subj", f"/CN={name}", "-keyout", str(pair.key), "-out", str(pair.certificate)),
     )
     return pair

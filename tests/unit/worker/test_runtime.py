@@ -257,13 +257,14 @@ def test_heartbeats_follow_the_shortest_limit(server: ExtensionServer, run: Run)
 
 def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: ExtensionServer, run: Run) -> None:
     app = App()
-    go = threading.Event()
+    begun, go = threading.Semaphore(0), threading.Event()
 
     @app.task
     def quick() -> None: ...
 
     @app.task
     def holds() -> None:
+        begun.release()
         go.wait(60)
 
     worker = run(app, concurrency=2)
@@ -274,6 +275,8 @@ def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: Extension
         server.wait_for(server.add("quick").outcomes.__len__)
     jobs = [server.add("holds") for _ in range(6)]
     server.wait_for(lambda: sum(job.state == "running" for job in jobs) > 2)
+    for _ in range(2):  # what the server has handed over may not have arrived yet
+        assert begun.acquire(timeout=10)
     worker.stop()
     server.wait_for(lambda: server.peers[0].paused and sum(job.state == "running" for job in jobs) == 2, timeout=30)
     go.set()
