@@ -81,7 +81,7 @@ class Membership:
                 sight.row = row  # others may change it: ask it to drain
                 if away and sight.found is None:
                     sight.since = now
-                elif away or (sight.found is None and asked - sight.since >= row.lease):
+                elif away or (sight.found is None and asked >= sight.since + row.lease):
                     sight.found = now
             self._sights[row.term] = sight
         self._live = tuple(self._sights[term].row for term in sorted(self._sights) if self._sights[term].found is None)
@@ -97,6 +97,7 @@ class Membership:
         if self._answered is None:
             return 0.0
         at = self._answered + self._look
+        # The same sums as where they are judged: a difference in the last bit, and who waits for it would look in vain.
         for term, sight in self._sights.items():
             if sight.found is None:
                 at = min(at, sight.since + sight.row.lease)

@@ -154,6 +154,12 @@ def test_id_hash_shares_about_evenly(terms: set[int]) -> None:
         assert abs(len(share.slots) - fair) < 5 * math.sqrt(fair)
 
 
+def test_versions_agree_about_who_has_a_slot() -> None:
+    """Nodes of two versions run side by side during an upgrade: if this fails, the change strands their slots."""
+    owners = _owners(_shares(IdHash, (row(1, name="a"), row(2, name="b"), row(3, name="a", weight=2))))
+    assert "".join(str(owners[slot]) for slot in range(0, SLOTS, 32)) == "33123333123313333121313333122112"
+
+
 def test_id_hash_follows_weights() -> None:
     weights = {1: 1, 2: 2, 3: 4, 4: 0}
     shares = _shares(IdHash, tuple(row(term, weight=weight) for term, weight in weights.items()))
