@@ -24,7 +24,7 @@ LEASE: Final = 15.0
 """Seconds without a heartbeat after which others may take a node's jobs, unless said otherwise."""
 
 MARGIN: Final = 0.2
-"""The share of the lease that a node gives up for safety: of 15 s it uses 12. One beat may fail, and the next has 2 s left."""
+"""The share of the lease that a node gives up for safety: of 15 s it uses 12. A beat that fails can be repeated for 7 s."""
 
 
 class Lease:
@@ -61,7 +61,7 @@ class Lease:
 
     def beating(self, now: float) -> float:
         """Note that a beat is about to be sent, and return its time for `beaten`."""
-        self._next = now + self._beat
+        self._next = now + self._beat / 5
         return now
 
     def beaten(self, sent_at: float, now: float) -> None:
@@ -70,6 +70,7 @@ class Lease:
         A confirmation that comes after the end changes nothing: others may have taken the jobs in the meantime, and the node
         may have acted on the end. One that is late or out of order never shortens the lease.
         """
+        self._next = max(self._next, sent_at + self._beat)
         if not self.ended(now):
             self._deadline = max(self._deadline, sent_at + self._usable)
 
@@ -82,5 +83,8 @@ class Lease:
         return max(0.0, self._deadline - now)
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next beat has to be sent, 0 where it is due. A failed one may be repeated sooner."""
+        """Return the seconds until the next beat has to be sent, 0 where it is due.
+
+        It is due a beat after the last confirmed one was sent; while none confirms, a fifth of that after the last one was sent.
+        """
         return max(0.0, self._next - now)

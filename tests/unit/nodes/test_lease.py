@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,12 +47,22 @@ def test_confirmations_out_of_order_never_shorten_a_lease() -> None:
     assert lease.remaining(7.0) == pytest.approx(11.0)
 
 
-def test_a_beat_is_due_a_beat_after_the_last_one() -> None:
+def test_a_beat_is_due_a_beat_after_the_last_one_was_sent() -> None:
     lease = Lease(100.0, beat=5.0)
     assert lease.wait(101.0) == pytest.approx(4.0)
-    lease.beating(106.0)
-    assert lease.wait(106.0) == pytest.approx(5.0)
+    lease.beaten(lease.beating(106.0), 108.0)
+    assert lease.wait(108.0) == pytest.approx(3.0)
     assert lease.wait(112.0) == 0.0
+
+
+def test_a_beat_that_nobody_confirms_is_soon_repeated() -> None:
+    lease = Lease(100.0, beat=5.0)
+    for now in (105.0, 106.0, 107.0):
+        assert lease.wait(now) == 0.0
+        lease.beating(now)
+    assert lease.wait(107.0) == pytest.approx(1.0)
+    lease.beaten(105.0, 107.5)
+    assert lease.wait(107.5) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +97,17 @@ def test_once_ended_for_ever_ended_and_never_beyond_the_last_confirmed_beat(
         assert ended or now < confirmed + LEASE * (1 - MARGIN)
 
 
-@given(losses=st.lists(st.booleans(), max_size=40), delay=st.floats(0, 1.9))
-def test_a_single_lost_beat_ends_no_lease(losses: list[bool], delay: float) -> None:
+@given(losses=st.lists(st.integers(0, 4), max_size=20), delay=st.floats(0, 1.9))
+def test_four_lost_beats_in_a_row_end_no_lease(losses: list[int], delay: float) -> None:
     lease, now = Lease(0.0), 0.0
-    lost = [here and not before for before, here in itertools.pairwise([False, *losses])]
-    for gone in lost:
+    for lost in losses:
+        for _ in range(lost):
+            now += lease.wait(now)
+            lease.beating(now)
         now += lease.wait(now)
         sent_at = lease.beating(now)
-        if not gone:
-            lease.beaten(sent_at, now + delay)
-        assert not lease.ended(now + delay)
-    assert now == pytest.approx(BEAT * len(lost))
+        now += delay
+        assert not lease.ended(now)
+        lease.beaten(sent_at, now)
+        assert lease.remaining(now) == pytest.approx(LEASE * (1 - MARGIN) - delay)
+    assert now <= (BEAT + 4 * BEAT / 5 + delay) * len(losses) + 1e-6
