@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Everything is kept inside the checkout: .venv, tests/interop/.venv, tests/interop/node.
+# `make` alone lists the targets. Everything is kept inside the checkout: .venv, bench/.venv, tests/interop/.venv and node.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -55,8 +55,8 @@ check: lint types layers ## all checks: lint, types, layers, test
 demo: .venv/.project ## count the words under DIR with a node and workers
 	@./examples/wordcount/run.sh $(if $(DIR),"$(DIR)")
 
-bench: .venv/.check interop ## measure against gearmand, print the table, write bench/results.json
+bench: .venv/.check interop ## measure against gearmand and others, print the table, write bench/results.json
 	$(BIN)/python bench/run.py
 
 clean: ## remove what the targets above created, except results
-	rm -rf .venv .demo tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,6 +16,8 @@ from typing import Any
 
 from servers import GEARMAND
 
+import postgres
+
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mainspring"
 
 
@@ -27,10 +29,11 @@ def describe(directory: Path) -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") / 2**30, 1),
         "system": f"{_distribution()}, Linux {platform.release()}",
         "filesystem": _output_of("stat", "-f", "-c", "%T", str(directory)),
-        "fsync_p50_us": round(_fsync_seconds(directory) * 1e6),
+        "fsync_p50_us": round(fsync_seconds(directory) * 1e6),
         "load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         "sqlite": {"python": sqlite3.sqlite_version, "apsw": _version_of("apsw")},
+        "postgresql": postgres.version() or "not installed",
         "gearmand": _output_of(GEARMAND, "--version").strip().split(" - ")[0],
         "mainspring_commit": _output_of("git", "-C", str(PACKAGE), "rev-parse", "--short", "HEAD"),
         "mainspring_core": ", ".join(compiled_modules()) or "pure Python",
@@ -42,7 +45,8 @@ def compiled_modules() -> list[str]:
     return sorted(str(path.relative_to(PACKAGE)).split(".")[0] for path in PACKAGE.rglob("*.so"))
 
 
-def _fsync_seconds(directory: Path) -> float:
+def fsync_seconds(directory: Path) -> float:
+    """Return the median of what it takes to bring 4 KiB to the disk."""
     times = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(200):

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from generator import LoadError
-from servers import Contestant, Server, StartError
+from servers import Contestant, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from servers import Server
 
 
 class NotMeasured(Exception):  # noqa: N818 - not an error: the machine or the installation lacks what the cell needs
@@ -64,6 +66,8 @@ class Cell:
     sides: tuple[Side, ...]
     ratio_to: int | None = None
     at_least: float | None = None
+    figure_at_least: float | None = None
+    """What the first side's median must reach as well, where `at_least` bounds a ratio."""
     under: float | None = None
     rounds: int = 1
     """Turns for each repetition: more where a turn is short and the scheduler makes it vary."""
@@ -103,7 +107,7 @@ class Outcome:
         if value is None:
             return None
         if self.cell.at_least is not None:
-            return value >= self.cell.at_least
+            return value >= self.cell.at_least and (self.median(0) or 0) >= (self.cell.figure_at_least or 0)
         return value < self.cell.under if self.cell.under is not None else None
 
 
@@ -130,7 +134,7 @@ def measure(cell: Cell, scale: Scale, repeat: int, directory: Path) -> Outcome:
 
 def _take_turn(cell: Cell, side: Side, scale: Scale, directory: Path) -> Run:
     os.sync()  # what earlier turns left to be written must not be this one's burden
-    with _cores(one=cell.one_core), Server(side.contestant, directory) as server:
+    with _cores(one=cell.one_core), side.contestant.running(directory) as server:
         run = side.scenario(server, scale)
     print(f"  {cell.key}: {side.label}: {run.figure:,.4g} {cell.unit}", file=sys.stderr, flush=True)
     return run

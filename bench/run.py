@@ -17,6 +17,7 @@ from pathlib import Path
 import cells
 import generator
 import machine
+import postgres_cells
 import python_api
 import report
 import servers
@@ -27,7 +28,8 @@ def main() -> int:
     """Return 0 where everything could be measured, 1 where a server or the generator failed, 2 for wrong usage."""
     options = _parse(sys.argv[1:])
     sqlite, memory = servers.mainspring(options.server_cmd)
-    chosen = _choose(cells.cells(sqlite, memory) + python_api.cells(sqlite), options)
+    every = cells.cells(sqlite, memory) + python_api.cells(sqlite) + postgres_cells.cells(options.server_cmd)
+    chosen = _choose(every, options)
     if not chosen:
         print(f"no cell begins with {', '.join(options.only)}; --list names them", file=sys.stderr)
         return 2

@@ -20,6 +20,7 @@ from generator import NULL_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 READY = re.compile(r"^listening gearman 127\.0\.0\.1:(\d+)", re.MULTILINE)
@@ -49,23 +50,27 @@ class Contestant:
     def argv(self, directory: Path, port: int) -> list[str]:
         return [word.format(dir=directory, port=port) for word in shlex.split(self.command)]
 
+    def running(self, parent: Path) -> AbstractContextManager[Server]:
+        """Return what runs a server of it, in a new directory below `parent`."""
+        return Server(self, parent)
 
-_MAINSPRING = f"{shlex.quote(sys.executable)} -m mainspring serve --store {{store}} --gearman 127.0.0.1:0"
+
+MAINSPRING_COMMAND = f"{shlex.quote(sys.executable)} -m mainspring serve --store {{store}} --gearman 127.0.0.1:0"
 GEARMAND = shutil.which("gearmand", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "gearmand"
-_GEARMAND = f"{GEARMAND} -p {{port}} -L 127.0.0.1 -l none -P {{dir}}/pid"
+GEARMAND_COMMAND = f"{GEARMAND} -p {{port}} -L 127.0.0.1 -l none -P {{dir}}/pid"
 
 
 def mainspring(template: str | None = None) -> tuple[Contestant, Contestant]:
     """Return Mainspring on SQLite and in memory; a template with {store} stands in for another command."""
-    template = template or _MAINSPRING
+    template = template or MAINSPRING_COMMAND
     return (
         Contestant("mainspring sqlite", template.replace("{store}", "sqlite:///{dir}/jobs.db")),
         Contestant("mainspring memory", template.replace("{store}", "memory://")),
     )
 
 
-GEARMAND_SQLITE = Contestant("gearmand sqlite", f"{_GEARMAND} -q libsqlite3 --libsqlite3-db={{dir}}/queue.db")
-GEARMAND_MEMORY = Contestant("gearmand -t 0", f"{_GEARMAND} -t 0")
+GEARMAND_SQLITE = Contestant("gearmand sqlite", f"{GEARMAND_COMMAND} -q libsqlite3 --libsqlite3-db={{dir}}/queue.db")
+GEARMAND_MEMORY = Contestant("gearmand -t 0", f"{GEARMAND_COMMAND} -t 0")
 NULL = Contestant("null server", shlex.quote(str(NULL_SERVER)))
 
 

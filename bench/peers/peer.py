@@ -1,0 +1,41 @@
+"""What the programs of the peers share: the clock, and the command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import time
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+TIMEOUT = 300.0
+
+
+async def clocked(jobs: int, submit: Callable[[int], Awaitable[None]], finished: Callable[[], Awaitable[None]]) -> None:
+    """Submit jobs beside a worker and wait until all have been settled; print what it took."""
+    started_at = time.perf_counter()
+    await submit(jobs)
+    submitted_after = time.perf_counter() - started_at
+    await finished()
+    seconds = time.perf_counter() - started_at
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    figures = {
+        "jobs": jobs,
+        "seconds": seconds,
+        "rate": jobs / seconds,
+        "submit_rate": jobs / submitted_after,
+        "client_cpu_s": used.ru_utime + used.ru_stime,
+    }
+    print(json.dumps(figures), flush=True)
+
+
+def run(arguments: list[str], **modes: Callable[..., Any]) -> None:
+    """Run a mode on the loop that Mainspring uses too; nothing is logged for each job."""
+    logging.basicConfig(level=logging.WARNING)
+    mode, *numbers = arguments
+    uvloop.run(modes[mode](*map(int, numbers)))

@@ -1,0 +1,107 @@
+"""Contestants that keep their jobs in PostgreSQL. Each turn has a database server of its own, on the same cores."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import servers
+from servers import Contestant, Server
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tests.postgres.server import NotInstalledError, PostgresError, PostgresServer, programs  # noqa: E402 - found by the path above
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "2GB", "wal_segment_mb": 16}
+"""The same for everybody; `fsync`, `synchronous_commit` and all others are PostgreSQL's own."""
+
+
+@dataclass(frozen=True)
+class OnPostgres(Contestant):
+    """A server whose command holds {database}: the URL of an empty database."""
+
+    @contextlib.contextmanager
+    def running(self, parent: Path) -> Iterator[Server]:
+        """Run a database server and the server itself. Raises StartError."""
+        with Database.running(parent) as database:
+            command = self.command.replace("{database}", database.dsn)
+            with ServerOnPostgres(Contestant(self.name, command), parent, database) as server:
+                yield server
+
+
+@dataclass(frozen=True)
+class DatabaseAlone(Contestant):
+    """For what needs a database and no server: the scenario gets a `Database`."""
+
+    command: str = field(default="postgres")
+
+    def running(self, parent: Path) -> contextlib.AbstractContextManager[Database]:
+        """Run a database server. Raises StartError."""
+        return Database.running(parent)
+
+
+class Database:
+    """A database server of its own with one empty database."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.dsn = server.create_database()
+        self.directory = server.directory
+        self._server = server
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, parent: Path) -> Iterator[Database]:
+        """Run one, with its files in a new directory below `parent`. Raises StartError."""
+        try:
+            with PostgresServer(parent=parent, **SETTINGS) as server:
+                yield cls(server)
+        except PostgresError as error:
+            raise servers.StartError(str(error)) from None
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the postmaster, of all its children, and of those that have ended."""
+        ticks = 0
+        for pid in self._server.pids:
+            with contextlib.suppress(OSError):  # it has just ended, and counts as the postmaster's
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                of_children = [13, 14] if pid == self._server.pid else []
+                ticks += sum(int(fields[index]) for index in (11, 12, *of_children))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class ServerOnPostgres(Server):
+    """A running server, and the database that it uses."""
+
+    def __init__(self, contestant: Contestant, parent: Path, database: Database) -> None:
+        super().__init__(contestant, parent)
+        self.database = database
+
+
+def mainspring(template: str | None = None) -> OnPostgres:
+    """Return Mainspring on PostgreSQL; a template with {store} stands in for another command."""
+    return OnPostgres(
+        "mainspring postgresql", (template or servers.MAINSPRING_COMMAND).replace("{store}", "{database}")
+    )
+
+
+GEARMAND_POSTGRES = OnPostgres(
+    "gearmand postgresql", f"{servers.GEARMAND_COMMAND} -q Postgres --libpq-conninfo={{database}}"
+)
+
+
+def version() -> str | None:
+    """Return PostgreSQL's version; None where it is not installed."""
+    with contextlib.suppress(NotInstalledError):
+        command: list[Any] = [programs() / "postgres", "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[2]
+    return None

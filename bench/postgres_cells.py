@@ -1,0 +1,87 @@
+"""The rows of the table that are measured on PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import machine
+import python_api
+from measure import Cell, Run, Scale, Side
+from postgres_peers import Peer
+from scenarios import WIDE, rate
+
+import postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from servers import Server
+
+    from postgres import ServerOnPostgres
+
+
+def cells(template: str | None = None) -> list[Cell]:
+    """Return the cells; a template with {store} stands in for Mainspring's command."""
+    mainspring = postgres.mainspring(template)
+    return [*_gearman(mainspring), *_python(mainspring)]
+
+
+def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:
+    # uniques throughout: without, gearmand's table refuses the second job of a function
+    flows = (
+        ("postgres-e2e", "window 256, 8 connections", {"workers": 16, **WIDE}, 10_000),
+        ("postgres-e2e-window-16", "window 16", {"workers": 16, "window": 16}, None),
+    )
+    return [
+        Cell(
+            key=key,
+            measure=f"end to end on PostgreSQL, 16 workers, {name}, uniques",
+            required=f"{'10,000/s, ' if figure else ''}3 x gearmand PostgreSQL",
+            unit="jobs/s",
+            sides=(
+                Side("mainspring postgresql", mainspring, WithDatabase(_e2e(100_000, 5_000, flow))),
+                Side("gearmand postgresql", postgres.GEARMAND_POSTGRES, WithDatabase(_e2e(3_000, 300, flow))),
+            ),
+            ratio_to=1,
+            at_least=3,
+            figure_at_least=figure,
+        )
+        for key, name, flow, figure in flows
+    ]
+
+
+def _python(mainspring: postgres.OnPostgres) -> list[Cell]:
+    peers = (("Procrastinate", Peer("procrastinate", 5_000, 500)), ("SAQ", Peer("saq", 3_000, 300)))
+    return [
+        Cell(
+            key=f"postgres-python-{peer.name}",
+            measure=f"Python no-op task on PostgreSQL, one worker process, beside {name}",
+            required=f"10 x {name}",
+            unit="jobs/s",
+            sides=(
+                Side("mainspring postgresql", mainspring, WithDatabase(python_api.end_to_end)),
+                Side(name, postgres.DatabaseAlone(name), peer),
+            ),
+            ratio_to=1,
+            at_least=10,
+        )
+        for name, peer in peers
+    ]
+
+
+def _e2e(jobs: int, quick: int, flow: dict[str, int]) -> Callable[[Server, Scale], Run]:
+    return rate("e2e", jobs, quick, unique="random", **flow)
+
+
+@dataclass(frozen=True)
+class WithDatabase:
+    """A scenario on a server; beside its figure, the processor time of the database, and how fast the disk was just before."""
+
+    scenario: Callable[[Server, Scale], Run]
+
+    def __call__(self, server: ServerOnPostgres, scale: Scale) -> Run:
+        observed = {"fsync_p50_us": round(machine.fsync_seconds(server.directory) * 1e6)}
+        before = server.database.cpu_seconds()
+        run = self.scenario(server, scale)
+        return Run(run.figure, {**run.details, **observed, "database_cpu_s": server.database.cpu_seconds() - before})
