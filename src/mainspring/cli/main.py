@@ -49,6 +49,7 @@ COMMANDS = {
     "jobs": ("jobs:jobs", "Look at jobs, cancel them, try them again."),
     "nodes": ("nodes:nodes", "Look at the nodes that share a store."),
     "status": ("status:status", "Show what a server is and does."),
+    "migrate": ("migrate:migrate", "Bring a database's schema up to date."),
     "backup": ("backup:backup", "Copy a store, also while a node uses it."),
     "import": ("gearmand_queue:import_queue", "Take over the jobs of a gearmand SQLite queue."),
 }

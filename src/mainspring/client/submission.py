@@ -9,6 +9,7 @@ from mainspring.client.options import Duration, Options, Priority, Retry, build_
 from mainspring.client.outcomes import Submitted
 from mainspring.client.payload import encode_json
 from mainspring.client.session import Request
+from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,13 +63,20 @@ class Submission(Generic[P, R]):
     """A function of the fleet with the options that its jobs are submitted with.  Immutable."""
 
     def __init__(
-        self, name: str, codec: Codec, connections: Connections, options: Options, unique: Unique = ""
+        self,
+        name: str,
+        codec: Codec,
+        connections: Connections,
+        options: Options,
+        unique: Unique = "",
+        inbox: Inbox | None = None,
     ) -> None:
         self.name = name
         self._codec = codec
         self._connections = connections
         self._options = options
         self._unique = unique
+        self._inbox = inbox
         self._function = name.encode()
         self._wire_options = options.wire()
 
@@ -84,6 +92,8 @@ class Submission(Generic[P, R]):
         heartbeat: Duration | None = None,
         retry: Retry | None = None,
         keep_unique: Duration | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
         """Return the same function with other options for its jobs; what is left out stays as it is.
 
@@ -92,6 +102,10 @@ class Submission(Generic[P, R]):
         ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) says when it may start.
         ``timeout`` bounds an attempt. ``expires``: it is not started later than that. ``heartbeat``: an attempt whose
         worker is silent for so long is lost. ``retry``: what follows a failed attempt.
+
+        ``connection``: a connection to the database of a PostgreSQL store, of asyncpg, psycopg, SQLAlchemy or Django. Jobs
+        are then submitted in its transaction, and exist if and only if that is committed, which is the caller's to do;
+        their results can be asked for after that. ``schema`` is the store's.
 
         Raises UsageError.
         """
@@ -110,7 +124,8 @@ class Submission(Generic[P, R]):
         chosen: Unique = self._unique if unique is None else unique
         if newer.keep_unique is not None and not chosen:
             raise UsageError("keep_unique needs a unique to be kept")
-        return Submission(self.name, self._codec, self._connections, self._options.merged(newer), chosen)
+        inbox = self._inbox if connection is None else Inbox(connection, schema)
+        return Submission(self.name, self._codec, self._connections, self._options.merged(newer), chosen, inbox)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return when it is on disk.
@@ -118,11 +133,17 @@ class Submission(Generic[P, R]):
         Raises TypeError and PayloadError where the arguments do not fit, RefusedError where the server refuses the
         job, and ConnectionLostError where none can be reached, or whether it took the job is unknown.
         """
-        return self._job(self._connections.blocking().submit(self._request(args, kwargs)))
+        request = self._request(args, kwargs)
+        if self._inbox is not None:
+            return self._stored(self._inbox.submit(request, self._options))
+        return self._job(self._connections.blocking().submit(request))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, as ``submit`` does."""
-        return self._job(await self._connections.aio().submit(self._request(args, kwargs)))
+        request = self._request(args, kwargs)
+        if self._inbox is not None:
+            return self._stored(await self._inbox.asubmit(request, self._options))
+        return self._job(await self._connections.aio().submit(request))
 
     def submit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, many at once, and return them in order.
@@ -131,6 +152,8 @@ class Submission(Generic[P, R]):
         taken from the iterable as they can be sent. Raises as ``submit``, the first error after all have been tried;
         a note on it says how many were taken.
         """
+        if self._inbox is not None:
+            return [self._stored(self._inbox.submit(request, self._options)) for request in self._requests(calls)]
         answers: list[Answer] = []
         for window in self._connections.blocking().submit_many(self._requests(calls)):
             answers += window
@@ -138,6 +161,10 @@ class Submission(Generic[P, R]):
 
     async def asubmit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, as ``submit_many`` does."""
+        if self._inbox is not None:
+            return [
+                self._stored(await self._inbox.asubmit(request, self._options)) for request in self._requests(calls)
+            ]
         answers: list[Answer] = []
         async for window in self._connections.aio().submit_many(self._requests(calls)):
             answers += window
@@ -162,6 +189,9 @@ class Submission(Generic[P, R]):
 
     def _job(self, submitted: Submitted) -> Job[R]:
         return Job(self._connections, submitted.handle, self._decode, joined=submitted.joined)
+
+    def _stored(self, handle: str) -> Job[R]:
+        return Job(self._connections, handle, self._decode)
 
     def _jobs(self, answers: list[Answer]) -> list[Job[R]]:
         jobs = [self._job(answer) for answer in answers if isinstance(answer, Submitted)]

@@ -13,6 +13,7 @@ import structlog
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import SettingsError
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.http.app import http_app
@@ -31,7 +32,7 @@ from mainspring.version import version
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.server.addresses import Address
     from mainspring.server.logs import LogSink
@@ -53,12 +54,38 @@ class Listening:
     """0 where there is none."""
 
 
+@contextlib.contextmanager
+def _driver_for(settings: StoreSettings) -> Iterator[None]:
+    """Import an engine, or say what it lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{settings.shown} needs a driver that is not installed: pip install 'mainspring[postgres]' ({error})"
+        ) from error
+
+
 def build_engine(settings: StoreSettings) -> Engine:
     """Return the engine that a store's settings name; it is not open yet."""
     if settings.engine == "memory":
         return MemoryEngine()
+    if settings.engine == "postgres":
+        # Only who keeps jobs in PostgreSQL needs its driver.
+        with _driver_for(settings):
+            from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
+        return PostgresEngine(settings.url, migrate=settings.migrate)
     assert settings.path is not None
     return SqliteEngine(settings.path, synchronous=settings.synchronous, cache_bytes=settings.cache_bytes)
+
+
+async def migrate_store(settings: StoreSettings) -> list[int]:
+    """Bring a store's schema up to date; returns the numbers of the steps that were taken.  Raises StoreError."""
+    if settings.engine == "postgres":
+        with _driver_for(settings):
+            from mainspring.engines.postgres import engine  # noqa: PLC0415
+        return await engine.migrate_store(settings.url)
+    assert settings.path is not None
+    return migrate_file(settings.path)
 
 
 class Server:
@@ -186,7 +213,7 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
         ports = await server.start()
         _tune_collector()
         ready(ports)
-        log.info("started", node=settings.name, term=node.term, store=settings.store.url)
+        log.info("started", node=settings.name, term=node.term, store=settings.store.shown)
         await node.stopping.wait()
         await server.stop()
     if node.broken is not None:

@@ -51,6 +51,15 @@ class StoreSettings:
     migrate: bool = True
     """Bring the schema of a database up to date at the start."""
 
+    @property
+    def shown(self) -> str:
+        """The URL as people may see it: without a password."""
+        parts = urlsplit(self.url)
+        if parts.password is None:
+            return self.url
+        user, _, hosts = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{user.partition(':')[0]}:***@{hosts}").geturl()
+
     def absolute(self) -> StoreSettings:
         """Return the same store, named so that it is found from any working directory."""
         if self.path is None:

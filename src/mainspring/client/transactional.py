@@ -1,0 +1,135 @@
+"""Submitting inside a transaction of the caller's: the job exists if and only if that transaction commits.
+
+What is called is the function ``submit`` of the store's schema in PostgreSQL, over the caller's own connection. It adds a row
+to the store's inbox and returns the handle; nodes move the rows of committed transactions on. Nothing here ever commits, rolls
+back, or waits for a node.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.client.options import Options
+    from mainspring.client.session import Request
+
+DEFAULT_SCHEMA: Final = "mainspring"
+
+_PRIORITIES: Final = {None: 1, "high": 0, "normal": 1, "low": 2}
+_NAMES: Final = ("function", "payload", "uniq", "priority", "delay", "run_at", "expires", "options")
+_TYPES: Final = ("bytea", "bytea", "bytea", "int", "float8", "float8", "float8", "bytea")
+
+
+class Inbox:
+    """A connection of the caller's, of whichever library, as the way to a store's inbox.
+
+    Raises UsageError where the connection is of no kind that is known.
+    """
+
+    def __init__(self, connection: Any, schema: str = DEFAULT_SCHEMA) -> None:
+        if not schema.replace("_", "a").isalnum() or not schema.isascii():
+            raise UsageError(f"{schema!r} is no name of a schema: use letters, digits and '_'")
+        self._connection = connection
+        self._schema = schema
+        kind = _kind(connection)
+        if kind is None:
+            raise UsageError(
+                f"connection is a {type(connection).__module__}.{type(connection).__qualname__}: give a connection of asyncpg, "
+                "psycopg or Django, or a connection or session of SQLAlchemy"
+            )
+        self._send, self.asynchronous = kind
+
+    def submit(self, request: Request, options: Options) -> str:
+        """Add a job and return its handle."""
+        if self.asynchronous:
+            raise UsageError("this connection is an asynchronous one: await asubmit(…) in place of submit(…)")
+        handle: str = self._send(self._connection, self._schema, _values(request, options))
+        return handle
+
+    async def asubmit(self, request: Request, options: Options) -> str:
+        """Add a job and return its handle; takes connections of both kinds, and blocks with a blocking one."""
+        answer: Any = self._send(self._connection, self._schema, _values(request, options))
+        handle: str = await answer if inspect.isawaitable(answer) else answer
+        return handle
+
+
+def _values(request: Request, options: Options) -> tuple[Any, ...]:
+    """Return the arguments of ``submit``, in the order of _NAMES."""
+    kept: dict[str, Any] = {
+        name: value for name in ("timeout", "heartbeat", "keep_unique") if (value := getattr(options, name)) is not None
+    }
+    if options.retry is not None:
+        kept["retry"] = options.retry.wire()
+    return (
+        request.function,
+        request.payload,
+        request.unique,
+        _PRIORITIES[options.priority],
+        options.delay,
+        options.run_at,
+        options.expires,
+        msgspec.msgpack.encode(kept) if kept else None,
+    )
+
+
+# ---- the libraries ----
+
+
+def _call(schema: str, marks: list[str]) -> str:
+    arguments = ", ".join(f"CAST({mark} AS {kind})" for mark, kind in zip(marks, _TYPES, strict=True))
+    return f"SELECT {schema}.submit({arguments})"
+
+
+def _asyncpg(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
+    return connection.fetchval(_call(schema, [f"${number}" for number in range(1, len(values) + 1)]), *values)
+
+
+def _cursor(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
+    """Psycopg 2 and 3, and Django's connections."""
+    with connection.cursor() as cursor:
+        cursor.execute(_call(schema, ["%s"] * len(values)), values)
+        return cursor.fetchone()[0]
+
+
+async def _async_cursor(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
+    async with connection.cursor() as cursor:
+        await cursor.execute(_call(schema, ["%s"] * len(values)), values)
+        return (await cursor.fetchone())[0]
+
+
+def _sqlalchemy_call(schema: str, values: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
+    from sqlalchemy import text  # noqa: PLC0415 - the caller has it, or there would be no such connection
+
+    return text(_call(schema, [f":{name}" for name in _NAMES])), dict(zip(_NAMES, values, strict=True))
+
+
+def _sqlalchemy(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
+    return connection.execute(*_sqlalchemy_call(schema, values)).scalar_one()
+
+
+async def _sqlalchemy_async(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
+    return (await connection.execute(*_sqlalchemy_call(schema, values))).scalar_one()
+
+
+def _kind(connection: Any) -> tuple[Callable[[Any, str, tuple[Any, ...]], Any], bool] | None:
+    """Return how a connection is talked to, and whether that has to be awaited."""
+    # The connection a user's class derives from counts, so all bases are looked at.
+    origins = {f"{base.__module__.partition('.')[0]}.{base.__qualname__}" for base in type(connection).__mro__}
+    if any(origin.startswith("asyncpg.") for origin in origins):
+        return _asyncpg, True
+    if "psycopg.AsyncConnection" in origins:
+        return _async_cursor, True
+    if "sqlalchemy.AsyncSession" in origins or "sqlalchemy.AsyncConnection" in origins:
+        return _sqlalchemy_async, True
+    if "sqlalchemy.Session" in origins or "sqlalchemy.Connection" in origins or "sqlalchemy.scoped_session" in origins:
+        return _sqlalchemy, False
+    if any(origin.startswith(("psycopg.", "psycopg2.", "django.", "psycopg2cffi.")) for origin in origins):
+        return _cursor, False
+    return None

@@ -1,0 +1,35 @@
+"""Bringing a file's schema up to date without running a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import apsw
+
+from mainspring.engines.sqlite import failures, opening
+from mainspring.engines.sqlite.lock import FileLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def migrate_file(path: Path) -> list[int]:
+    """Create the file or bring its schema up to date; returns the numbers of the steps taken.
+
+    Raises StoreBusyError where a node has the file, and StoreError as opening it does.
+    """
+    opening.check_file(path)
+    lock = FileLock(path)
+    lock.take()
+    try:
+        connection = apsw.Connection(str(path))
+        try:
+            ((version,),) = connection.execute("PRAGMA user_version")
+            opening.prepare(connection, path)
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise failures.explain(error, path) from error
+    finally:
+        lock.release()
+    return list(range(version + 1, opening.SCHEMA_VERSION + 1))
