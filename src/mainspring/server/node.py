@@ -261,7 +261,7 @@ class Node:
             "version": version(),
             "name": self.settings.name,
             "term": self.term,
-            "store": self.settings.store.url,
+            "store": self.settings.store.shown,
             "pid": os.getpid(),
             "uptime": round(self.clock.monotonic() - self._started, 3),
             "connections": len(self.face.peers),
