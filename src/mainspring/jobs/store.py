@@ -222,7 +222,8 @@ class FindUnique(Operation):
 class Sweep(Operation):
     """Forget jobs that ended before a time: failed ones (dead letters) have a time of their own.
 
-    Outcome: ``int``, how many were forgotten.
+    A store that drops many at once may keep some for longer, by at most the span of what it drops (PostgreSQL: a day, of failed
+    ones a week), and failed ones as long as any others. Outcome: ``int``, how many were forgotten one by one.
     """
 
     __slots__ = ("dead_before_us", "ended_before_us")
@@ -291,6 +292,31 @@ class Wait(Operation):
         self.term = term
         self.ids = ids
         self.rows = len(ids)
+
+
+class TakeInbox(Operation):
+    """Move jobs on that users' own transactions have submitted and committed, as many as the limit says.
+
+    Jobs whose unique is taken join, as in ``Submit``; their ids lead to the job that they have joined, wherever one is looked up.
+    Outcome: ``Taken``.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, done: Callable[[Taken], None], failed: Callable[[StoreError], None], limit: int = 1000) -> None:
+        super().__init__(done, failed)
+        self.rows = limit
+
+
+class Taken(NamedTuple):
+    """The outcome of TakeInbox."""
+
+    pending: dict[tuple[bytes, int], int]
+    """How many jobs of each function and priority are pending now."""
+    next_us: int
+    """When the first of those that are not due yet will be: 0 where there is none."""
+    more: bool
+    """Whether the limit was reached."""
 
 
 class Leave(Operation):
@@ -366,6 +392,7 @@ PHASES: Sequence[type[Operation]] = (
     Redrive,
     Sweep,
     Wake,
+    TakeInbox,
     Submit,
     Leave,
     Claim,
@@ -376,5 +403,5 @@ PHASES: Sequence[type[Operation]] = (
     Look,
     Count,
 )
-SHARED: frozenset[type[Operation]] = frozenset({Wait, Leave, Watchers, Look})
+SHARED: frozenset[type[Operation]] = frozenset({TakeInbox, Wait, Leave, Watchers, Look})
 """Operations of shared stores only."""
