@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import EngineSuite, Make
 
@@ -55,3 +56,9 @@ class TestSqliteThread(TestSqlite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
+
+
+class TestPostgres(EngineSuite):
+    @pytest.fixture
+    def make(self, database: str) -> Make:
+        return lambda: PostgresEngine(database)

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.postgres import (
+    cancelling,
+    claiming,
+    inbox,
+    partitions,
+    queries,
+    settling,
+    submitting,
+    timing,
+    waiting,
+)
+from mainspring.jobs import store as ops
+from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -10,4 +24,25 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.storage.operation import Operation
 
-HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]] = {}
+    Handler = Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]
+
+HANDLERS: Final[dict[type[Operation], Handler]] = {
+    ops.Recover: settling.recover,
+    ops.Settle: settling.settle,
+    ops.Assign: claiming.assign,
+    ops.Cancel: cancelling.cancel,
+    ops.Redrive: cancelling.redrive,
+    ops.Sweep: partitions.sweep,
+    ops.Wake: timing.wake,
+    ops.TakeInbox: inbox.take_inbox,
+    ops.Submit: submitting.submit,
+    ops.Leave: waiting.leave,
+    ops.Claim: claiming.claim,
+    ops.Wait: waiting.wait,
+    ops.Find: queries.find,
+    ops.FindUnique: queries.find_unique,
+    ops.Watchers: waiting.watchers,
+    ops.Look: queries.look,
+    ops.Count: queries.count,
+    ListJobs: queries.list_jobs,
+}

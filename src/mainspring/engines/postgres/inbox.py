@@ -1,0 +1,121 @@
+"""Transactional submits: rows that users' own transactions insert into the inbox, which nodes move on into the queue.
+
+The inbox has no unique index on what is submitted, so that no node ever waits for a user's open transaction: uniques are resolved
+when a row is moved, and one that joins another job leaves an alias by which its id leads there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres.submitting import store
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncpg import Record
+
+    from mainspring.engines.postgres.transaction import Transaction
+
+_decode = msgspec.msgpack.Decoder(Options).decode
+_PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
+
+
+async def take_inbox(tx: Transaction, operations: Sequence[ops.TakeInbox]) -> list[ops.Taken]:
+    """Move committed submissions on; see ``TakeInbox``."""
+    return [await _take(tx, operation.rows) for operation in operations]
+
+
+async def _take(tx: Transaction, limit: int) -> ops.Taken:
+    floors = tx.memory(Floors)
+    floor = floors.inbox
+    now = floors.clock()
+    whole, (place,) = floor.begin(now)
+    records = await tx.connection.fetch(SQL["take_inbox"], limit, place)
+    if whole:
+        floor.scans.took(now, floors.clock() - now)
+    if floor.scans.slow and records:
+        # Ids are given before their transactions commit: one that is late is found by a whole scan.
+        floor.rise(max(record[0] for record in records) + 1 - limit)
+        tx.after_rollback(floor.forget)
+    stored = await _move(tx, records)
+    pending = Counter((job.function, job.priority) for job in stored if job.state == _PENDING)
+    next_us = min((job.due_us for job in stored if job.state == _SCHEDULED), default=0)
+    return ops.Taken(dict(pending), next_us, len(records) == limit)
+
+
+async def admit(tx: Transaction, ids: Iterable[int]) -> None:
+    """Move these submissions on now, those of them that are in the inbox."""
+    wanted = _submitted(ids)
+    if wanted:
+        await _move(tx, await tx.connection.fetch(SQL["take_from_inbox"], wanted))
+
+
+async def _move(tx: Transaction, records: Sequence[Record]) -> list[Job]:
+    """Store what was taken out of the inbox; returns the jobs that were stored, without those that joined others."""
+    if not records:
+        return []
+    jobs = await _jobs(tx, records)
+    joined = await store(tx, jobs, [0] * len(jobs))
+    if joined:
+        aliases = [(job.id, joined[job.id].id, job.created_us) for job in jobs if job.id in joined]
+        await tx.connection.fetch(SQL["alias"], *(list(column) for column in zip(*aliases, strict=True)))
+    return [job for job in jobs if job.id not in joined]
+
+
+async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
+    now_us = await tx.connection.fetchval(SQL["now"])
+    jobs = []
+    for job_id, namespace, function, unique, priority, created, due, expires, options, payload in sorted(
+        map(tuple, records)
+    ):
+        jobs.append(
+            Job(
+                job_id,
+                function,
+                payload,
+                unique or NO_UNIQUE,
+                priority,
+                _SCHEDULED if due > now_us else _PENDING,
+                created,
+                due,
+                expires,
+                None if options is None else _decode(options),
+                input_size=len(payload),
+                namespace=namespace,
+            )
+        )
+    return jobs
+
+
+async def peek(tx: Transaction, ids: Iterable[int]) -> list[Job]:
+    """Look submissions up that are still in the inbox, as the jobs that they become; without their payloads."""
+    wanted = _submitted(ids)
+    records = await tx.connection.fetch(SQL["peek_inbox"], wanted) if wanted else ()
+    if not records:
+        return []
+    jobs = await _jobs(tx, records)
+    await tx.nodes.meet(wanted)
+    for job in jobs:
+        job.payload = b""
+    return jobs
+
+
+async def aliases(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
+    """Return the jobs that submissions of the inbox have joined."""
+    wanted = _submitted(ids)
+    found = await tx.connection.fetch(SQL["aliases"], wanted) if wanted else ()
+    return {row[0]: row[1] for row in found}
+
+
+def _submitted(ids: Iterable[int]) -> list[int]:
+    """Of some ids those that the inbox has given."""
+    return sorted({job_id for job_id in ids if 0 < job_id < TERM_SPAN})

@@ -1,0 +1,427 @@
+-- The statements of the job operations. Each is about many rows at once: parallel arrays, an empty one where all its values would be
+-- NULL. What locks rows is sorted by the caller, so that two nodes' groups do not wait for each other in a circle.
+-- Jobs are read in one order of columns, that of mainspring.engines.postgres.rows.
+
+-- ---- submissions ----
+
+-- name: submit
+INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
+    options, payload)
+SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
+    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload
+FROM (SELECT nextval('places') << 20 AS base) AS places, unnest(
+    $1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::smallint[],
+    $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[])
+AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
+    payload);
+
+-- name: submit_unique
+INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
+    options, payload, uniq, keep)
+SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
+    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.uniq, s.keep
+FROM (SELECT CASE WHEN $18 THEN nextval('places') ELSE currval('places') END << 20 AS base) AS places, unnest(
+    $1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::smallint[],
+    $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[], $16::bytea[], $17::boolean[])
+AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
+    payload, uniq, keep)
+ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL DO NOTHING
+RETURNING id;
+
+-- name: live
+SELECT j.function, j.uniq, j.id, j.state, j.attempt, j.foreground
+FROM unnest($1::int[], $2::bytea[]) AS s (function, uniq)
+JOIN jobs AS j ON j.function = s.function AND j.uniq = s.uniq AND j.uniq IS NOT NULL;
+
+-- The last success of each key.
+-- name: kept
+SELECT s.function, s.uniq, e.id, e.attempt, e.ended_us
+FROM unnest($1::int[], $2::bytea[], $3::bigint[]) AS s (function, uniq, since_us)
+CROSS JOIN LATERAL (
+    SELECT id, attempt, ended_us FROM ended
+    WHERE keep AND function = s.function AND uniq = s.uniq AND ended_us > s.since_us
+    ORDER BY ended_us DESC, id DESC LIMIT 1) AS e;
+
+-- The row is locked, so that whoever settles or drops it meanwhile sees the change, or is seen.
+-- name: join
+UPDATE jobs SET foreground = CASE WHEN s.background THEN NULL ELSE jobs.foreground END, waited = s.waited OR jobs.waited
+FROM unnest($1::bigint[], $2::boolean[], $3::boolean[]) AS s (id, background, waited)
+WHERE jobs.id = s.id
+RETURNING jobs.id;
+
+-- name: note_waiting
+INSERT INTO waits (job_id, term) SELECT job_id, term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term)
+ON CONFLICT DO NOTHING;
+
+-- ---- the ends of leases ----
+
+-- A job that nobody holds has the term 0, and no settlement names it: `term` alone is the guard.
+-- name: succeed
+WITH gone AS (
+    DELETE FROM jobs USING unnest(
+        $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[])
+    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error)
+    WHERE jobs.id = s.id AND jobs.term = s.term
+    RETURNING jobs.id, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function, s.attempt,
+        s.suspects, jobs.input_size, jobs.priority, jobs.keep, jobs.foreground, jobs.uniq, jobs.options, s.error, s.result,
+        jobs.waited
+), stored AS (
+    INSERT INTO ended (id, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
+        output_size, priority, keep, foreground, uniq, options, error, result)
+    SELECT id, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
+        coalesce(length(result), 0), priority, keep, foreground, uniq, options, error, result
+    FROM gone
+)
+SELECT count(*), array_agg(id) FILTER (WHERE waited),
+    CASE WHEN count(*) < cardinality($1::bigint[]) THEN array_agg(id) END,
+    CASE WHEN count(*) < cardinality($1::bigint[]) THEN array_agg(term) END
+FROM gone;
+
+-- name: bury
+WITH gone AS (
+    DELETE FROM jobs USING unnest(
+        $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
+    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
+    WHERE jobs.id = s.id AND jobs.term = s.term
+    RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function,
+        s.attempt, s.suspects, jobs.input_size, s.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
+        jobs.options, coalesce(s.error, jobs.error) AS error, jobs.payload, jobs.waited
+), stored AS (
+    INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload)
+    SELECT id, place, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload
+    FROM gone
+)
+SELECT id, term, waited FROM gone;
+
+-- name: give_back
+UPDATE jobs
+SET state = s.state, term = 0, attempt = s.attempt, suspects = s.suspects, started_us = s.started_us, ended_us = s.ended_us,
+    due_us = s.due_us, error = coalesce(s.error, jobs.error)
+FROM unnest(
+    $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
+AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
+WHERE jobs.id = s.id AND jobs.term = s.term
+RETURNING jobs.id, s.term, jobs.place;
+
+-- After the rows of the jobs were locked, and in a new snapshot: whoever began to wait meanwhile is seen.
+-- name: end_waiting
+DELETE FROM waits WHERE job_id = ANY ($1::bigint[]) RETURNING job_id, term;
+
+-- ---- claims and recovery ----
+
+-- Each want has a row; its three places are where to begin in each priority. Rows are locked as they are taken, and no others: the
+-- outer limit ends the scans.
+-- name: claim
+WITH picked AS MATERIALIZED (
+    SELECT w.want, p.id
+    FROM unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bytea[], $8::bigint[])
+        WITH ORDINALITY AS w (function, number, high, normal, low, slots, overdue_us, want)
+    CROSS JOIN LATERAL (
+        SELECT q.id
+        FROM (VALUES (0::smallint, w.high), (1::smallint, w.normal), (2::smallint, w.low)) AS level (priority, place)
+        CROSS JOIN LATERAL (
+            SELECT id FROM jobs
+            WHERE state = 1 AND function = w.function AND priority = level.priority AND place >= level.place
+                AND (w.slots IS NULL OR get_bit(w.slots, slot) = 1 OR greatest(created_us, due_us) < w.overdue_us)
+            ORDER BY place LIMIT w.number FOR UPDATE SKIP LOCKED) AS q
+        LIMIT w.number) AS p
+)
+UPDATE jobs SET state = 2, term = $1
+FROM picked WHERE jobs.id = picked.id
+RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, payload, foreground, place, want;
+
+-- Everything below what is pending now may be passed over from now on.
+-- name: lowest
+SELECT level.priority, q.place
+FROM unnest($2::smallint[], $3::bigint[]) AS level (priority, place)
+CROSS JOIN LATERAL (
+    SELECT place FROM jobs
+    WHERE state = 1 AND function = $1 AND priority = level.priority AND place >= level.place ORDER BY place LIMIT 1) AS q;
+
+-- name: top
+SELECT last_value << 20 FROM places;
+
+-- name: held_elsewhere
+WITH held AS MATERIALIZED (
+    SELECT id, state, function, priority, attempt, suspects, term, foreground
+    FROM jobs WHERE state IN (2, 3) AND term <> $1 LIMIT $2 FOR UPDATE
+)
+SELECT * FROM held ORDER BY id;
+
+-- name: held_by
+WITH held AS MATERIALIZED (
+    SELECT id, state, function, priority, attempt, suspects, term, foreground
+    FROM jobs WHERE state IN (2, 3) AND term = ANY ($1::bigint[]) LIMIT $2 FOR UPDATE
+)
+SELECT * FROM held ORDER BY id;
+
+-- name: waited_by
+SELECT DISTINCT job_id FROM waits WHERE term = ANY ($1::bigint[]) ORDER BY job_id LIMIT $2;
+
+-- name: assign
+UPDATE jobs SET state = 3, attempt = s.attempt
+FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS s (id, term, attempt)
+WHERE jobs.id = s.id AND jobs.term = s.term;
+
+-- ---- clients that wait ----
+
+-- name: wait
+WITH found AS (UPDATE jobs SET waited = true WHERE id = ANY ($1::bigint[]) RETURNING id)
+INSERT INTO waits (job_id, term)
+SELECT s.job_id, s.term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term) WHERE s.job_id IN (SELECT id FROM found)
+ON CONFLICT DO NOTHING;
+
+-- name: leave
+DELETE FROM waits USING unnest($1::bigint[], $2::bigint[]) AS s (job_id, term)
+WHERE waits.job_id = s.job_id AND waits.term = s.term;
+
+-- name: lock_foreground
+SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND foreground ORDER BY id FOR UPDATE;
+
+-- In a new snapshot, once the rows are locked: who waits by now is seen, and nobody can begin to.
+-- name: drop_foreground
+DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[]) AS s (id, term)
+WHERE jobs.id = s.id AND foreground AND (state < 2 OR state = 2 AND jobs.term = s.term)
+    AND NOT EXISTS (SELECT FROM waits WHERE job_id = s.id)
+RETURNING jobs.id, function, state, priority;
+
+-- name: watchers
+SELECT job_id, term FROM waits WHERE job_id = ANY ($1::bigint[]) ORDER BY job_id, term;
+
+-- ---- jobs that nobody holds ----
+
+-- name: cancel
+WITH gone AS (
+    DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (id, ended_us, error)
+    WHERE jobs.id = s.id AND jobs.state < 2
+    RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
+        jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
+        jobs.options, s.error, jobs.payload, jobs.waited
+), stored AS (
+    INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload)
+    SELECT id, place, ended_us, created_us, 0, due_us, expires_us, started_us, function, attempt, suspects, input_size, 6, priority,
+        slot, keep, foreground, uniq, options, error, payload
+    FROM gone
+)
+SELECT id, function, 6, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, 0, attempt, suspects, input_size, 0,
+    options, error, NULL::bytea, NULL::bytea, foreground, state, waited
+FROM gone;
+
+-- name: lock_dead
+SELECT id, function, state, priority, place, uniq FROM dead WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE;
+
+-- name: redrive
+INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, foreground, uniq, options,
+    error, payload)
+SELECT d.id, place, created_us, due_us, function, input_size, 1, priority, slot, keep, foreground, uniq, options, error, payload
+FROM unnest($1::bigint[]) WITH ORDINALITY AS s (id, rank) JOIN dead AS d ON d.id = s.id
+ORDER BY function, uniq, rank
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: undead
+DELETE FROM dead WHERE id = ANY ($1::bigint[]);
+
+-- A node whose clock is ahead fires nothing early: `now` is the earlier of its clock and the database's.
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- name: expire
+WITH late AS MATERIALIZED (
+    SELECT id FROM jobs
+    WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 AND expires_us <= $1
+    ORDER BY expires_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM jobs USING late WHERE jobs.id = late.id
+    RETURNING jobs.id, jobs.place, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
+        jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
+        jobs.options, jobs.error, jobs.payload, jobs.waited
+), stored AS (
+    INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
+        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload)
+    SELECT id, place, $1, created_us, 0, due_us, expires_us, started_us, function, attempt, suspects, input_size, 7, priority,
+        slot, keep, foreground, uniq, options, error, payload
+    FROM gone
+)
+SELECT id, function, 7, priority, uniq, created_us, due_us, expires_us, started_us, $1::bigint, 0, attempt, suspects, input_size,
+    0, options, error, NULL::bytea, NULL::bytea, foreground, state, waited
+FROM gone ORDER BY expires_us, id;
+
+-- name: due
+WITH ready AS MATERIALIZED (
+    SELECT id, due_us FROM jobs
+    WHERE state = 0 AND due_us >= $2 AND due_us <= $1
+    ORDER BY due_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+UPDATE jobs SET state = 1 FROM ready WHERE jobs.id = ready.id
+RETURNING jobs.function, jobs.priority, jobs.place, ready.due_us;
+
+-- name: next
+SELECT
+    (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
+    (SELECT expires_us FROM jobs
+        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+
+-- ---- reading ----
+
+-- name: find
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+FROM jobs WHERE id = ANY ($1::bigint[])
+UNION ALL
+SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, result, NULL, foreground
+FROM ended WHERE id = ANY ($1::bigint[])
+UNION ALL
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL, NULL, foreground
+FROM dead WHERE id = ANY ($1::bigint[]);
+
+-- A function of NULL stands for all.
+-- name: find_unique
+SELECT s.key, j.id, j.state, j.attempt
+FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS s (function, uniq, key)
+CROSS JOIN LATERAL (
+    SELECT id, state, attempt FROM jobs WHERE function = s.function AND uniq = s.uniq AND uniq IS NOT NULL
+    UNION ALL
+    SELECT one.id, one.state, one.attempt
+    FROM functions AS f
+    CROSS JOIN LATERAL (SELECT * FROM jobs WHERE function = f.id AND uniq = s.uniq AND uniq IS NOT NULL) AS one
+    WHERE s.function IS NULL
+    LIMIT 1) AS j;
+
+-- The counts of what has not ended, as the statement `counts` reads them; the next times are in a row without a function.
+-- name: look
+SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
+    SELECT function, state, priority, number FROM counts WHERE state < 4
+    UNION ALL
+    SELECT entry.* FROM terms t
+    CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
+    CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
+    WHERE NOT t.gone AND entry.state < 4
+) AS parts (function, state, priority, number)
+GROUP BY function, state, priority HAVING sum(number) > 0
+UNION ALL
+SELECT NULL, NULL, NULL,
+    (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
+    (SELECT expires_us FROM jobs
+        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+
+-- Lists are in the order of ids. Jobs are passed from the newest on until enough match; where few are in the state that is asked
+-- for, its index gives them sooner.
+-- name: list_jobs
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+FROM jobs
+WHERE id < $1 AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY id DESC LIMIT $5;
+
+-- name: list_scheduled
+WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state = 0 AND due_us > -1)
+SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+FROM few JOIN jobs ON jobs.id = few.id
+WHERE jobs.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY jobs.id DESC LIMIT $5;
+
+-- name: list_pending
+WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state = 1 AND function > 0 AND ($3::int IS NULL OR function = $3))
+SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+FROM few JOIN jobs ON jobs.id = few.id
+WHERE jobs.id < $1 AND state = $2 AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY jobs.id DESC LIMIT $5;
+
+-- name: list_held
+WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state IN (2, 3))
+SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+FROM few JOIN jobs ON jobs.id = few.id
+WHERE jobs.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY jobs.id DESC LIMIT $5;
+
+-- name: list_ended
+SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground
+FROM ended
+WHERE id < $1 AND ($2::smallint IS NULL OR $2 = 4) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY id DESC LIMIT $5;
+
+-- name: list_dead
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
+FROM dead
+WHERE id < $1 AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY id DESC LIMIT $5;
+
+-- ---- what is old ----
+
+-- Whole partitions are dropped elsewhere. Row by row goes what they do not cover: jobs that were cancelled or expired have another
+-- time than the failed ones beside which they lie, and what ended at odd times is in the partitions for all others.
+-- name: sweep
+WITH old AS MATERIALIZED (
+    (SELECT 4 AS state, id, ended_us FROM ended_other WHERE ended_us < $1 ORDER BY ended_us LIMIT $3)
+    UNION ALL
+    (SELECT 6, id, ended_us FROM dead WHERE state = 6 AND ended_us < $1 ORDER BY ended_us LIMIT $3)
+    UNION ALL
+    (SELECT 7, id, ended_us FROM dead WHERE state = 7 AND ended_us < $1 ORDER BY ended_us LIMIT $3)
+    UNION ALL
+    (SELECT 5, id, ended_us FROM dead_other WHERE state = 5 AND ended_us < $2 ORDER BY ended_us LIMIT $3)
+    LIMIT $3
+), succeeded AS (
+    DELETE FROM ended_other AS e USING old
+    WHERE old.state = 4 AND e.id = old.id AND e.ended_us = old.ended_us
+    RETURNING e.function, 4::smallint AS state, e.priority
+), others AS (
+    DELETE FROM dead AS d USING old
+    WHERE old.state > 4 AND d.id = old.id AND d.ended_us = old.ended_us
+    RETURNING d.function, d.state, d.priority
+), shown AS (
+    DELETE FROM aliases WHERE created_us < $1 AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)
+)
+SELECT function, state, priority, count(*)
+FROM (SELECT * FROM succeeded UNION ALL SELECT * FROM others) AS gone
+GROUP BY function, state, priority;
+
+-- ---- the inbox ----
+
+-- name: take_inbox
+WITH picked AS MATERIALIZED (
+    SELECT id FROM inbox WHERE id >= $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM inbox USING picked WHERE inbox.id = picked.id
+RETURNING inbox.id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
+
+-- name: take_from_inbox
+DELETE FROM inbox WHERE id = ANY ($1::bigint[])
+RETURNING id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
+
+-- name: peek_inbox
+SELECT id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload
+FROM inbox WHERE id = ANY ($1::bigint[]);
+
+-- name: alias
+INSERT INTO aliases (id, job_id, created_us) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]);
+
+-- name: aliases
+SELECT id, job_id FROM aliases WHERE id = ANY ($1::bigint[]);
+
+-- ---- partitions ----
+
+-- name: partitions
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent IN ('ended'::regclass, 'dead'::regclass);
+
+-- name: retired
+SELECT name, block FROM retired ORDER BY name LIMIT 1 FOR UPDATE SKIP LOCKED;
+
+-- name: count_off
+INSERT INTO counts AS c (function, state, priority, number)
+SELECT function, state, priority, -number
+FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::bigint[]) AS s (function, state, priority, number)
+ORDER BY function, state, priority
+ON CONFLICT (function, state, priority) DO UPDATE SET number = c.number + excluded.number;

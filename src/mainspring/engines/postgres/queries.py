@@ -1,0 +1,144 @@
+"""What only reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.postgres import inbox, journal, rows
+from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.rows import SQL
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.queries.jobs import JobFilter, ListJobs
+
+_PENDING, _LEASED, _RUNNING, _SUCCEEDED = map(int, (State.PENDING, State.LEASED, State.RUNNING, State.SUCCEEDED))
+
+
+async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
+    """Look jobs up; see ``Find``."""
+    found = await look_up(tx, (job_id for operation in operations for job_id in operation.ids))
+    return [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
+
+
+async def look_up(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
+    """Return jobs by the ids that were asked for: of one that has joined another, that other."""
+    wanted = rows.known_ids(ids)
+    found = await _by_id(tx, wanted)
+    missing = [job_id for job_id in wanted if job_id not in found]
+    joined = await inbox.aliases(tx, missing)
+    if joined:
+        others = await _by_id(tx, sorted(set(joined.values())))
+        found.update((job_id, others[other]) for job_id, other in joined.items() if other in others)
+    for job in await inbox.peek(tx, (job_id for job_id in missing if job_id not in joined)):
+        found[job.id] = job
+    return found
+
+
+async def _by_id(tx: Transaction, ids: list[int]) -> dict[int, Job]:
+    if not ids:
+        return {}
+    return {job.id: job for job in await rows.stored(tx, await tx.connection.fetch(SQL["find"], ids))}
+
+
+async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
+    """Look live jobs up; see ``FindUnique``."""
+    keys = [key for operation in operations for key in operation.keys]
+    await tx.functions.find({("default", function) for function, _ in keys if function is not None})
+    columns: tuple[list[int | None], list[bytes]] = ([], [])
+    for function, unique in keys:
+        # a function that has no number was never submitted, and no row has the number 0
+        columns[0].append(None if function is None else tx.functions.numbers.get(("default", function), 0))
+        columns[1].append(unique)
+    found: dict[int, ops.Found] = {}
+    for key, job_id, state, attempt in await tx.connection.fetch(SQL["find_unique"], *columns) if keys else ():
+        found[key - 1] = ops.Found(job_id, state, attempt)
+    ends = iter(range(len(keys)))
+    return [[found.get(next(ends)) for _ in operation.keys] for operation in operations]
+
+
+async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
+    """Look at what waits; see ``Look``."""
+    floors = tx.memory(Floors)
+    records = await tx.connection.fetch(SQL["look"], floors.due.place, floors.expiring.place)
+    counts = dict(tx.deltas)
+    times: list[int] = []
+    for function, state, priority, number, expires_us in records:
+        if function is None:
+            times = [time for time in (number, expires_us) if time is not None]
+        else:
+            key = (function, state, priority)
+            counts[key] = counts.get(key, 0) + number
+    await tx.functions.meet({function for function, _, _ in counts})
+    pending: dict[tuple[bytes, int], int] = {}
+    live: dict[bytes, int] = {}
+    for (function, state, priority), number in counts.items():
+        if number > 0 and state < _SUCCEEDED:
+            name = tx.functions.names[function][1]
+            live[name] = live.get(name, 0) + number
+            if state == _PENDING:
+                pending[name, priority] = pending.get((name, priority), 0) + number
+    return [ops.Outlook(pending, live, min(times, default=0)) for _ in operations]
+
+
+async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
+    """Read the counts; see ``Count``."""
+    numbers = await journal.counts(tx)
+    await tx.functions.meet({function for function, _, _ in numbers})
+    counts: dict[tuple[bytes, int, int], int] = {}
+    for (function, state, priority), number in numbers.items():
+        key = (tx.functions.names[function][1], state, priority)
+        counts[key] = counts.get(key, 0) + number
+    return [dict(counts) for _ in operations]
+
+
+# ---- lists ----
+
+_FEW = {State.SCHEDULED: "list_scheduled", State.PENDING: "list_pending", State.LEASED: "list_held"}
+"""The statement for a counted state that takes its index."""
+
+
+async def list_jobs(tx: Transaction, operations: Sequence[ListJobs]) -> list[list[Job]]:
+    """List jobs, newest first. Where no index helps, this passes over the jobs, from the newest on, until enough match."""
+    return [await _list(tx, operation.filter) for operation in operations]
+
+
+async def _list(tx: Transaction, which: JobFilter) -> list[Job]:
+    function = None
+    if which.function is not None:
+        await tx.functions.find([("default", which.function)])
+        function = tx.functions.numbers.get(("default", which.function))
+        if function is None:
+            return []
+    before = rows.LARGEST_ID if which.before is None else min(which.before, rows.LARGEST_ID)
+    state = None if which.state is None else int(which.state)
+    values = (before, state, function, which.unique, which.limit)
+    found: dict[int, Job] = {}
+    # A job that ends between two statements is seen in both: in its newer state, it is seen last.
+    for statement in await _statements(tx, which):
+        for job in await rows.stored(tx, await tx.connection.fetch(SQL[statement], *values)):
+            found[job.id] = job
+    return [found[job_id] for job_id in sorted(found, reverse=True)[: which.limit]]
+
+
+async def _statements(tx: Transaction, which: JobFilter) -> list[str]:
+    if which.state is None:
+        return ["list_jobs", "list_ended", "list_dead"]
+    if which.state is State.SUCCEEDED:
+        return ["list_ended"]
+    if which.state.ended:
+        return ["list_dead"]
+    return [await _live(tx, which.state, which.limit)]
+
+
+async def _live(tx: Transaction, state: State, limit: int) -> str:
+    """Choose a statement: the index passes all jobs of the state, the other one as many as it takes to meet enough of them."""
+    counted = _LEASED if state is State.RUNNING else int(state)
+    numbers = await journal.counts(tx)
+    number = sum(jobs for (_, one, _), jobs in numbers.items() if one == counted)
+    total = sum(jobs for (_, one, _), jobs in numbers.items() if one < _SUCCEEDED)
+    return _FEW[State(counted)] if number * number <= limit * total else "list_jobs"

@@ -1,0 +1,113 @@
+"""Jobs to columns of parallel arrays, and rows back to jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from mainspring.engines.postgres.statements import load
+from mainspring.ids import slot_of
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncpg import Record
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.rules import Settlement
+
+T = TypeVar("T")
+
+SQL: Final = load("jobs.sql")
+"""The statements of the job operations."""
+
+LARGEST_ID: Final = 2**63 - 1
+"""PostgreSQL's integers end here, and handles that strangers send do not."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Options).decode
+_SCHEDULED = int(State.SCHEDULED)
+
+Columns = list[Any]
+"""Parallel arrays, one per parameter of a statement."""
+
+
+def sparse(values: list[T | None]) -> list[T | None]:
+    """Return a column, or an empty one where it holds nothing but NULL: ``unnest`` fills that up."""
+    return values if any(value is not None for value in values) else []
+
+
+def submitted(jobs: Sequence[Job], ranks: list[int], functions: list[int], waited: list[bool | None]) -> Columns:
+    """Return the columns of the statement ``submit``."""
+    return [
+        [job.id for job in jobs],
+        ranks,
+        [job.created_us for job in jobs],
+        # a scheduled job always has a time, be it 0
+        sparse([job.due_us or (None if job.state else 0) for job in jobs]),
+        sparse([job.expires_us or None for job in jobs]),
+        sparse([job.term or None for job in jobs]),
+        functions,
+        [job.input_size for job in jobs],
+        [job.state for job in jobs],
+        [job.priority for job in jobs],
+        [slot_of(job.namespace, job.function, job.unique, job.id) for job in jobs],
+        sparse([job.foreground or None for job in jobs]),
+        waited,
+        sparse([None if job.options is None else _encode(job.options) for job in jobs]),
+        [job.payload for job in jobs],
+    ]
+
+
+def uniques(jobs: Sequence[Job]) -> Columns:
+    """Return the columns that the statement ``submit_unique`` has beyond those of ``submit``."""
+    return [[job.unique for job in jobs], sparse([keeps(job) is not None or None for job in jobs])]
+
+
+def keeps(job: Job) -> float | None:
+    """Return for how many seconds a success of the same unique is joined, where the job says so."""
+    return job.options.keep_unique if job.options is not None else None
+
+
+def settled(settlements: Sequence[Settlement]) -> Columns:
+    """Return the first columns of the statements ``succeed``, ``bury`` and ``give_back``: all but due times and what follows."""
+    return [
+        [settlement.job.id for settlement in settlements],
+        [settlement.job.term for settlement in settlements],
+        [settlement.counted for settlement in settlements],
+        [settlement.job.suspects for settlement in settlements],
+        sparse([settlement.started_us or None for settlement in settlements]),
+        sparse([settlement.ended_us or None for settlement in settlements]),
+    ]
+
+
+def known_ids(ids: Iterable[int]) -> list[int]:
+    """Return the ids that a stored job can have, sorted, each once."""
+    return sorted({job_id for job_id in ids if 0 < job_id <= LARGEST_ID})
+
+
+async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
+    """Return the jobs of rows selected in the order of columns that all statements have."""
+    if not records:
+        return []
+    await tx.functions.meet({record[1] for record in records})
+    await tx.nodes.meet([record[0] for record in records])
+    names = tx.functions.names
+    jobs = []
+    for record in records:
+        (
+            job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
+            input_size, output_size, options, error, result, payload, foreground,
+        ) = record[:20]  # fmt: skip
+        namespace, name = names[function]
+        jobs.append(
+            Job(
+                job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due or 0, expires or 0,
+                None if options is None else _decode(options),
+                term, attempt, suspects, started or 0, ended or 0, result or b"", error or b"", input_size, output_size,
+                namespace, foreground or False,
+            )
+        )  # fmt: skip
+    return jobs

@@ -1,0 +1,179 @@
+"""The ends of leases: what workers report, and what is taken from nodes that are gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from mainspring.engines.postgres import rows, waiting
+from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.rows import SQL
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+
+_TARGETS = {event: int(rules.target(event)) for event in Event}
+_SUCCEEDED, _LEASED, _PENDING, _SCHEDULED = map(int, (State.SUCCEEDED, State.LEASED, State.PENDING, State.SCHEDULED))
+
+Lease = tuple[int, int]
+"""A job's id, and the term under which it is held."""
+
+
+async def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
+    """End leases; see ``Settle``."""
+    first: dict[Lease, Settlement] = {}
+    repeated = []
+    for operation in operations:
+        again = set()
+        for settlement in operation.settlements:
+            job = settlement.job
+            if first.setdefault((job.id, job.term), settlement) is not settlement:
+                again.add(job.id)
+        repeated.append(again)
+    accepted = await _settle(tx, first)
+    if len(accepted) == len(first) and not any(repeated):
+        return repeated
+    stale = first.keys() - accepted
+    return [
+        again | {one.job.id for one in operation.settlements if (one.job.id, one.job.term) in stale}
+        for operation, again in zip(operations, repeated, strict=True)
+    ]
+
+
+async def _settle(tx: Transaction, settlements: dict[Lease, Settlement]) -> set[Lease]:
+    """Settle jobs, each once; returns those whose guard held."""
+    succeeded: list[Settlement] = []
+    dead: list[Settlement] = []
+    back: list[Settlement] = []
+    for (job_id, term), settlement in sorted(settlements.items(), key=_by_lease):
+        if term <= 0 or not 0 < job_id <= rows.LARGEST_ID:
+            continue
+        after = _TARGETS[settlement.event]
+        (succeeded if after == _SUCCEEDED else dead if after > _SUCCEEDED else back).append(settlement)
+    accepted: set[Lease] = set()
+    if succeeded:
+        accepted |= await _succeed(tx, succeeded)
+    if dead:
+        accepted |= await _bury(tx, dead)
+    if back:
+        accepted |= await _give_back(tx, back)
+    await _count(tx, [settlements[lease] for lease in accepted])
+    return accepted
+
+
+def _by_lease(item: tuple[Lease, Settlement]) -> Lease:
+    return item[0]
+
+
+async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
+    results = rows.sparse([settlement.result or None for settlement in settlements])
+    ((number, waited, ids, terms),) = await tx.connection.fetch(
+        SQL["succeed"], *rows.settled(settlements), _due(settlements), results, _errors(settlements)
+    )
+    if waited:
+        await waiting.tell(tx, waited)
+    if number == len(settlements):
+        return {(settlement.job.id, settlement.job.term) for settlement in settlements}
+    return set(zip(ids or (), terms or (), strict=True))
+
+
+async def _bury(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
+    states = [_TARGETS[settlement.event] for settlement in settlements]
+    gone = await tx.connection.fetch(
+        SQL["bury"], *rows.settled(settlements), _due(settlements), states, _errors(settlements)
+    )
+    await waiting.tell(tx, (job_id for job_id, _, waited in gone if waited))
+    return {(job_id, term) for job_id, term, _ in gone}
+
+
+async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
+    states = [_TARGETS[settlement.event] for settlement in settlements]
+    due = [
+        settlement.due_us or (0 if state == _SCHEDULED else None)
+        for settlement, state in zip(settlements, states, strict=True)
+    ]
+    places = {
+        (job_id, term): place
+        for job_id, term, place in await tx.connection.fetch(
+            SQL["give_back"], *rows.settled(settlements), rows.sparse(due), states, _errors(settlements)
+        )
+    }
+    floors = tx.memory(Floors)
+    await _learn(tx, settlements)
+    for settlement, state in zip(settlements, states, strict=True):
+        job = settlement.job
+        place = places.get((job.id, job.term))
+        if place is None:
+            continue
+        if state == _SCHEDULED:
+            floors.due.lower(settlement.due_us)
+        else:
+            floors.back(tx.functions.number(job.namespace, job.function), job.priority, place)
+            tx.pending(job.function)
+        if job.expires_us:
+            floors.expiring.lower(job.expires_us)
+    return set(places)
+
+
+def _due(settlements: list[Settlement]) -> list[int | None]:
+    return rows.sparse([settlement.due_us or None for settlement in settlements])
+
+
+def _errors(settlements: list[Settlement]) -> list[bytes | None]:
+    return rows.sparse([settlement.error or None for settlement in settlements])
+
+
+async def _learn(tx: Transaction, settlements: Iterable[Settlement]) -> None:
+    await tx.functions.find({(settlement.job.namespace, settlement.job.function) for settlement in settlements})
+
+
+async def _count(tx: Transaction, settlements: Iterable[Settlement]) -> None:
+    numbers = Counter(
+        [(one.job.namespace, one.job.function, one.job.priority, _TARGETS[one.event]) for one in settlements]
+    )
+    if not numbers:
+        return
+    await tx.functions.find({key[:2] for key in numbers})
+    for (namespace, name, priority, after), number in numbers.items():
+        function = tx.functions.number(namespace, name)
+        tx.count(function, _LEASED, priority, -number)
+        tx.count(function, after, priority, number)
+
+
+# ---- nodes that are gone ----
+
+
+async def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
+    """Give back what other terms hold; see ``Recover``."""
+    return [await _recover(tx, operation) for operation in operations]
+
+
+async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
+    if operation.of is None:
+        found = await tx.connection.fetch(SQL["held_elsewhere"], operation.term, None)
+    else:
+        found = await tx.connection.fetch(SQL["held_by"], list(operation.of), operation.rows)
+    held: list[Job] = []
+    await tx.functions.meet({row[2] for row in found})
+    pending: dict[tuple[bytes, int], int] = {}
+    for job_id, state, function, priority, attempt, suspects, term, foreground in found:
+        namespace, name = tx.functions.names[function]
+        job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace, foreground=bool(foreground))
+        job.attempt, job.suspects, job.term = attempt, suspects, term
+        held.append(job)
+        pending[name, priority] = pending.get((name, priority), 0) + 1
+    accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in rules.recovered(held)})
+    assert len(accepted) == len(held), "their rows are locked"
+    if operation.of is None:
+        return ops.Recovered(len(held), pending)
+    waited = await tx.connection.fetch(SQL["waited_by"], list(operation.of), operation.rows)
+    # Also those that ran when the last client left: they were kept for their worker's sake, and have none any more.
+    left = {row[0] for row in waited} | {job.id for job in held if job.foreground}
+    await waiting.drop(tx, ((job_id, term) for job_id in left for term in operation.of))
+    return ops.Recovered(len(held), pending, len(held) == operation.rows or len(waited) == operation.rows)

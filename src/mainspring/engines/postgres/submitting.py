@@ -1,0 +1,248 @@
+"""New jobs, and the joins on their uniques."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.engines.postgres import rows
+from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.rows import SQL
+from mainspring.errors import StoreError
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+
+_PENDING, _SCHEDULED, _SUCCEEDED = int(State.PENDING), int(State.SCHEDULED), int(State.SUCCEEDED)
+ROUNDS = 20
+"""How often a lost race for a unique is repeated. Each repetition needs another job of the same unique to be stored and to end
+within a statement."""
+
+
+class New(NamedTuple):
+    """A job on its way in."""
+
+    job: Job
+    rank: int
+    """Its place in the group, by age."""
+    function: int
+    waiter: int
+    """The term of the node whose client waits for it, or 0."""
+
+
+Key = tuple[int, bytes]
+"""A function and a unique."""
+
+
+class _Race:
+    """The new jobs of one unique."""
+
+    __slots__ = ("candidate", "kept", "news")
+
+    def __init__(self) -> None:
+        self.news: list[New] = []
+        self.kept: tuple[ops.Found, int] | None = None
+        """The last success, and when it ended."""
+        self.candidate: New | None = None
+        """The first that does not join the last success: the one to store where none is live."""
+
+    def choose(self) -> None:
+        """Find the candidate."""
+        self.candidate = next((new for new in self.news if not self.satisfied(new)), None)
+
+    def satisfied(self, new: New) -> bool:
+        """Say whether a job joins the last success, unless another is live."""
+        keep = rows.keeps(new.job)
+        return keep is not None and self.kept is not None and self.kept[1] > rules.kept_since(new.job.created_us, keep)
+
+
+async def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
+    """Store new jobs; see ``Submit``."""
+    if len(operations) == 1:
+        jobs, waiter = operations[0].jobs, operations[0].waiter
+        joined = await store(tx, jobs, [waiter] * len(jobs))
+        return [joined]
+    jobs = [job for operation in operations for job in operation.jobs]
+    waiters = [operation.waiter for operation in operations for _ in operation.jobs]
+    joined = await store(tx, jobs, waiters)
+    if not joined:
+        return [{} for _ in operations]
+    return [{job.id: joined[job.id] for job in operation.jobs if job.id in joined} for operation in operations]
+
+
+async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) -> dict[int, ops.Found]:
+    """Store new jobs, oldest first; ``waiters`` are the terms of the nodes whose clients wait for each, or 0.
+
+    Returns the jobs that others join, by the ids of those that were not stored.
+    """
+    await tx.functions.learn({(job.namespace, job.function) for job in jobs})
+    numbers = tx.functions.numbers
+    order = sorted(range(len(jobs)), key=lambda at: jobs[at].id)
+    news = [
+        New(jobs[at], rank, numbers[jobs[at].namespace, jobs[at].function], waiters[at])
+        for rank, at in enumerate(order)
+    ]
+    plain = [new for new in news if not new.job.unique]
+    if plain:
+        await tx.connection.fetch(SQL["submit"], *_columns(plain))
+        await _stored(tx, plain)
+    if len(plain) == len(news):
+        return {}
+    return await _store_uniques(tx, [new for new in news if new.job.unique], fresh=not plain)
+
+
+def _columns(news: list[New]) -> rows.Columns:
+    return rows.submitted(
+        [new.job for new in news],
+        [new.rank for new in news],
+        [new.function for new in news],
+        rows.sparse([True if new.waiter else None for new in news]),
+    )
+
+
+async def _stored(tx: Transaction, news: Sequence[New]) -> None:
+    """Count what was stored, and note who waits for it."""
+    numbers = Counter([(new.function, new.job.state, new.job.priority) for new in news])
+    for (function, state, priority), number in numbers.items():
+        tx.count(function, state, priority, number)
+        if state == _PENDING:
+            tx.pending(tx.functions.names[function][1])
+    floors = tx.memory(Floors)
+    for new in news:
+        if new.job.state == _SCHEDULED:
+            floors.due.lower(new.job.due_us)
+        if new.job.expires_us:
+            floors.expiring.lower(new.job.expires_us)
+    await note_waiting(tx, [(new.job.id, new.waiter) for new in news if new.waiter])
+
+
+async def note_waiting(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> None:
+    """Note jobs and the terms of the nodes whose clients wait for them; the jobs' rows are locked."""
+    pairs = sorted(set(pairs))
+    if pairs:
+        await tx.connection.fetch(SQL["note_waiting"], [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+# ---- uniques ----
+
+
+async def _store_uniques(tx: Transaction, news: list[New], *, fresh: bool) -> dict[int, ops.Found]:
+    races: dict[Key, _Race] = {}
+    for new in news:
+        races.setdefault((new.function, new.job.unique), _Race()).news.append(new)
+    await _look_up_kept(tx, races)
+    joined: dict[int, ops.Found] = {}
+    for _ in range(ROUNDS):
+        await _insert(tx, races, joined, fresh=fresh)
+        fresh = False
+        if races:
+            await _join_live(tx, races, joined)
+        if not races:
+            return joined
+    raise StoreError(f"jobs of {len(races)} uniques came and went too fast to be joined")
+
+
+async def _look_up_kept(tx: Transaction, races: dict[Key, _Race]) -> None:
+    """Find the last success of each unique that a new job would join."""
+    since: dict[Key, int] = {}
+    for key, race in races.items():
+        times = [
+            rules.kept_since(new.job.created_us, keep) for new in race.news if (keep := rows.keeps(new.job)) is not None
+        ]
+        if times:
+            since[key] = min(times)
+    if since:
+        columns = [key[0] for key in since], [key[1] for key in since], list(since.values())
+        for function, unique, job_id, attempt, ended_us in await tx.connection.fetch(SQL["kept"], *columns):
+            races[function, unique].kept = ops.Found(job_id, _SUCCEEDED, attempt), ended_us
+    for race in races.values():
+        race.choose()
+
+
+async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, ops.Found], *, fresh: bool) -> None:
+    """Store the candidates whose unique is free, and let the others of theirs join them; those races are over."""
+    candidates = [race.candidate for _, race in sorted(races.items()) if race.candidate is not None]
+    if not candidates:
+        return
+    columns = _columns(candidates)
+    for at, new in enumerate(candidates):
+        race = races[new.function, new.job.unique]
+        _foresee(race, new, at, columns)
+    extra = rows.uniques([new.job for new in candidates])
+    stored = {row[0] for row in await tx.connection.fetch(SQL["submit_unique"], *columns, *extra, fresh)}
+    won = [new for new in candidates if new.job.id in stored]
+    waiting = []
+    for new in won:
+        race = races.pop((new.function, new.job.unique))
+        found = ops.Found(new.job.id, new.job.state, new.job.attempt)
+        for other in race.news:
+            if other is new:
+                continue
+            if race.satisfied(other) and other.rank < new.rank:
+                assert race.kept is not None
+                joined[other.job.id] = race.kept[0]
+            else:
+                joined[other.job.id] = found
+                if other.waiter:
+                    waiting.append((new.job.id, other.waiter))
+    await _stored(tx, won)
+    await note_waiting(tx, waiting)
+
+
+_FOREGROUND, _WAITED = 11, 12
+"""Where these columns are among those of ``submit``."""
+
+
+def _foresee(race: _Race, new: New, at: int, columns: rows.Columns) -> None:
+    """Store a candidate as it is once the others of its group have joined it."""
+    later = [other for other in race.news if other.rank > new.rank]
+    if new.job.foreground and not all(other.job.foreground for other in later):
+        columns[_FOREGROUND][at] = None
+    if not new.waiter and any(other.waiter for other in later):
+        if not columns[_WAITED]:
+            columns[_WAITED] = [None] * len(columns[0])
+        columns[_WAITED][at] = True
+
+
+async def _join_live(tx: Transaction, races: dict[Key, _Race], joined: dict[int, ops.Found]) -> None:
+    """Join the live jobs that have the uniques; where one has gone meanwhile, the race goes on."""
+    keys = sorted(races)
+    live = {
+        (function, unique): (ops.Found(job_id, state, attempt), foreground)
+        for function, unique, job_id, state, attempt, foreground in await tx.connection.fetch(
+            SQL["live"], [key[0] for key in keys], [key[1] for key in keys]
+        )
+    }
+    changes: list[tuple[int, bool, bool, Key]] = []
+    for key, (found, foreground) in live.items():
+        news = races[key].news
+        background = bool(foreground) and not all(new.job.foreground for new in news)
+        waited = any(new.waiter for new in news)
+        if background or waited:
+            changes.append((found.id, background, waited, key))
+    if changes:
+        changes.sort()
+        columns = [[change[at] for change in changes] for at in range(3)]
+        locked = {row[0] for row in await tx.connection.fetch(SQL["join"], *columns)}
+        for job_id, _, _, key in changes:
+            if job_id not in locked:
+                del live[key]
+    waiting = []
+    for key in keys:
+        race = races[key]
+        if key in live:
+            found = live[key][0]
+            waiting += [(found.id, new.waiter) for new in race.news if new.waiter]
+        elif race.candidate is None:
+            assert race.kept is not None
+            found = race.kept[0]
+        else:
+            continue
+        joined.update((new.job.id, found) for new in race.news)
+        del races[key]
+    await note_waiting(tx, waiting)

@@ -1,0 +1,88 @@
+"""Clients that wait for jobs, at whichever node: who is told of an end, and what is dropped when nobody waits any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.postgres import inbox, rows
+from mainspring.engines.postgres.queries import look_up
+from mainspring.engines.postgres.rows import SQL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs import store as ops
+    from mainspring.jobs.model import Job
+
+
+async def wait(tx: Transaction, operations: Sequence[ops.Wait]) -> list[dict[int, Job]]:
+    """Note who waits, and look the jobs up; see ``Wait``.
+
+    The jobs' rows are locked by it: whoever settles one comes before, and then it is found ended here, or after, and then finds
+    the note.
+    """
+    wanted = [job_id for operation in operations for job_id in operation.ids]
+    await inbox.admit(tx, wanted)
+    aliases = await inbox.aliases(tx, wanted)
+    pairs = sorted(
+        {(aliases.get(job_id, job_id), operation.term) for operation in operations for job_id in operation.ids}
+    )
+    pairs = [pair for pair in pairs if 0 < pair[0] <= rows.LARGEST_ID]
+    if pairs:
+        await tx.connection.fetch(SQL["wait"], [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    found = await look_up(tx, wanted)
+    return [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
+
+
+async def leave(tx: Transaction, operations: Sequence[ops.Leave]) -> list[set[int]]:
+    """Nobody waits here any more; see ``Leave``."""
+    wanted = [job_id for operation in operations for job_id in operation.ids]
+    aliases = await inbox.aliases(tx, wanted)
+    pairs = [(aliases.get(job_id, job_id), operation.term) for operation in operations for job_id in operation.ids]
+    dropped = await drop(tx, pairs)
+    return [{job_id for job_id in operation.ids if aliases.get(job_id, job_id) in dropped} for operation in operations]
+
+
+async def drop(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> set[int]:
+    """Forget that clients of a term's node wait for a job, for each pair of both; returns the jobs that are dropped for it."""
+    pairs = sorted({pair for pair in pairs if 0 < pair[0] <= rows.LARGEST_ID})
+    if not pairs:
+        return set()
+    ids, terms = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    await tx.connection.fetch(SQL["leave"], ids, terms)
+    locked = {row[0] for row in await tx.connection.fetch(SQL["lock_foreground"], rows.known_ids(ids))}
+    pairs = [pair for pair in pairs if pair[0] in locked]
+    if not pairs:
+        return set()
+    dropped = set()
+    for job_id, function, state, priority in await tx.connection.fetch(
+        SQL["drop_foreground"], [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    ):
+        dropped.add(job_id)
+        tx.count(function, state, priority, -1)
+    return dropped
+
+
+async def watchers(tx: Transaction, operations: Sequence[ops.Watchers]) -> list[dict[int, list[int]]]:
+    """Look up who waits elsewhere; see ``Watchers``."""
+    ids = rows.known_ids(job_id for operation in operations for job_id in operation.ids)
+    waits: dict[int, list[int]] = {}
+    for job_id, term in await tx.connection.fetch(SQL["watchers"], ids) if ids else ():
+        waits.setdefault(job_id, []).append(term)
+    outcomes = []
+    for operation in operations:
+        elsewhere = {
+            job_id: [term for term in waits.get(job_id, ()) if term != operation.term] for job_id in operation.ids
+        }
+        outcomes.append({job_id: terms for job_id, terms in elsewhere.items() if terms})
+    return outcomes
+
+
+async def tell(tx: Transaction, ids: Iterable[int]) -> None:
+    """Jobs have ended for which somebody may wait: let their nodes be told, and forget that they wait."""
+    wanted = rows.known_ids(ids)
+    if wanted:
+        for job_id, term in await tx.connection.fetch(SQL["end_waiting"], wanted):
+            if term != tx.term:
+                tx.settled(term, job_id)
