@@ -28,7 +28,7 @@ from mainspring.schedules import triggers
 from mainspring.schedules.model import Cause, Fire, FireState, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Collection, Container, Iterable, Mapping
 
     from mainspring.schedules.model import Schedule
 
@@ -89,9 +89,18 @@ class Graph:
             cycle = " after ".join(reversed(error.args[1]))
             raise UsageError(f"schedules cannot run after each other in a cycle: {cycle}") from None
 
-    def check(self, now_us: int) -> None:
-        """Raise UsageError for a parent that does not exist, and for a child whose roots have no fire time in common any more."""
+    def check(self, now_us: int, changed: Collection[str] | None = None) -> None:
+        """Raise UsageError for a parent that does not exist, and for a child whose roots have no fire time in common any more.
+
+        ``changed`` names those that were added, changed or removed: they and all that come after them are checked. Time alone can
+        make a child wrong, since roots end; that must not refuse changes of others. None: all are.
+        """
+        concerned = self._schedules.keys() if changed is None else set(changed)
+        for name in changed or ():
+            concerned |= {one.name for one in self.descendants(name)}
         for name, roots in self._roots.items():
+            if name not in concerned:
+                continue
             for parent in self._parents(name):
                 if parent not in self._schedules:
                     raise UsageError(f"schedule {name!r} has the parent {parent!r}, which does not exist")
@@ -206,7 +215,7 @@ class Graph:
         finished = deque([fire])
         while finished:
             done = finished.popleft()
-            for name in self._parents(done.schedule) if done.schedule != done.root else ():
+            for name in self._parents(done.schedule):
                 row = changed.get(name, parents.get(name))
                 if row is None or row.children_left == 0:
                     continue

@@ -130,6 +130,14 @@ def test_days_that_are_passed_by_lose_and_add_nothing(
     assert list(triggers.running_times(one, after, until)) == expected
 
 
+def test_a_day_in_two_parts_is_excluded_in_both() -> None:
+    """At one minute past midnight St. John's went back to 23:01, so that two days took turns."""
+    one = schedule(Every(10 * MINUTE), timezone="America/St_Johns", exclude=("1987-10-25",))
+    begin = at("1987-10-24T23:50", "America/St_Johns")
+    found = list(triggers.running_times(one, begin - 1, begin + HOUR + 30 * MINUTE))
+    assert found == [begin, *(begin + 10 * MINUTE * number for number in range(2, 7))]
+
+
 def test_an_excluded_year_of_seconds_is_passed_by_quickly() -> None:
     days = tuple((datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat() for day in range(364))
     seconds = schedule(Cron("* * * * * *"), timezone="Europe/Berlin", exclude=days)
