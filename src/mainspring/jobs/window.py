@@ -150,32 +150,33 @@ class Window:
             limit = min(backlog[0], window)  # high priority does not wait for a place
         if limit <= 0:
             return
-        want = Want(queue.name, limit)
+        wants = [Want(queue.name, limit)]
         if self.shared:
-            want = self._shared_want(queue, limit)
-            if not want.limit:
+            wants = self._shared_wants(queue, limit)
+            if not wants:
                 return
+            limit = sum(want.limit for want in wants)
         queue.claiming = True
         self.commits.put(
             Claim(
                 self.term,
-                [want],
-                lambda outcome: self._claimed(queue, outcome[0], want.limit),
+                wants,
+                lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit),
                 lambda error: self._not_claimed(queue, error),
             )
         )
 
-    def _shared_want(self, queue: FunctionQueue, limit: int) -> Want:
+    def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
         """Return what this node may claim of what it has room for."""
         share = self.share(queue)
         if share.overdue == math.inf:
-            return Want(queue.name, 0)
+            return []
         overdue_us = to_us(self.clock.wall() - share.overdue)
-        if share.limit is None:
-            return Want(queue.name, limit, share.slots, overdue_us)
-        if share.limit > 0:
-            return Want(queue.name, min(limit, share.limit), share.slots, overdue_us)
-        return Want(queue.name, limit, frozenset(), overdue_us)  # nothing but what waits for too long
+        within = limit if share.limit is None else min(limit, share.limit)
+        wants = [Want(queue.name, within, share.slots, overdue_us)] if within else []
+        if within < limit:
+            wants.append(Want(queue.name, limit - within, frozenset(), overdue_us))  # only what waits for too long
+        return wants
 
     def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
         queue.claiming = False
