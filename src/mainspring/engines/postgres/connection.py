@@ -71,16 +71,17 @@ async def connect(address: Address, name: str) -> Connection[Record]:
                 target_session_attrs=SessionAttribute.read_write,
                 server_settings={**SETTINGS, "application_name": name, "search_path": quoted(address.schema)},
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except failures.ERRORS as error:
             failure = _worse(failure, failures.explain(error, address))
             failure.__cause__ = error
+            await asyncio.sleep(0)  # what the library dropped is closed in the loop's next turn
             continue
         try:
             async with asyncio.timeout(CONNECT):
                 await _check(connection, address)
         except BaseException as error:
             connection.terminate()
-            if not isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, StoreError)):
+            if not isinstance(error, (*failures.ERRORS, StoreError)):
                 raise
             failure = _worse(failure, failures.explain(error, address))
         else:
@@ -146,5 +147,5 @@ async def disconnect(connection: Connection[Any] | None) -> None:
     try:
         async with asyncio.timeout(CLOSE):
             await connection.close(timeout=CLOSE)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    except failures.ERRORS:
         connection.terminate()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import asyncpg
 import structlog
 
 from mainspring.engines.postgres import failures
@@ -66,7 +65,7 @@ class Control:
                 connection = self._connection
                 assert connection is not None
                 return await work(connection)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except failures.ERRORS as error:
             away = failures.is_away(error)
             if connection is not None and away:
                 connection.terminate()
@@ -98,13 +97,7 @@ class Control:
             try:
                 async with asyncio.timeout(10.0):
                     await self._greet(connection)
-            except (
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-                OSError,
-                TimeoutError,
-                StoreUnavailableError,
-            ) as error:
+            except (*failures.ERRORS, StoreUnavailableError) as error:
                 log.warning("the store went away again", reason=str(error) or type(error).__name__)
                 connection.terminate()
                 await asyncio.sleep(0.5)

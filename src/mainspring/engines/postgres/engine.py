@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-import asyncpg
 import structlog
 
 from mainspring.engines.postgres import address, failures, journal, membership, migrate, partitions
@@ -91,7 +90,7 @@ class PostgresEngine:
                 await self._open(node)
             else:
                 await self._begin_again(node)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except failures.ERRORS as error:
             await self.close()
             raise failures.explain(error, self._address) from error
         except BaseException:
@@ -270,7 +269,7 @@ async def migrate_store(url: str) -> list[int]:
     connection = await connect(where, "mainspring:migrate")
     try:
         return await migrate.prepare(connection, where.schema)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except failures.ERRORS as error:
         raise failures.explain(error, where) from error
     finally:
         await disconnect(connection)

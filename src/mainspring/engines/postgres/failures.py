@@ -12,6 +12,15 @@ from mainspring.errors import StoreError, StoreFullError, StoreUnavailableError
 if TYPE_CHECKING:
     from mainspring.engines.postgres.address import Address
 
+ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Whatever a call of the library may raise."""
+
 FENCED: Final = "MS001"
 COMMITTED: Final = "MS002"
 _FULL: Final = frozenset({"53100"})
@@ -52,7 +61,9 @@ def judge(error: BaseException, *, connected: bool) -> Verdict:
         return Verdict.COMMITTED
     if code == FENCED:
         return Verdict.FENCED
-    if code in _AWAY or code == _READ_ONLY or code.startswith("08") or not connected or isinstance(error, OSError):
+    if not connected or isinstance(error, (OSError, asyncpg.exceptions.InternalClientError)):
+        return Verdict.AWAY
+    if code in _AWAY or code == _READ_ONLY or code.startswith("08"):
         return Verdict.AWAY
     if code in _FULL:
         return Verdict.FULL
@@ -103,7 +114,8 @@ def explain(error: BaseException, address: Address) -> StoreError:
 
 def is_away(error: BaseException) -> bool:
     """Whether an error says that the server cannot be reached for now: trying again may help."""
-    if isinstance(error, (OSError, TimeoutError, asyncpg.TargetServerAttributeNotMatched, StoreUnavailableError)):
+    # The library's internal errors: the server said something when it was not asked, which is mostly its farewell.
+    if isinstance(error, (OSError, TimeoutError, asyncpg.exceptions.InternalClientError, StoreUnavailableError)):
         return True
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""

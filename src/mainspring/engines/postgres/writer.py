@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import asyncpg
 import structlog
 
 from mainspring.engines.postgres import failures, journal
@@ -85,7 +84,7 @@ class Writer:
             try:
                 await connection.execute("SELECT pg_advisory_unlock_all()")
                 await self._lock(connection)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except failures.ERRORS:
                 connection.terminate()
             else:
                 return
@@ -157,7 +156,7 @@ class Writer:
         elif connection.is_in_transaction():
             try:
                 await connection.execute("ROLLBACK")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except failures.ERRORS:
                 connection.terminate()  # which rolls back as well
         return verdict
 
@@ -197,7 +196,7 @@ class Writer:
             connection = await connect_patiently(self._address, self._name, patience)
             try:
                 await self._lock(connection)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except failures.ERRORS as error:
                 connection.terminate()
                 if patience is not None and not failures.is_away(error):
                     raise failures.explain(error, self._address) from error

@@ -1,0 +1,145 @@
+"""Nodes of a fleet on a real PostgreSQL server, as far as the engine goes: open, commit groups, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncpg
+
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.errors import StoreError
+from mainspring.ids import NodeId, job_ids
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import succeeded
+from mainspring.nodes.model import NodeRow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from mainspring.events.relay import Message
+    from mainspring.storage.operation import Operation
+
+T = TypeVar("T")
+PATIENCE = 60.0
+NOW = 1_700_000_000_000_000
+
+
+def ignore(_: object) -> None:
+    """Take an outcome: the group's outcomes are what is looked at."""
+
+
+class Node:
+    """An engine that is open."""
+
+    def __init__(self, engine: PostgresEngine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.heard: list[Message] = []
+        self.told = asyncio.Event()
+        engine.listen(self._hear)
+
+    def _hear(self, message: Message) -> None:
+        self.heard.append(message)
+        self.told.set()
+
+    async def hears(self, wanted: Callable[[list[Message]], bool]) -> None:
+        """Wait until what was heard so far is enough."""
+        async with asyncio.timeout(PATIENCE):
+            while not wanted(self.heard):
+                self.told.clear()
+                await self.told.wait()
+
+    async def open(self) -> None:
+        opened = await self.engine.open(NodeId(self.name), lambda function: function())
+        self.term = opened.term
+        self.nodes = opened.nodes
+        self.new_id = job_ids(self.term)
+
+    def begin(self, *operations: Operation) -> asyncio.Future[list[Any]]:
+        """Hand a group to the engine, and return what becomes of it."""
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def answer(outcomes: Sequence[Any] | StoreError) -> None:
+            assert not future.done(), "a group is answered once"
+            if isinstance(outcomes, StoreError):
+                future.set_exception(outcomes)
+            else:
+                future.set_result(list(outcomes))
+
+        self.engine.commit(operations, answer)
+        return future
+
+    async def group(self, *operations: Operation) -> list[Any]:
+        """Commit a group; raises its StoreError."""
+        return await asyncio.wait_for(self.begin(*operations), PATIENCE)
+
+    def job(self, function: bytes = b"f", *, state: State = State.PENDING, **values: Any) -> Job:
+        term = self.term if state is State.LEASED else 0
+        return Job(self.new_id(), function, b"p", state=int(state), term=term, created_us=NOW, input_size=1, **values)
+
+    def submit(self, *jobs: Job) -> ops.Submit:
+        return ops.Submit(list(jobs), ignore, ignore)
+
+    def settle(self, *jobs: Job) -> ops.Settle:
+        return ops.Settle([succeeded(job, b"r", NOW, NOW) for job in jobs], ignore, ignore)
+
+    def claim(self, limit: int = 1000, function: bytes = b"f") -> ops.Claim:
+        return ops.Claim(self.term, [ops.Want(function, limit)], ignore, ignore)
+
+    async def submitted(self, number: int = 1, **values: Any) -> list[Job]:
+        jobs = [self.job(**values) for _ in range(number)]
+        assert await self.group(self.submit(*jobs)) == [{}]
+        return jobs
+
+    async def find(self, *ids: int) -> dict[int, Job]:
+        (found,) = await self.group(ops.Find(list(ids), ignore, ignore))
+        assert isinstance(found, dict)
+        return found
+
+    async def states(self, *jobs: Job) -> list[State | None]:
+        found = await self.find(*(job.id for job in jobs))
+        return [State(found[job.id].state) if job.id in found else None for job in jobs]
+
+    async def counts(self) -> dict[tuple[bytes, int, int], int]:
+        (counts,) = await self.group(ops.Count(ignore, ignore))
+        assert isinstance(counts, dict)
+        return counts
+
+    def row(self, counter: int, **values: Any) -> NodeRow:
+        return NodeRow(term=self.term, name=self.name, counter=counter, **values)
+
+
+@contextlib.asynccontextmanager
+async def node(url: str, name: str = "n1", **options: Any) -> AsyncIterator[Node]:
+    """Open a node; close it afterwards, well or badly."""
+    one = Node(PostgresEngine(url, **options), name)
+    try:
+        await one.open()
+        yield one
+    finally:
+        await one.engine.close()
+
+
+@contextlib.asynccontextmanager
+async def session(dsn: str, **settings: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    """Connect as somebody who looks into the store's tables."""
+    connection = await asyncpg.connect(dsn, timeout=PATIENCE, server_settings={"search_path": "mainspring", **settings})
+    try:
+        yield connection
+    finally:
+        connection.terminate()
+
+
+async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
+    """Ask the server again and again until the answer is true: it tells nobody by itself."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = await look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"never: {what}"
+        await asyncio.sleep(0.01)

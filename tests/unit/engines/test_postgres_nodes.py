@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from mainspring.errors import StoreFencedError
+from mainspring.events.relay import Stop
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+
+from .a_fleet import eventually, ignore, node, session
+
+if TYPE_CHECKING:
+    from mainspring.nodes.store import MembershipPort
+
+LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.exceptions.InternalClientError, OSError)
+
+
+def test_nodes_see_each_others_rows(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            membership: MembershipPort = one.engine
+            assert [(row.term, row.name, row.counter) for row in await membership.rows()] == [(1, "a", 0), (2, "b", 0)]
+            mine = one.row(5, weight=3, functions=(b"\xff", b"g"), address="x:1", lease=7.5, started_us=9)
+            assert await one.engine.beat(mine) == [mine, two.row(0)]
+            assert await two.engine.beat(two.row(1)) == [mine, two.row(1)]
+            await one.engine.beat(one.row(6))
+            assert await two.engine.rows() == [one.row(6), two.row(1)]
+
+    asyncio.run(test())
+
+
+def test_a_node_that_leaves_takes_its_row_away_unless_it_holds_jobs(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one:
+            async with node(database, "b"):
+                pass
+            async with node(database, "c") as third:
+                await third.submitted(state=State.LEASED)
+            assert [row.name for row in await one.engine.rows()] == ["a", "c"]
+            assert await one.engine.abandoned() == [], "its lease is waited for"
+            assert await one.engine.end(third.term)
+            assert await one.engine.abandoned() == [third.term]
+            await one.group(ops.Recover(one.term, ignore, ignore, of=[third.term]))
+            assert await one.engine.abandoned() == []
+
+    asyncio.run(test())
+
+
+def test_whoever_is_asked_to_drain_reads_so(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            assert await two.engine.ask_to_drain(one.term)
+            assert await one.engine.beat(one.row(1)) == [one.row(1, draining=True), two.row(0)]
+            assert await two.engine.ask_to_drain(one.term, draining=False)
+            assert await one.engine.beat(one.row(2)) == [one.row(2), two.row(0)]
+            assert not await one.engine.ask_to_drain(99)
+
+    asyncio.run(test())
+
+
+def test_the_store_tells_its_time(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            before = time.time()
+            assert before <= await one.engine.now() + 0.001
+            assert await one.engine.now() <= time.time() + 0.001
+
+    asyncio.run(test())
+
+
+def test_an_ended_term_commits_nothing_and_the_next_one_does(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            (job,) = await one.submitted(state=State.LEASED)
+            assert await two.engine.end(one.term)
+            assert await two.engine.end(one.term), "it has ended, by whatever call"
+            for _ in range(2):
+                with pytest.raises(StoreFencedError):
+                    await one.group(one.settle(job))
+            with pytest.raises(StoreFencedError):
+                await one.engine.beat(one.row(1))
+            assert await one.states(job) == [State.LEASED], "a fenced node may still read"
+            old = one.term
+            await one.open()
+            assert one.term > two.term > old
+            assert [row.term for row in await one.engine.beat(one.row(1))] == [two.term, one.term]
+            await one.submitted(2)
+            await two.hears(bool)
+            two.engine.send(one.term, Stop(1, "hello"))
+            await one.hears(bool)
+
+    asyncio.run(test())
+
+
+def test_a_term_is_ended_only_where_its_counter_is_still_the_same(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            await one.engine.beat(one.row(5))
+            assert not await two.engine.end(one.term, counter=4)
+            await one.submitted()
+            assert await two.engine.end(one.term, counter=5)
+            assert not await two.engine.end(99), "there is no such term"
+            with pytest.raises(StoreFencedError):
+                await one.submitted()
+
+    asyncio.run(test())
+
+
+def test_a_group_that_is_under_way_is_waited_for(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two, session(database) as other:
+            await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
+            job = one.job(state=State.LEASED)
+            group = one.begin(one.submit(job))
+            await eventually(lambda: waiters(database), "the group waits for the table")
+            ending = asyncio.ensure_future(two.engine.end(one.term))
+            await asyncio.wait({ending}, timeout=0.2)
+            assert not ending.done()
+            await other.execute("COMMIT")
+            assert await ending
+            assert await group == [{}]
+            assert await two.states(job) == [State.LEASED], "committed before the end, and so seen behind it"
+
+    asyncio.run(test())
+
+
+def test_a_frozen_group_is_broken_off(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two, session(database) as frozen:
+            # What a node that is stopped in the middle of a group leaves behind.
+            (_,) = await one.submitted()
+            key = one.engine._address.checksum
+            await one.engine._writer.close()
+            assert await frozen.fetchval(
+                "SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::int)", key, one.term
+            )
+            await frozen.execute(f"BEGIN; SELECT enter({one.term}, 2); SAVEPOINT s")
+            began = time.monotonic()
+            assert await two.engine.end(one.term)
+            assert time.monotonic() - began < 3
+            with pytest.raises(LOST):
+                await frozen.execute("COMMIT")
+            with pytest.raises(StoreFencedError):
+                await one.submitted()
+
+    asyncio.run(test())
+
+
+def test_heartbeats_do_not_wait_for_groups(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, session(database) as other:
+            await other.execute("BEGIN; LOCK TABLE jobs, journal IN EXCLUSIVE MODE")
+            group = one.begin(one.submit(one.job()))
+            for counter in range(1, 6):
+                await asyncio.wait_for(one.engine.beat(one.row(counter)), 1)
+            assert not group.done()
+            await other.execute("COMMIT")
+            await group
+
+    asyncio.run(test())
+
+
+async def waiters(database: str) -> int:
+    """Return how many sessions wait for a lock."""
+    async with session(database) as other:
+        number: int = await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return number

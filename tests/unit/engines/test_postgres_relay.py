@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.engines.postgres.address import parse
+from mainspring.engines.postgres.relay import BACKLOG, PIECE, Relay, decode, encode
+from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
+from mainspring.jobs import store as ops
+
+from .a_fleet import Node, ignore, node
+
+IDS = st.integers(1, 2**63 - 1)
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Settled, st.lists(IDS)),
+    st.builds(Pending, st.lists(st.binary())),
+    st.builds(Progress, IDS, st.sampled_from(["data", "warning", "status"]), st.binary(), st.binary()),
+    st.builds(Stop, IDS, st.text()),
+)
+
+
+@given(st.lists(MESSAGES))
+def test_what_is_encoded_is_decoded(messages: list[Message]) -> None:
+    assert decode(encode(messages)) == messages
+
+
+def test_what_a_newer_version_says_is_passed_over() -> None:
+    newer = base64.b85encode(msgspec.msgpack.encode([[99, "what"], [3, 5, "stop"]])).decode()
+    assert decode(newer) == [Stop(5, "stop")]
+
+
+def a_relay() -> Relay:
+    one = Relay(None, 7)  # type: ignore[arg-type]
+    one._term = 3
+    return one
+
+
+def heard(listener: Relay, payloads: list[str]) -> list[Message]:
+    messages: list[Message] = []
+    listener.listen(messages.append)
+    for payload in payloads:
+        listener._heard(None, 0, "", payload)
+    return messages
+
+
+@given(st.lists(MESSAGES, min_size=1), st.integers(0, 5))
+def test_a_batch_in_pieces_is_put_together_and_half_a_one_is_passed_over(messages: list[Message], missed: int) -> None:
+    sender, listener = a_relay(), a_relay()
+    listener._term = 4
+    big = Progress(1, "data", b"\0" * 30_000)
+    for message in (big, *messages):
+        sender.send(4, message)
+    _, first = sender._drain()
+    sender.send(4, Stop(7, "the next batch"))
+    _, second = sender._drain()
+    assert len(first) > 4
+    assert len(set(first)) == len(first), "PostgreSQL would drop what is the same"
+    assert all(len(payload.encode()) < 8000 for payload in first)
+    expected = [Stop(7, "the next batch")] if missed else [big, *messages, Stop(7, "the next batch")]
+    # a listener that connects in the middle has missed the first pieces
+    assert heard(listener, first[min(missed, len(first)) :] + second) == expected
+
+
+def test_a_batch_whose_end_is_missing_does_not_spoil_the_next() -> None:
+    sender, listener = a_relay(), a_relay()
+    listener._term = 4
+    sender.send(4, Progress(1, "data", b"x" * 30_000))
+    _, first = sender._drain()
+    sender.send(4, Progress(2, "data", b"y" * 30_000))
+    _, second = sender._drain()
+    assert heard(listener, first[:-1] + second) == [Progress(2, "data", b"y" * 30_000)]
+
+
+@pytest.mark.parametrize("payload", ["", "1 2 3", "a 1 0 1 x", "9 1 0 1 \x01"])
+def test_what_strangers_say_is_passed_over(payload: str) -> None:
+    assert heard(a_relay(), [payload]) == []
+
+
+def test_a_node_does_not_hear_itself() -> None:
+    one = a_relay()
+    one.tell_pending([b"f"])
+    _, payloads = one._drain()
+    assert heard(one, payloads) == []
+
+
+def test_what_gathers_is_bounded() -> None:
+    one = a_relay()
+    piece = BACKLOG // 10
+    for _ in range(30):
+        one.send(4, Progress(1, "data", b"x" * piece))
+    assert one.dropped > 15
+    _, payloads = one._drain()
+    assert sum(map(len, payloads)) < 1.3 * BACKLOG
+    one.send(4, Stop(1, ""))
+    assert one._drain()[1], "there is room again"
+
+
+def test_many_ended_jobs_are_told_in_several_messages() -> None:
+    one = a_relay()
+    one.tell_settled({4: list(range(2000)), 5: [1]})
+    assert [len(message.ids) for message in one._queue[4] if isinstance(message, Settled)] == [500] * 4
+    assert one._queue[5] == [Settled([1])]
+
+
+def test_messages_reach_the_node_that_they_are_for_in_order(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two, node(database, "c") as third:
+            sent: list[Message] = [Progress(i, "data", b"%d" % i * 3000) for i in range(40)]
+            for message in sent:
+                one.engine.send(two.term, message)
+            await two.hears(lambda messages: len(messages) == len(sent))
+            assert two.heard == sent
+            two.engine.send(third.term, Stop(5, "enough"))
+            await third.hears(lambda messages: messages == [Stop(5, "enough")])
+            assert one.heard == []
+
+    asyncio.run(test())
+
+
+def test_all_but_the_sender_hear_of_pending_jobs_and_those_who_wait_of_ended_ones(database: str) -> None:
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            (job,) = await one.submitted(function=b"g")
+            await two.hears(lambda messages: Pending([b"g"]) in messages)
+            await wait(two, job.id)
+            ((claimed,),) = await one.group(one.claim(function=b"g"))
+            await one.group(one.settle(*claimed))
+            await two.hears(lambda messages: Settled([job.id]) in messages)
+            assert one.heard == []
+
+    asyncio.run(test())
+
+
+def test_stores_of_one_database_do_not_hear_each_other(database: str) -> None:
+    async def test() -> None:
+        assert parse(database).checksum != parse(f"{database}?schema=other").checksum
+        async with (
+            node(database, "a") as one,
+            node(database, "b") as two,
+            node(f"{database}?schema=other", "a") as other,
+            node(f"{database}?schema=other", "b") as another,
+        ):
+            await other.submitted(function=b"other")
+            await another.hears(lambda messages: messages == [Pending([b"other"])])
+            await one.submitted(function=b"one")
+            await two.hears(lambda messages: messages == [Pending([b"one"])])
+            assert len(PIECE * "x") < 8000
+
+    asyncio.run(test())
+
+
+async def wait(one: Node, *ids: int) -> None:
+    """Say that clients of a node wait for jobs."""
+    await one.group(ops.Wait(one.term, list(ids), ignore, ignore))

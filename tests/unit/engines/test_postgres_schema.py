@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from mainspring.engines.postgres import migrate
+from mainspring.engines.postgres.engine import migrate_store
+from mainspring.engines.postgres.migrate import MIGRATIONS, Migration, prepare, quoted
+from mainspring.engines.postgres.statements import load
+from mainspring.errors import StoreError, StoreForeignError
+
+from .a_fleet import eventually, node, session
+
+if TYPE_CHECKING:
+    from tests.postgres.server import PostgresServer
+
+VERSION = MIGRATIONS[-1].number
+ALL = [migration.number for migration in MIGRATIONS]
+
+
+async def connect(dsn: str, schema: str = "mainspring") -> asyncpg.Connection[asyncpg.Record]:
+    return await asyncpg.connect(dsn, server_settings={"search_path": quoted(schema), "lock_timeout": "2s"})
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert list(range(1, VERSION + 1)) == ALL
+    assert all(migration.compatible_from <= migration.number for migration in MIGRATIONS)
+
+
+def test_nodes_that_start_at_once_apply_each_migration_once(database: str) -> None:
+    async def test() -> None:
+        connections = await asyncio.gather(*(connect(database) for _ in range(5)))
+        applied = await asyncio.gather(*(prepare(connection, "mainspring") for connection in connections))
+        assert sorted(number for numbers in applied for number in numbers) == ALL
+        assert await prepare(connections[0], "mainspring") == []
+        for connection in connections:
+            connection.terminate()
+
+    asyncio.run(test())
+
+
+def test_whole_nodes_that_start_at_once(database: str) -> None:
+    async def test() -> None:
+        async def run(name: str) -> int:
+            async with node(database, name) as one:
+                await one.submitted()
+                return one.term
+
+        assert sorted(await asyncio.gather(*(run(f"n{i}") for i in range(4)))) == [1, 2, 3, 4]
+
+    asyncio.run(test())
+
+
+def test_a_name_of_a_schema_may_be_any(database: str) -> None:
+    async def test() -> None:
+        for schema in ('a"b; --', "Ünïcode"):
+            connection = await connect(database, schema)
+            assert await prepare(connection, schema) == ALL
+            assert await prepare(connection, schema) == []
+            connection.terminate()
+
+    asyncio.run(test())
+
+
+def test_a_migration_that_fails_leaves_nothing(database: str) -> None:
+    async def test() -> None:
+        connection = await connect(database)
+        broken = [*MIGRATIONS, Migration(VERSION + 1, 1, "CREATE TABLE half (); SELECT 1 / 0")]
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await prepare(connection, "mainspring", known=broken)
+        assert await connection.fetchval("SELECT max(number) FROM migrations") == VERSION
+        assert await connection.fetchval("SELECT to_regclass('half')") is None
+        connection.terminate()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("compatible", [VERSION, VERSION + 1])
+def test_beside_a_newer_schema_only_compatible_nodes_run(database: str, compatible: int) -> None:
+    async def test() -> None:
+        connection = await connect(database)
+        newer = Migration(VERSION + 1, compatible, "CREATE TABLE brand_new ()")
+        await prepare(connection, "mainspring", known=[*MIGRATIONS, newer])
+        connection.terminate()
+        if compatible > VERSION:
+            with pytest.raises(StoreForeignError, match=f"version {VERSION + 1} of a newer Mainspring"):
+                async with node(database):
+                    pass
+        else:
+            async with node(database) as one:
+                await one.submitted()
+
+    asyncio.run(test())
+
+
+def test_an_older_schema_is_refused_where_it_may_not_be_changed(database: str) -> None:
+    async def test() -> None:
+        with pytest.raises(StoreError, match="mainspring migrate"):
+            async with node(database, migrate=False):
+                pass
+        async with session(database) as other:
+            assert await other.fetchval("SELECT to_regnamespace('mainspring')") is None
+        assert await migrate_store(database) == ALL
+        async with node(database, migrate=False) as one:
+            await one.submitted()
+
+    asyncio.run(test())
+
+
+def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "WAIT", "50ms")
+
+    async def test() -> None:
+        connection = await connect(database)
+        await prepare(connection, "mainspring")
+        async with session(database) as other:
+            await other.execute("BEGIN; SELECT FROM functions")
+            known = [*MIGRATIONS, Migration(VERSION + 1, 1, "ALTER TABLE functions ADD COLUMN more int")]
+            applying = asyncio.ensure_future(prepare(connection, "mainspring", known=known))
+
+            async def gave_way() -> bool:
+                async with session(database) as third:
+                    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                    return bool(await third.fetchval(waits))
+
+            await eventually(gave_way, "it waits for the table")
+            async with session(database, lock_timeout="1s") as third:
+                assert await third.fetch("SELECT * FROM functions") == []
+            assert not applying.done()
+            await other.execute("COMMIT")
+            assert await asyncio.wait_for(applying, 20) == [VERSION + 1]
+        connection.terminate()
+
+    asyncio.run(test())
+
+
+def test_somebody_without_the_right_is_told_what_to_ask_for(postgres: PostgresServer, database: str) -> None:
+    postgres.sql("DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN")
+
+    async def test() -> None:
+        with pytest.raises(StoreError, match="CREATE SCHEMA mainspring AUTHORIZATION"):
+            async with node(database.replace("postgres@", "nobody_much@")):
+                pass
+
+    asyncio.run(test())
+
+
+def test_the_statements_fit_the_schema(database: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database) as other:
+            for statement in load("engine.sql").values():
+                await other.prepare(statement)
+
+    asyncio.run(test())
