@@ -60,7 +60,7 @@ def _submit_foreground(peer: Peer, job: Job) -> None:
     peer.service.intake.submit_foreground(
         job,
         peer.plain,
-        lambda job_id: outbox.send(peer.face.created % job_id),
+        lambda job_id: outbox.send(peer.face.created(job_id) % job_id),
         lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mainspring.ids import TERM_SPAN
 from mainspring.wire.gearman.connection import MAX_BODY
 
 if TYPE_CHECKING:
@@ -63,10 +64,21 @@ class GearmanFace:
         self.paused = False
         self.verbosity = "ERROR"
         self.connections = 0
-        own = service.handles.of(service.term * 10**12 + 1)
-        prefix = own[: own.rindex(b":") + 1]
-        self.created = b"\0RES\0\0\0\x08\0\0\0" + bytes([len(own)]) + prefix.replace(b"%", b"%%") + b"%d"
-        """``JOB_CREATED`` for an id of this term: they all have the same number of digits."""
+        self._created: dict[int, bytes] = {}
+
+    def created(self, job_id: int) -> bytes:
+        """Return ``JOB_CREATED`` with ``%d`` for the id, right for all ids of one term: they have the same number of digits.
+
+        The node's term changes where its store is shared, and answers to what was asked under the last one come later.
+        """
+        term = job_id // TERM_SPAN
+        template = self._created.get(term)
+        if template is None:
+            handle = self.service.handles.of(job_id)
+            prefix = handle[: handle.rindex(b":") + 1]
+            template = b"\0RES\0\0\0\x08\0\0\0" + bytes([len(handle)]) + prefix.replace(b"%", b"%%") + b"%d"
+            self._created[term] = template
+        return template
 
     def pause(self, paused: bool) -> None:
         """Stop or go on reading from all peers, those to come too: the store cannot keep up."""

@@ -345,7 +345,7 @@ class Peer(asyncio.Protocol):
 
     def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
         if not joined:
-            return (self.face.created * len(ids)) % tuple(ids)
+            return (self.face.created(ids[0]) * len(ids)) % tuple(ids)
         handle = self.service.handles.of
         return b"".join([response(Type.JOB_CREATED, handle(job_id)) for job_id in ids])
 
