@@ -97,6 +97,22 @@ def test_roots_with_a_time_in_common_are_not(one: Schedule, other: Schedule) -> 
     Graph([one, other, child("c", "x", "y")]).check(NOON)
 
 
+def test_only_what_a_change_concerns_is_checked_again() -> None:
+    """Roots end, which makes a child wrong by itself: that does not refuse changes of others."""
+    ended = Graph([root("x", At(NOON)), root("y", At(NOON)), child("c", "x", "y"), child("d", "c"), root("other")])
+    ended.check(NOON)
+    mismatched = Graph(
+        [root("x", At(NOON - 1)), root("y", At(NOON)), child("c", "x", "y"), child("d", "c"), root("other")]
+    )
+    mismatched.check(NOON, ["other"])
+    mismatched.check(NOON, [])
+    for name in ("x", "y", "c", "d"):
+        with pytest.raises(UsageError, match="never fire at the same time"):
+            mismatched.check(NOON, [name])
+    with pytest.raises(UsageError, match="has the parent 'gone'"):
+        Graph([child("c", "gone")]).check(NOON, ["gone"])
+
+
 def test_who_is_after_whom() -> None:
     graph = Graph(reversed(DIAMOND))
     assert sorted(names(graph.children("r"))) == ["a", "b"]
