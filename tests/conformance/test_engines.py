@@ -11,6 +11,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import EngineSuite, Make
+from tests.postgres.server import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.storage.engine import Engine
+    from tests.postgres.server import PostgresServer
 
 
 class TestMemory(EngineSuite):
@@ -60,5 +62,16 @@ class TestSqliteThread(TestSqlite):
 
 class TestPostgres(EngineSuite):
     @pytest.fixture
-    def make(self, database: str) -> Make:
+    def make(self, postgres: PostgresServer, database: str) -> Make:
+        self.server, self.name = postgres, name_of(database)
         return lambda: PostgresEngine(database)
+
+    @contextmanager
+    def spoiled(self, engine: Engine) -> Iterator[None]:
+        """The last step of each group fails."""
+        change = "ALTER TABLE mainspring.journal"
+        self.server.sql(f"{change} ADD CONSTRAINT spoiled CHECK (number < 0) NOT VALID", self.name)
+        try:
+            yield
+        finally:
+            self.server.sql(f"{change} DROP CONSTRAINT spoiled", self.name)
