@@ -13,7 +13,7 @@ from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
 from mainspring.jobs.held import Watchers
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.settling import failure
-from mainspring.jobs.store import Leave, Look, Recover, Wait
+from mainspring.jobs.store import Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Relay
     from mainspring.jobs.held import Held
     from mainspring.jobs.service import JobService
-    from mainspring.jobs.store import Outlook, Recovered
+    from mainspring.jobs.store import Outlook, Recovered, Taken
 
 LOOK_EVERY = 1.0
 """Seconds between looks at what waits in the store."""
@@ -45,7 +45,7 @@ class Sharing:
         self._commits = service.commits
         self._listeners = service.listeners
         self._clock = service.clock
-        self._looking = False
+        self._looking = self._taking = False
         self._looked = self._asked = self._clock.monotonic()
         self._asking: list[int] = []
         service.window.shared = True
@@ -124,6 +124,32 @@ class Sharing:
             self._window.serve(queue)
         if outlook.next_us:
             self._service.wake_at(outlook.next_us)
+        if outlook.inbox and not self._taking:
+            self._take_inbox()
+
+    def _take_inbox(self) -> None:
+        """Move on what users' own transactions have submitted."""
+
+        def taken(outcome: Taken) -> None:
+            self._taking = False
+            self._add_pending(outcome.pending)
+            if outcome.next_us:
+                self._service.wake_at(outcome.next_us)
+            if outcome.more:
+                self._take_inbox()
+
+        def not_taken(error: StoreError) -> None:
+            del error  # the next look finds it again
+            self._taking = False
+
+        self._taking = True
+        self._commits.put(TakeInbox(taken, not_taken))
+
+    def _add_pending(self, pending: dict[tuple[bytes, int], int]) -> None:
+        for (function, priority), number in pending.items():
+            queue = self._window.dispatch.queue(function)
+            queue.backlog[priority] += number
+            self._window.serve(queue)
 
     # ---- clients that wait here ----
 
@@ -224,10 +250,7 @@ class Sharing:
         """Give the jobs of ended terms back, a part at a time."""
 
         def recovered(outcome: Recovered) -> None:
-            for (function, priority), number in outcome.pending.items():
-                queue = self._window.dispatch.queue(function)
-                queue.backlog[priority] += number
-                self._window.serve(queue)
+            self._add_pending(outcome.pending)
             if outcome.more:
                 self.recover(terms)
 

@@ -6,7 +6,7 @@ alone and said so in the outcome, and costs only itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mainspring.storage.operation import Operation
 
@@ -16,6 +16,49 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
+
+
+class Ended(NamedTuple):
+    """A job that has ended for good in the transaction under way: what its owner (``rules.owner``) is told.
+
+    Engines gather these while they run the operations that can end jobs, and then call what they have registered for the owner,
+    before anything else: so what follows from an end is committed with it, and the jobs slice knows nothing of what that is.
+    """
+
+    id: int
+    state: int
+    term: int
+    """The lease under which it ended; 0 where nobody held it."""
+    attempt: int
+    worker: str
+    started_us: int
+    ended_us: int
+    error: bytes
+
+
+class Followers(Protocol):
+    """What a node does for the jobs that a store makes by itself in a transaction, because others have ended or a time has come.
+
+    All methods are called on the node's thread.
+    """
+
+    def next_id(self) -> int:
+        """Return the id of a new job."""
+
+    def coming(self, job: Job) -> bool:
+        """Hear of a new job before it is written; False where it may not be: a job in this node's memory has its unique.
+
+        After True exactly one of the following two is called with it.
+        """
+
+    def stored(self, jobs: Sequence[Job]) -> None:
+        """Hear that jobs are committed, before the outcomes of their group are."""
+
+    def dropped(self, jobs: Sequence[Job]) -> None:
+        """Hear that jobs were not written after all: they joined others, or their transaction failed."""
+
+    def stop(self, ids: Sequence[int]) -> None:
+        """Cancel jobs, as after a commit that has replaced them."""
 
 
 class Settle(Operation):
@@ -373,6 +416,8 @@ class Outlook(NamedTuple):
     """How many jobs of each function have not ended."""
     next_us: int
     """When the next job becomes due or expires: 0 where nothing waits for a time."""
+    inbox: bool = False
+    """Whether users' own transactions have submitted jobs that nobody has moved on."""
 
 
 class Count(Operation):
@@ -384,14 +429,10 @@ class Count(Operation):
     __slots__ = ()
 
 
+ENDING: Sequence[type[Operation]] = (Recover, Settle, Assign, Cancel, Redrive, Sweep, Wake)
+"""The first phases. After them comes what follows from the ends of jobs, and then other slices' operations that make jobs."""
 PHASES: Sequence[type[Operation]] = (
-    Recover,
-    Settle,
-    Assign,
-    Cancel,
-    Redrive,
-    Sweep,
-    Wake,
+    *ENDING,
     TakeInbox,
     Submit,
     Leave,

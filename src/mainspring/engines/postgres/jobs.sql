@@ -306,7 +306,7 @@ SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) > 0
 UNION ALL
-SELECT NULL, NULL, NULL,
+SELECT NULL, (EXISTS (SELECT FROM inbox))::int::smallint, NULL,
     (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
         WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);

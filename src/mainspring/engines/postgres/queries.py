@@ -67,8 +67,10 @@ async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outl
     records = await tx.connection.fetch(SQL["look"], floors.due.place, floors.expiring.place)
     counts = dict(tx.deltas)
     times: list[int] = []
+    inbox_waits = False
     for function, state, priority, number, expires_us in records:
         if function is None:
+            inbox_waits = bool(state)
             times = [time for time in (number, expires_us) if time is not None]
         else:
             key = (function, state, priority)
@@ -82,7 +84,7 @@ async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outl
             live[name] = live.get(name, 0) + number
             if state == _PENDING:
                 pending[name, priority] = pending.get((name, priority), 0) + number
-    return [ops.Outlook(pending, live, min(times, default=0)) for _ in operations]
+    return [ops.Outlook(pending, live, min(times, default=0), inbox_waits) for _ in operations]
 
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:

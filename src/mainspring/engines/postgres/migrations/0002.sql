@@ -131,6 +131,34 @@ CREATE TABLE inbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE inbox ALTER COLUMN payload SET STORAGE EXTERNAL;
 
+-- What users call in their own transactions: adds a row to the inbox and returns the job's handle. It never waits for anybody.
+-- `run_at` is seconds since 1970, `delay` and `expires` are seconds from now, `options` is MessagePack of
+-- mainspring.jobs.model.Options.
+CREATE FUNCTION submit(
+    function bytea, payload bytea DEFAULT '', uniq bytea DEFAULT '', priority int DEFAULT 1, delay float8 DEFAULT NULL,
+    run_at float8 DEFAULT NULL, expires float8 DEFAULT NULL, options bytea DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+    now_us  bigint := extract(epoch FROM clock_timestamp()) * 1000000;
+    job_id  bigint;
+BEGIN
+    IF function IS NULL OR length(function) NOT BETWEEN 1 AND 8192 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'mainspring: a function''s name has 1 to 8192 bytes';
+    ELSIF length(uniq) > 64 THEN
+        RAISE invalid_parameter_value USING MESSAGE =
+            format('mainspring: a unique has up to 64 bytes, this one has %s', length(uniq));
+    ELSIF delay < 0 OR expires < 0 OR (delay IS NOT NULL AND run_at IS NOT NULL) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'mainspring: give delay or run_at, and no negative times';
+    END IF;
+    INSERT INTO inbox (function, uniq, priority, created_us, due_us, expires_us, options, payload) VALUES (
+        function, nullif(uniq, ''), coalesce(priority, 1), now_us,
+        greatest(coalesce((run_at * 1000000)::bigint, now_us + (delay * 1000000)::bigint, 0), 0),
+        coalesce(now_us + (expires * 1000000)::bigint, 0), options, coalesce(payload, '')
+    ) RETURNING id INTO job_id;
+    RETURN 'H:inbox:' || job_id;
+END $$;
+
 -- Submissions of the inbox that joined another job: whoever asks for them is shown that one.
 CREATE TABLE aliases (
     id         bigint PRIMARY KEY,

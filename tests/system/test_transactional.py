@@ -1,0 +1,232 @@
+"""Jobs that are submitted inside a user's own transaction, over each library's connection, and run by a node."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import django
+import psycopg
+import pytest
+import sqlalchemy
+from django.conf import settings as django_settings
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from mainspring import App
+from mainspring.errors import UsageError
+
+from .servers import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mainspring import Job
+
+pytestmark = pytest.mark.system
+
+app = App()
+
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+
+
+@pytest.fixture
+def node(tmp_path: Path, database: str) -> Iterator[str]:
+    """A node on the database, with a worker of this module's tasks; gives the DSN."""
+    with serving(tmp_path, store=database) as server:
+        before = app.connect_to(f"127.0.0.1:{server.port}")
+        loop = asyncio.new_event_loop()
+        worker = app.worker()
+
+        def work() -> None:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(worker.run())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield database
+        finally:
+            loop.call_soon_threadsafe(worker.stop)
+            thread.join()
+            loop.close()
+            app.close()
+            app.connect_to(before)
+
+
+def with_psycopg(dsn: str, commit: bool) -> Job[int]:
+    with psycopg.connect(dsn) as connection:
+        job = double.options(connection=connection).submit(21)
+        if not commit:
+            connection.rollback()
+    return job
+
+
+def with_async_psycopg(dsn: str, commit: bool) -> Job[int]:
+    async def submit() -> Job[int]:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            job = await double.options(connection=connection).asubmit(21)
+            if not commit:
+                await connection.rollback()
+        return job
+
+    return asyncio.run(submit())
+
+
+def with_asyncpg(dsn: str, commit: bool) -> Job[int]:
+    async def submit() -> Job[int]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            job = await double.options(connection=connection).asubmit(21)
+            await (transaction.commit() if commit else transaction.rollback())
+        finally:
+            await connection.close()
+        return job
+
+    return asyncio.run(submit())
+
+
+def with_sqlalchemy(dsn: str, commit: bool) -> Job[int]:
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        with Session(engine) as session:
+            job = double.options(connection=session).submit(21)
+            if commit:
+                session.commit()
+    finally:
+        engine.dispose()
+    return job
+
+
+def with_async_sqlalchemy(dsn: str, commit: bool) -> Job[int]:
+    async def submit() -> Job[int]:
+        engine = create_async_engine(dsn.replace("postgresql:", "postgresql+asyncpg:"))
+        try:
+            async with AsyncSession(engine) as session:
+                job = await double.options(connection=session).asubmit(21)
+                if commit:
+                    await session.commit()
+        finally:
+            await engine.dispose()
+        return job
+
+    return asyncio.run(submit())
+
+
+@contextmanager
+def django_connection(dsn: str) -> Iterator[Any]:
+    if not django_settings.configured:
+        django_settings.configure(USE_TZ=True)
+        django.setup()
+    from django.db.backends.postgresql.base import DatabaseWrapper
+
+    info = psycopg.conninfo.conninfo_to_dict(dsn)
+    connection = DatabaseWrapper(
+        {
+            "NAME": info["dbname"],
+            "USER": info["user"],
+            "PASSWORD": "",
+            "HOST": info["host"],
+            "PORT": info["port"],
+            "OPTIONS": {},
+            "AUTOCOMMIT": True,
+            "ATOMIC_REQUESTS": False,
+            "CONN_MAX_AGE": 0,
+            "CONN_HEALTH_CHECKS": False,
+            "TIME_ZONE": None,
+        }
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def with_django(dsn: str, commit: bool) -> Job[int]:
+    with django_connection(dsn) as connection:
+        connection.set_autocommit(False)
+        job = double.options(connection=connection).submit(21)
+        if commit:
+            connection.commit()
+        else:
+            connection.rollback()
+    return job
+
+
+LIBRARIES = [
+    with_psycopg,
+    with_async_psycopg,
+    with_asyncpg,
+    with_sqlalchemy,
+    with_async_sqlalchemy,
+    with_django,
+]
+
+
+@pytest.mark.parametrize("submit", LIBRARIES)
+def test_a_job_exists_if_and_only_if_its_transaction_commits(
+    node: str, submit: Callable[[str, bool], Job[int]]
+) -> None:
+    undone = submit(node, False)
+    done = submit(node, True)
+    assert done.handle.startswith("H:inbox:")
+    assert done.result(timeout=20) == 42
+    with psycopg.connect(node) as connection:
+        ids = [int(handle.rpartition(":")[2]) for handle in (undone.handle, done.handle)]
+        (left,) = connection.execute("SELECT count(*) FROM mainspring.inbox").fetchone() or (None,)
+        found = connection.execute("SELECT id FROM mainspring.ended WHERE id = ANY (%s)", [ids]).fetchall()
+    assert (left, found) == (0, [(ids[1],)])
+
+
+def test_options_go_with_it_and_a_unique_joins(node: str) -> None:
+    with psycopg.connect(node) as connection:
+        later = double.options(connection=connection, unique="u", delay=3600, priority="high")
+        first, second = later.submit(1), later.submit(2)
+        many = double.options(connection=connection).submit_many([3, 4])
+    assert [job.result(timeout=20) for job in many] == [6, 8]
+    shown = app.connections.blocking().call("jobs.show", {"handle": first.handle})
+    assert (shown["state"], shown["priority"], shown["unique"]) == ("scheduled", "high", "u")
+    # The second one joined the first: its handle leads there.
+    assert app.job(second.handle).cancel() == "cancelled"
+    assert first.state == "cancelled"
+
+
+def test_an_open_transaction_holds_nobody_up(node: str) -> None:
+    with psycopg.connect(node) as open_one:
+        waiting = double.options(connection=open_one, unique="u").submit(1)
+        # The same unique, from others and by the wire, while the transaction is open.
+        assert double.options(unique="u").submit(5).result(timeout=20) == 10
+        with psycopg.connect(node) as other:
+            job = double.options(connection=other, unique="u").submit(7)
+        assert job.result(timeout=20) == 14
+    assert waiting.result(timeout=20) == 2
+
+
+def test_what_cannot_be_is_said(node: str) -> None:
+    with pytest.raises(UsageError, match=r"connection is a builtins\.object"):
+        double.options(connection=object())
+    with psycopg.connect(node) as connection:
+        with pytest.raises(UsageError, match="no name of a schema"):
+            double.options(connection=connection, schema="a;b")
+        with pytest.raises(psycopg.DatabaseError, match="up to 64 bytes, this one has 65"):
+            double.options(connection=connection, unique="u" * 65).submit(1)
+        connection.rollback()
+
+    async def blocking() -> None:
+        connection = await asyncpg.connect(node)
+        try:
+            with pytest.raises(UsageError, match="await asubmit"):
+                double.options(connection=connection).submit(1)
+        finally:
+            await connection.close()
+
+    asyncio.run(blocking())
