@@ -34,6 +34,12 @@ EVERY: Final = 5.0
 
 SETTINGS: Final = {
     "jit": "off",  # compiling a statement takes longer than any of ours
+    # Every statement looks rows up by an index. A plan is made once and kept: made while a table was empty, it would pass over
+    # all of it for as long as a million rows may come before statistics say so.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
     "lock_timeout": "2s",
     # A node that is cut off or frozen must not hold its term's lock for long: whoever recovers its jobs waits for it.
     "idle_in_transaction_session_timeout": "5s",
