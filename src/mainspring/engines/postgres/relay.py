@@ -149,11 +149,15 @@ class Relay:
 
     async def run(self) -> None:
         """Send what is to be sent, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        sent = clock() - DEBOUNCE
         while True:
             await self._waiting.wait()
             if not self._queue:
-                await asyncio.sleep(DEBOUNCE)
+                # The first hint after a pause goes out at once: where little is submitted, somebody waits for it.
+                await asyncio.sleep(max(0.0, sent + DEBOUNCE - clock()))
             self._waiting.clear()
+            sent = clock()
             await self.send_once()
 
     async def send_once(self) -> None:
