@@ -159,6 +159,7 @@ class FunctionQueue:
         "dropped",
         "ended",
         "foreground",
+        "hinted",
         "inflight",
         "live",
         "maximum",
@@ -200,6 +201,8 @@ class FunctionQueue:
         self.inflight = 0
         """Jobs on the way to the store that are leased to this node already."""
         self.claiming = False
+        self.hinted = False
+        """Another node has stored jobs while a claim was under way, which may not have seen them."""
         self.window = 0
         self.settled = 0
         """Deliveries that have ended since the window was adapted last."""

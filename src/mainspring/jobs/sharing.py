@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
 from mainspring.jobs.held import Watchers
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.settling import failure
 from mainspring.jobs.store import Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
@@ -61,7 +61,8 @@ class Sharing:
                 for name in functions:
                     queue = self._window.dispatch.queues.get(name)
                     if queue is not None and queue.workers:
-                        queue.backlog[1] = queue.backlog[1] or 1
+                        queue.hinted = queue.claiming
+                        queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
                         self._window.refill(queue)
             case Settled(ids):
                 self.ask(ids)

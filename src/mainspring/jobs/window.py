@@ -13,7 +13,7 @@ from mainspring.clock import to_us
 from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs.held import Held
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.store import Assign, Claim, Want
 
 if TYPE_CHECKING:
@@ -202,6 +202,9 @@ class Window:
             # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again.
             backlog = queue.backlog if len(jobs) == limit else (0, 0, 0)
             queue.backlog[:] = [max(number, 0) for number in backlog]
+            if queue.hinted:
+                queue.hinted = False
+                queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
         if jobs:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
         self.next_suspect()

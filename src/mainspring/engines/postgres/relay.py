@@ -34,7 +34,7 @@ _SQL = load("engine.sql")
 
 PIECE: Final = 7900
 """Characters of a payload; PostgreSQL's limit is 8,000 bytes."""
-DEBOUNCE: Final = 0.02
+DEBOUNCE: Final = 0.005
 """Seconds that hints wait for more of them: so many a second at most are sent by one node."""
 BACKLOG: Final = 8 * 2**20
 """Bytes that may wait to be sent; beyond that, the newest are dropped."""
