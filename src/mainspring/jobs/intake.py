@@ -242,6 +242,11 @@ class Intake:
 
     # ---- foreground ----
 
+    def asks_the_store(self, job: Job) -> bool:
+        """Say whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
+        window = self._window
+        return bool(job.unique) or (window.shared and not window.dispatch.queue(job.function).workers)
+
     def submit_foreground(
         self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused
     ) -> None:
@@ -251,7 +256,7 @@ class Intake:
         hears anything.
         """
         window = self._window
-        if window.shared and (job.unique or not window.dispatch.queue(job.function).workers):
+        if window.shared and self.asks_the_store(job):
             self._store_foreground(_Asking(job, listener, accepted, refused))
             return
         if job.unique:

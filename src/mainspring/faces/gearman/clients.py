@@ -53,10 +53,10 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
 def _submit_foreground(peer: Peer, job: Job) -> None:
     job.created_us = round(peer.service.clock.wall() * 1_000_000)
     outbox = peer.outbox
-    if job.unique or outbox:
+    if outbox or peer.service.intake.asks_the_store(job):
         peer.submit_foreground(job)
         return
-    # Joins nothing, and nothing is before it: the answer is known at once.
+    # Nothing is before it, and the answer is known at once.
     peer.service.intake.submit_foreground(
         job,
         peer.plain,
