@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Effect = tuple[Worker, "Held | None"]
 """Hand the job to the worker; without a job, wake it."""
@@ -38,6 +38,9 @@ class Dispatch:
         """Whether any function has a ``maxqueue``."""
         self.paused = False
         """No job is handed out any more: the node is about to end."""
+        self.believes: Callable[[], bool] | None = None
+        """Set where the store is shared: whether the jobs here may be believed to be this node's. A node that was stopped learns
+        from its workers that it runs again, before its timers tell it that its lease has ended."""
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
@@ -175,7 +178,7 @@ class Dispatch:
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a worker the next job of its functions."""
-        if self.paused:
+        if self.paused or (self.believes is not None and not self.believes()):
             return None
         queues = list(worker.abilities)
         if len(queues) == 1:
@@ -197,7 +200,7 @@ class Dispatch:
 
     def match(self, queue: FunctionQueue) -> Iterator[Effect]:
         """Hand a function's jobs to workers that take them as they come, and wake sleepers for the rest."""
-        if self.paused:
+        if self.paused or (self.believes is not None and not self.believes()):
             return
         takers = queue.takers
         while queue.size and takers:

@@ -94,6 +94,10 @@ class Keeper:
         """Return the rows of the nodes that this one holds for dead."""
         return self.membership.dead(self._clock.monotonic())
 
+    def believes(self) -> bool:
+        """Whether the node may still believe that what it holds is its own: its timers may be late, its clock is not."""
+        return not self.lease.ended(self._clock.monotonic())
+
     def check(self) -> float:
         """Fence the node where its lease has ended; returns the seconds until it is worth asking again.
 

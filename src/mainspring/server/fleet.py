@@ -86,6 +86,7 @@ class Fleet:
         self._started_us = 0
         self._row_at = -1.0
         service.share(engine)
+        service.dispatch.believes = self.keeper.believes
         if settings.fleet.strategy != "default":  # that one lets everybody take everything, and is asked for each job
             service.window.share = self._share
 
