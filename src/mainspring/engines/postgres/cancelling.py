@@ -80,6 +80,7 @@ async def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[op
     dead = {row[0]: row for row in await tx.connection.fetch(SQL["lock_dead"], known)} if known else {}
     redriven, rivals = await _redrive(tx, [job_id for job_id in ids if job_id in dead], dead)
     found = await look_up(tx, known)
+    await tx.nodes.meet(rivals.values())
     outcomes = []
     for job_id in wanted:
         job_id = aliases.get(job_id, job_id)

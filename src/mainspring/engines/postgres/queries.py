@@ -57,6 +57,7 @@ async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> 
     found: dict[int, ops.Found] = {}
     for key, job_id, state, attempt in await tx.connection.fetch(SQL["find_unique"], *columns) if keys else ():
         found[key - 1] = ops.Found(job_id, state, attempt)
+    await tx.nodes.meet(other.id for other in found.values())
     ends = iter(range(len(keys)))
     return [[found.get(next(ends)) for _ in operation.keys] for operation in operations]
 

@@ -93,7 +93,9 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
         await _stored(tx, plain)
     if len(plain) == len(news):
         return {}
-    return await _store_uniques(tx, [new for new in news if new.job.unique], fresh=not plain)
+    joined = await _store_uniques(tx, [new for new in news if new.job.unique], fresh=not plain)
+    await tx.nodes.meet(found.id for found in joined.values())
+    return joined
 
 
 def _columns(news: list[New]) -> rows.Columns:
