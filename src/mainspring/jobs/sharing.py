@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
 from mainspring.jobs.held import Watchers
 from mainspring.jobs.model import Job, Priority, State
-from mainspring.jobs.settling import failure
+from mainspring.jobs.settling import JobFailure, failure
 from mainspring.jobs.store import Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
 
@@ -33,6 +35,19 @@ ASK_MOST = 1000
 GONE = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
 WATCHERS_FOR = 1.0
 """Seconds for which the nodes that want to know of a job's progress are remembered."""
+
+_decode_failure = msgspec.json.Decoder(JobFailure).decode
+
+
+def exception_of(job: Job) -> bytes | None:
+    """Return what a plain worker said with its exception, for clients that asked for that; None where a job ended otherwise.
+
+    It is what was stored: the first 64 KiB, as text.
+    """
+    if job.state != State.FAILED or not job.error:
+        return None
+    failed = _decode_failure(job.error)
+    return failed.message.encode() if failed.type == "WorkException" else None
 
 
 class Sharing:
@@ -168,7 +183,7 @@ class Sharing:
                 # A foreground job: this node's lease had ended, and with it what it had noted about waiting.
                 job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
             if State(job.state).ended:
-                self._service.settling.tell(job)
+                self._service.settling.tell(job, exception_of(job))
 
     def left(self, ids: list[int]) -> None:
         """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
