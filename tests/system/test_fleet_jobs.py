@@ -1,0 +1,325 @@
+"""Three nodes on one store: what is submitted at one runs at another, and neither client nor worker notices anything."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import Kind, encode, got
+
+from .extension import More
+from .fleet import Fleet, FleetNode, Nursery
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.postgres.server import PostgresServer
+
+    from .extension import ExtensionPeer
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Fleet]:
+    """Give three nodes that the module's tests share."""
+    store = postgres.create_database()
+    with Nursery() as nursery, Fleet(nursery, tmp_path_factory.mktemp("fleet"), store, lease=15) as fleet:
+        fleet.several("n1", "n2", "n3")
+        yield fleet
+    postgres.drop_database(store)
+
+
+@pytest.fixture
+def nodes(fleet: Fleet) -> Iterator[list[FleetNode]]:
+    yield fleet.nodes
+    fleet.assert_calm()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def plain(node: FleetNode, stack: ExitStack, *functions: bytes) -> ExtensionPeer:
+    """Connect a plain Gearman peer, as a worker where functions are named."""
+    peer = stack.enter_context(node.peer())
+    if functions:
+        peer.can_do(*functions)
+    return peer
+
+
+def grabbed(worker: ExtensionPeer) -> tuple[bytes, bytes]:
+    """Ask for a job as plain workers do, asleep in between; returns handle and payload."""
+    while True:
+        worker.send(Kind.GRAB_JOB)
+        packet = worker.receive()
+        while packet.kind is Kind.NOOP:
+            packet = worker.receive()
+        if packet.kind is Kind.JOB_ASSIGN:
+            return packet.arguments[0], packet.arguments[2]
+        assert packet == got(Kind.NO_JOB)
+        worker.send(Kind.PRE_SLEEP)
+        assert worker.receive() == got(Kind.NOOP)
+
+
+# ---- the way from one node to another
+
+
+def test_a_job_runs_where_its_worker_is(nodes: list[FleetNode], function: bytes) -> None:
+    with nodes[0].extended() as client, nodes[1].worker(function) as worker:
+        handle = client.put(function, b"payload")
+        job = worker.job()
+        assert (job.handle, job.payload) == (handle, b"payload")
+        assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
+        assert client.outcome(handle).data == b"result"
+
+
+def test_a_handle_names_the_node_that_made_it(nodes: list[FleetNode], function: bytes) -> None:
+    for node in nodes:
+        with node.extended() as client:
+            handle = client.put(function)
+            assert handle.startswith(b"H:%b:" % node.name.encode())
+            assert client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+
+
+def test_a_foreground_client_hears_everything_in_order_from_another_node(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client, worker = plain(nodes[0], stack), plain(nodes[1], stack, function)
+    handle = client.submit(function, b"", b"payload")
+    assert grabbed(worker) == (handle, b"payload")
+    binary = bytes(range(256))
+    for number in range(20):
+        worker.send(Kind.WORK_DATA, handle, binary + b"%d" % number)
+        worker.send(Kind.WORK_WARNING, handle, b"careful %d" % number)
+        worker.send(Kind.WORK_STATUS, handle, b"%d" % number, b"20")
+    worker.send(Kind.WORK_DATA, handle, b"x" * 100_000)  # in many pieces between nodes
+    worker.send(Kind.WORK_STATUS, handle, b"20", b"20")
+    for number in range(20):
+        assert client.receive() == got(Kind.WORK_DATA, handle, binary + b"%d" % number)
+        assert client.receive() == got(Kind.WORK_WARNING, handle, b"careful %d" % number)
+        assert client.receive() == got(Kind.WORK_STATUS, handle, b"%d" % number, b"20")
+    assert client.receive() == got(Kind.WORK_DATA, handle, b"x" * 100_000)
+    assert client.receive() == got(Kind.WORK_STATUS, handle, b"20", b"20")
+    worker.complete(handle, b"result")
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
+
+
+def test_a_client_elsewhere_is_told_of_a_failure_and_of_an_exception(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client, asking, worker = plain(nodes[0], stack), plain(nodes[2], stack), plain(nodes[1], stack, function)
+    asking.option(b"exceptions")
+    for end, told in (
+        ((Kind.WORK_FAIL,), (Kind.WORK_FAIL,)),
+        ((Kind.WORK_EXCEPTION, b"boom"), (Kind.WORK_EXCEPTION, b"boom")),
+    ):
+        for peer, hears in ((client, (Kind.WORK_FAIL,)), (asking, told)):
+            handle = peer.submit(function, b"", b"payload")
+            assert grabbed(worker) == (handle, b"payload")
+            worker.send(end[0], handle, *end[1:])
+            assert peer.receive() == got(hears[0], handle, *hears[1:])
+
+
+def test_listeners_at_three_nodes_share_one_run(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    clients = [plain(node, stack) for node in nodes for _ in range(2)]
+    handles = {client.submit(function, b"unique", b"%d" % place) for place, client in enumerate(clients)}
+    assert len(handles) == 1
+    (handle,) = handles
+    waiting = stack.enter_context(nodes[1].extended())
+    waiting.wait(handle)
+    worker = plain(nodes[2], stack, function)
+    assert grabbed(worker) == (handle, b"0")
+    worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
+    for client in (*clients, waiting):
+        assert client.next() == got(Kind.WORK_STATUS, handle, b"1", b"2")
+    worker.complete(handle, b"result")
+    for client in clients:
+        assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
+    assert waiting.result().data == b"result"
+    worker.send(Kind.GRAB_JOB)
+    assert worker.receive() == got(Kind.NO_JOB)
+
+
+def test_a_submit_joins_the_live_job_of_another_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    peers = [stack.enter_context(node.extended()) for node in nodes]
+    handle = peers[0].put(function, b"first", b"unique")
+    worker = stack.enter_context(nodes[1].worker(function))
+    job = worker.job()
+    for peer in peers[1:]:
+        peer.request(function, b"another", b"unique")
+        assert peer.hear(More.SUBMITTED) == (handle, b"1")
+    assert worker.settled_as(job, b"succeeded", b"once") == b"recorded"
+    assert {peer.outcome(handle).data for peer in peers} == {b"once"}
+    assert peers[2].put(function, b"later", b"unique") != handle
+
+
+def test_the_results_of_one_node_are_read_at_all(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    client, worker = (stack.enter_context(node.extended()) for node in nodes[:2])
+    worker.register(function)
+    handles = [client.put(function, b"%d" % number) for number in range(50)]
+    waiting = [stack.enter_context(node.extended()) for node in nodes]
+    for peer in waiting[:2]:
+        for handle in handles:
+            peer.wait(handle)
+    for _ in handles:
+        worker.ready()
+        job = worker.job()
+        assert worker.settled_as(job, b"succeeded", b"result of " + job.payload) == b"recorded"
+    for peer in waiting:
+        if peer is waiting[2]:  # asks when all is over
+            for handle in handles:
+                peer.wait(handle)
+        results = {result.handle: result.data for result in (peer.result() for _ in handles)}
+        assert results == {handle: b"result of %d" % number for number, handle in enumerate(handles)}
+
+
+# ---- no job is stranded
+
+
+def test_jobs_of_all_nodes_come_to_the_only_worker(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    handles = set()
+    for node in nodes:
+        client = stack.enter_context(node.extended())
+        handles |= {client.put(function, b"%d" % number) for number in range(20)}
+    worker = stack.enter_context(nodes[2].worker(function, places=60))
+    assert {worker.job().handle for _ in handles} == handles
+
+
+def test_jobs_leave_a_node_with_its_last_worker(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    first = nodes[0].worker(function)
+    client = stack.enter_context(nodes[0].extended())
+    handles = {client.put(function, b"%d" % number) for number in range(20)}
+    held = first.job()
+    second = stack.enter_context(nodes[1].worker(function, places=20))
+    first.close()
+    jobs = [second.job() for _ in handles]
+    assert {job.handle for job in jobs} == handles
+    assert {job.handle: job.info["attempt"] for job in jobs}[held.handle] == 2
+
+
+def test_two_nodes_with_workers_share_a_backlog_and_run_nothing_twice(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client = stack.enter_context(nodes[0].extended())
+    handles = {client.put(function, b"%d" % number) for number in range(300)}
+    workers = [stack.enter_context(node.worker(function, places=3)) for node in nodes[1:]]
+    seen: dict[bytes, int] = {}
+    deadline = time.monotonic() + 20
+    while len(seen) < len(handles):
+        assert time.monotonic() < deadline
+        for worker in workers:
+            for packet in worker.said():
+                if packet.kind is not More.ASSIGN:
+                    continue
+                handle, lease = packet.arguments[:2]
+                seen[handle] = seen.get(handle, 0) + 1
+                worker.write(encode(More.SETTLE, handle, lease, b"succeeded", b"", b"") + encode(More.READY, b"1"))
+    assert seen == dict.fromkeys(handles, 1)
+
+
+def test_a_foreground_job_is_dropped_when_nobody_waits_anywhere(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    one, other = nodes[0].peer(), nodes[1].peer()
+    handle = one.submit(function, b"unique", b"payload")
+    assert other.submit(function, b"unique", b"payload") == handle
+    asking = stack.enter_context(nodes[2].peer())
+    one.close()
+    last = stack.enter_context(nodes[0].peer())
+    last.await_waiters(b"unique", 0)
+    # What this node asks the store now is answered behind its word that nobody waits there any more.
+    assert last.status(handle) == asking.status(handle) == (b"1", b"0", b"0", b"0")
+    other.close()
+    eventually(lambda: asking.status(handle) == (b"0", b"0", b"0", b"0"), "the job is dropped")
+
+
+def test_a_delayed_job_starts_at_another_node_in_time(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client = stack.enter_context(nodes[0].extended())
+    worker = stack.enter_context(nodes[1].worker(function))
+    before = time.time()
+    handle = client.put(function, delay=0.7)
+    assert worker.job().handle == handle
+    # By the relay, or with the look into the store at the latest.
+    assert 0.7 <= time.time() - before < 2.5
+
+
+def test_a_high_job_of_one_node_comes_before_the_backlog_of_another(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client = stack.enter_context(nodes[0].extended())
+    for _ in range(5):
+        client.put(function)
+    high = stack.enter_context(nodes[2].extended()).put(function, b"", priority="high")
+    assert stack.enter_context(nodes[1].worker(function)).job().handle == high
+
+
+# ---- looking and interfering from anywhere
+
+
+def test_the_state_of_a_job_is_known_at_every_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    peers = [stack.enter_context(node.extended()) for node in nodes]
+    handle = peers[0].put(function, b"payload", b"unique of " + function)
+    assert [peer.show(handle)["state"] for peer in peers] == ["pending"] * 3
+    worker = stack.enter_context(nodes[1].worker(function))
+    job = worker.job()
+    for peer in peers:
+        assert peer.status(handle)[:2] == (b"1", b"1")
+        assert peer.status_unique(b"unique of " + function)[0] == b"1"
+        listed = peer.call("jobs.list", function=function.decode())["jobs"]
+        assert [entry["handle"] for entry in listed] == [handle.decode()]
+    worker.settled_as(job, b"succeeded", b"result")
+    assert [peer.show(handle)["state"] for peer in peers] == ["succeeded"] * 3
+    assert {peer.status(handle)[0] for peer in peers} == {b"0"}
+
+
+def test_a_waiting_job_is_cancelled_from_any_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    peers = [stack.enter_context(node.extended()) for node in nodes]
+    for peer in peers:
+        handle = peers[0].put(function)
+        assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+        assert peers[0].outcome(handle).state == b"cancelled"
+
+
+def test_a_running_job_is_cancelled_from_any_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+    peers = [stack.enter_context(node.extended()) for node in nodes]
+    worker = stack.enter_context(nodes[1].worker(function))
+    for peer in peers:
+        handle = peers[0].put(function)
+        job = worker.job()
+        assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "running"
+        assert worker.stopped() == (handle, job.lease, b"cancelled")
+        assert worker.settled_as(job, b"cancelled") == b"recorded"
+        worker.ready()
+        assert peers[0].outcome(handle).state == b"cancelled"
+
+
+def test_the_result_of_a_plain_worker_is_dropped_where_its_job_was_cancelled_elsewhere(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client = stack.enter_context(nodes[0].extended())
+    worker = plain(nodes[1], stack, function)
+    handle = client.put(function)
+    assert grabbed(worker)[0] == handle
+    client.call("jobs.cancel", handle=handle.decode())
+    assert client.outcome(handle).state == b"cancelled"
+    worker.complete(handle, b"too late")
+    assert client.outcome(handle).state == b"cancelled"
+
+
+def test_a_dead_letter_is_tried_again_from_another_node(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client, other = (stack.enter_context(node.extended()) for node in nodes[:2])
+    worker = stack.enter_context(nodes[2].worker(function))
+    handle = client.put(function)
+    worker.settled_as(worker.job(), b"failed", error={"type": "Boom", "message": "boom"}, final=True)
+    assert client.outcome(handle).state == b"failed"
+    assert other.call("jobs.retry", handle=handle.decode())["state"] == "pending"
+    worker.ready()
+    assert worker.job().handle == handle
