@@ -137,11 +137,13 @@ async def connect_patiently(address: Address, name: str, patience: float | None)
                 raise
             if not said or clock() - said >= EVERY:
                 said = clock()
-                log.warning("the store is away: waiting for it", reason=str(error), seconds=round(away, 1))
+                log.warning(
+                    "the store is away: waiting for it", connection=name, reason=str(error), seconds=round(away, 1)
+                )
             await asyncio.sleep(delay)
         else:
             if said:
-                log.info("the store is back", seconds=round(clock() - began, 1))
+                log.info("the store is back", connection=name, seconds=round(clock() - began, 1))
             return connection
     raise AssertionError
 

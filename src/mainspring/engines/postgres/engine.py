@@ -14,7 +14,7 @@ from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.statements import load
-from mainspring.engines.postgres.watch import Watch
+from mainspring.engines.postgres.watch import SLOW, Watch
 from mainspring.engines.postgres.writer import Writer
 from mainspring.errors import StoreError
 from mainspring.ids import Term
@@ -58,17 +58,25 @@ class PostgresEngine:
     max_value = 256 * 2**20
 
     def __init__(
-        self, url: str, *, migrate: bool = True, patience: float | None = PATIENCE, fold: float = FOLD
+        self,
+        url: str,
+        *,
+        migrate: bool = True,
+        patience: float | None = PATIENCE,
+        fold: float = FOLD,
+        slow: float = SLOW,
     ) -> None:
         """``url`` is as `mainspring.engines.postgres.address` says; raises SettingsError.
 
         ``migrate`` says whether an older schema is brought up to date or refused, ``patience`` for how many seconds `open` waits
-        for a server that is away (None: as long as it takes), ``fold`` is the time between two foldings of the journal.
+        for a server that is away (None: as long as it takes), ``fold`` is the time between two foldings of the journal, and after
+        ``slow`` seconds the server is asked about a group that has no answer.
         """
         self._address = address.parse(url)
         self._migrate = migrate
         self._patience = patience
         self._fold = fold
+        self._slow = slow
         self._nodes = Nodes()
         self._term = 0
         self._group: asyncio.Task[None] | None = None
@@ -116,7 +124,8 @@ class PostgresEngine:
         self._start(self._relay.run(), "messages")
         self._start(self._fold_on(), "folding")
         self._start(self._partition_on(), "partitions")
-        self._start(Watch(control, self._writer).run(), "watch")
+        self._watch = Watch(control, self._writer, slow=self._slow)
+        self._start(self._watch.run(), "watch")
 
     async def _begin_again(self, node: NodeId) -> None:
         assert self._control is not None
