@@ -170,6 +170,7 @@ class FunctionQueue:
         "settled",
         "size",
         "sleepers",
+        "stalled",
         "takers",
         "window",
         "woken",
@@ -204,6 +205,8 @@ class FunctionQueue:
         self.hinted = False
         """Another node has stored jobs while a claim was under way, which may not have seen them."""
         self.window = 0
+        self.stalled = 0.0
+        """Seconds for which jobs have waited here while no worker was free and none became free."""
         self.settled = 0
         """Deliveries that have ended since the window was adapted last."""
         self.ended = 0
@@ -212,6 +215,10 @@ class FunctionQueue:
         """Mean size of payloads, in bytes."""
         self.maximum: tuple[int, int, int] | None = None
         """``maxqueue`` of each priority; 0 is no limit."""
+
+    def places(self) -> int:
+        """Return how many jobs its workers would take at once."""
+        return len(self.sleepers) + sum(worker.credit for worker in self.takers)
 
     def is_full(self, priority: int) -> bool:
         """Say whether ``maxqueue`` forbids one more job of a priority."""

@@ -34,6 +34,8 @@ LINGER = 0.002
 """Seconds that a worker which has just ended a job waits for the next one before it is told that there is none."""
 LINGER_FUNCTIONS = 8
 """A worker of more functions is told at once: waiting for each of them would cost more than it saves."""
+STALLED = 1.0
+"""Seconds after which a node of many gives back what waits for its busy workers: others may be free."""
 BYTES = 64 * 2**20
 """Payloads in the window of one function, about."""
 
@@ -76,7 +78,7 @@ class Window:
         self.started: Callable[[Held], None] = lambda _: None
         """Set by the service: called when a worker gets a job."""
         self.give_back: Callable[[FunctionQueue], None] = lambda _: None
-        """Set by the service: called where the last worker of a function left while jobs of it were on their way here."""
+        """Set by the service: called where what waits of a function has nobody here who could run it soon."""
         self.shared = False
         """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
         self.share: Callable[[FunctionQueue], Allowance] = lambda _: EVERYTHING
@@ -104,7 +106,7 @@ class Window:
             return False
         have = queue.size - queue.foreground + queue.inflight
         if have >= self.room(queue):
-            return priority == 0 and have < 2 * LARGEST
+            return priority == 0 and not self.shared and have < 2 * LARGEST
         return True
 
     def _may_take(self, queue: FunctionQueue, job: Job) -> bool:
@@ -114,10 +116,12 @@ class Window:
             return False
         return share.slots is None or slot_of(job.namespace, job.function, job.unique, job.id) in share.slots
 
-    @staticmethod
-    def room(queue: FunctionQueue) -> int:
-        """Return how many waiting jobs of a function may be in memory."""
-        window = queue.window or SMALLEST
+    def room(self, queue: FunctionQueue) -> int:
+        """Return how many waiting jobs of a function may be in memory.
+
+        Where others share the store, no more than will be started soon: they may have workers that are free.
+        """
+        window = queue.window + queue.places() if self.shared else queue.window or SMALLEST
         if queue.mean_size > 1024:
             window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
         return window
@@ -423,5 +427,13 @@ class Window:
             queue.settled = 0
             wanted = int(rate * WINDOW_SECONDS)
             # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
-            wanted = max(wanted, queue.window * 3 // 4, SMALLEST, 2 * len(queue.workers))
+            wanted = max(wanted, queue.window * 3 // 4)
+            if not self.shared:
+                wanted = max(wanted, SMALLEST, 2 * len(queue.workers))
             queue.window = min(wanted, LARGEST)
+            if self.shared:
+                waits = queue.size and not rate and not queue.places()
+                queue.stalled = queue.stalled + seconds if waits else 0.0
+                if queue.stalled >= STALLED:
+                    queue.stalled, queue.window = 0.0, 0
+                    self.give_back(queue)
