@@ -9,7 +9,7 @@ from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import FindUnique, Found, Submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.hub import Hub
@@ -118,11 +118,11 @@ class Intake:
         ids = [job.id for job in jobs]
         if joined:
             ids = [joined[job_id].id if job_id in joined else job_id for job_id in ids]
-            jobs = self._uncount(jobs, joined)
+            jobs = self.uncount(jobs, joined)
         accepted(ids, joined)
-        self._stored(jobs)
+        self.stored(jobs)
 
-    def _stored(self, jobs: list[Job]) -> None:
+    def stored(self, jobs: Sequence[Job]) -> None:
         """Do what new rows are for: hand out those that are leased to this node, look for the others in time."""
         window = self._window
         queues = window.dispatch.queues
@@ -151,7 +151,7 @@ class Intake:
             if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
                 window.refill(queue)
 
-    def _uncount(self, jobs: list[Job], gone: dict[int, Found] | None) -> list[Job]:
+    def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
         """Take back what was counted for jobs that were not stored; returns the others."""
         stored = []
         for job in jobs:
@@ -167,7 +167,7 @@ class Intake:
         return stored
 
     def _not_submitted(self, jobs: list[Job], error: StoreError, refused: Refused) -> None:
-        self._uncount(jobs, None)
+        self.uncount(jobs, None)
         refused(error)
 
     # ---- foreground jobs that other nodes may run, or others may join ----
@@ -191,11 +191,11 @@ class Intake:
             job_id = job.id
             if other is not None:
                 job_id = other.id
-                self._uncount([job], joined)
+                self.uncount([job], joined)
             self._listeners.add(job_id, asking.listener, again=True)
             asking.accepted(job_id)
             if other is None:
-                self._stored([job])
+                self.stored([job])
             elif State(other.state).ended:
                 self.look(job_id)
             if asking.listener.gone and not self._listeners.of(job_id):
@@ -219,14 +219,14 @@ class Intake:
             del joined  # it has no unique, or it would not have been in memory
             self.on_the_way.discard(job.id)
             if self._listeners.of(job.id):
-                self._stored([job])
+                self.stored([job])
             else:
                 self.left([job.id])
 
         def failed(error: StoreError) -> None:
             del error
             self.on_the_way.discard(job.id)
-            self._uncount([job], None)
+            self.uncount([job], None)
             self._back(job)
 
         window.commits.put(Submit([job], stored, failed, window.term))

@@ -69,6 +69,10 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_unique: float | None = None
     reducer: bytes | None = None
     """The function that a reduce job's results go to."""
+    schedule: str | None = None
+    """The schedule that made the job, which is told when it has ended for good."""
+    fire_us: int = 0
+    """The time that a schedule's job stands for, however late and however often it runs; 0 for other jobs."""
 
 
 class Job(msgspec.Struct):

@@ -19,7 +19,7 @@ from mainspring.jobs.retry import backoff
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mainspring.jobs.model import Job, Retry
+    from mainspring.jobs.model import Job, Options, Retry
 
 
 class Event(StrEnum):
@@ -96,10 +96,11 @@ class Settlement:
     """The end of a lease: what becomes of a held job, as the store has to record it.
 
     The store takes it only while the job is held under ``job.term``. ``counted`` is the job's number of counted attempts
-    afterwards, ``due_us`` says when it is due again after RETRY and SNOOZE.
+    afterwards, ``due_us`` says when it is due again after RETRY and SNOOZE. ``worker`` is the name of the worker that had it,
+    where somebody keeps it.
     """
 
-    __slots__ = ("counted", "due_us", "ended_us", "error", "event", "job", "result", "started_us")
+    __slots__ = ("counted", "due_us", "ended_us", "error", "event", "job", "result", "started_us", "worker")
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Settlement:
         ended_us: int = 0,
         result: bytes = b"",
         error: bytes = b"",
+        worker: str = "",
     ) -> None:
         self.job = job
         self.event = event
@@ -121,6 +123,7 @@ class Settlement:
         self.ended_us = ended_us
         self.result = result
         self.error = error
+        self.worker = worker
 
 
 def succeeded(job: Job, result: bytes, started_us: int, now_us: int) -> Settlement:
@@ -179,6 +182,14 @@ def recovered(jobs: Iterable[Job]) -> list[Settlement]:
             job.suspects += 1
         settlements.append(Settlement(job, Event.LOSE, job.attempt + 1 if ran else job.attempt))
     return settlements
+
+
+def owner(options: Options | None) -> str | None:
+    """Return who made a job and is told of its end in the same transaction; None where nobody is.
+
+    Whoever adds a kind of job adds it here, and to the engines' tables of what follows.
+    """
+    return "schedules" if options is not None and options.schedule is not None else None
 
 
 SUSPECTS_ALONE = 2

@@ -201,6 +201,8 @@ class Settling:
             self._window.take_back(held)
             return
         if held.stored:
+            if held.worker is not None and rules.owner(settlement.job.options) is not None:
+                settlement.worker = held.worker.face.name()
             self._window.release(held)
             self._put(_Pending(settlement, exception, acknowledge))
         else:

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory import jobs, queries
+from mainspring.engines.memory import jobs, queries, schedules
+from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.engines.memory.tables import Tables
 from mainspring.ids import Term
-from mainspring.jobs.store import PHASES
+from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import ListJobs
+from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.schedules.store import READING, WRITING, SchedulesPort
 from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.ids import NodeId
+    from mainspring.jobs.store import Ended, Followers
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {**jobs.HANDLERS, ListJobs: queries.list_jobs}
-_ORDER = {kind: phase for phase, kind in enumerate((*PHASES, ListJobs))}
+_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    **jobs.HANDLERS,
+    ListJobs: queries.list_jobs,
+    **schedules.READERS,
+}
+_ORDER = {
+    kind: phase
+    for phase, kind in enumerate((*ENDING, *WRITING, *PHASES[len(ENDING) :], ListJobs, *READING, *SCHEDULE_QUERIES))
+}
+_ENDING, _WRITING = frozenset(ENDING), frozenset(WRITING)
+_FOLLOW: dict[str, Callable[[MemorySchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
+"""What follows from the ends of jobs, by their owners."""
 
 
 class MemoryEngine:
@@ -30,6 +44,7 @@ class MemoryEngine:
     shared = False
 
     def __init__(self) -> None:
+        self.followers: Followers | None = None
         self._tables = Tables()
         self._terms: dict[int, str] = {}
 
@@ -42,18 +57,33 @@ class MemoryEngine:
 
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
         """Run the group at once."""
-        committed(execute(self._tables, group))
+        committed(execute(self._tables, group, self, self._terms))
 
     async def close(self) -> None:
         """Nothing to release; the content stays for the next ``open``."""
 
 
-def execute(tables: Tables, group: Sequence[Operation]) -> list[Any]:
-    """Run a group on some tables, in the order of the phases, and return its outcomes."""
-    if len(group) == 1:
-        return [_HANDLERS[type(group[0])](tables, group[0])]
+def execute(tables: Tables, group: Sequence[Operation], port: SchedulesPort, nodes: Mapping[int, str]) -> list[Any]:
+    """Run a node's group on some tables, in the order of the phases, and return its outcomes."""
     outcomes: list[Any] = [None] * len(group)
-    for index in sorted(range(len(group)), key=lambda at: _ORDER[type(group[at])]):
+    places: Sequence[int] = range(len(group))
+    if len(group) > 1:
+        places = sorted(places, key=lambda at: _ORDER[type(group[at])])
+    side = MemorySchedules(tables, port, nodes)
+    for index in places:
         operation = group[index]
-        outcomes[index] = _HANDLERS[type(operation)](tables, operation)
+        kind = type(operation)
+        if tables.ended_now and kind not in _ENDING:
+            _follow(tables, side)
+        outcomes[index] = schedules.run(side, operation) if kind in _WRITING else _HANDLERS[kind](tables, operation)
+    if tables.ended_now:
+        _follow(tables, side)
+    for function in side.commits:
+        function()
     return outcomes
+
+
+def _follow(tables: Tables, side: MemorySchedules) -> None:
+    ended, tables.ended_now = tables.ended_now, {}
+    for owner, jobs_of_it in ended.items():
+        _FOLLOW[owner](side, jobs_of_it)

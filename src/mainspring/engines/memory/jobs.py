@@ -76,7 +76,7 @@ def _put_pending(tables: Tables, job: Job) -> None:
     heapq.heappush(heaps[job.priority], job.id)
 
 
-def _enter(tables: Tables, job: Job, event: Event) -> None:
+def _enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
     """Take a stored job to the state that an event leads to, and keep the indexes."""
     before = job.state
     after = rules.step(State(before), event)
@@ -94,9 +94,18 @@ def _enter(tables: Tables, job: Job, event: Event) -> None:
             del tables.live[job.function, job.unique]
             if after is State.SUCCEEDED:
                 _keep(tables, job)
+        _tell(tables, job, worker)
     if job.expires_us and after < State.LEASED and State(before).held:
         # Whoever looked at the entry while the job was held has dropped it.
         heapq.heappush(tables.expiring, (job.expires_us, job.id))
+
+
+def _tell(tables: Tables, job: Job, worker: str) -> None:
+    """Note the end of a job for its owner, where it has one."""
+    owner = rules.owner(job.options)
+    if owner is not None:
+        ended = ops.Ended(job.id, job.state, job.term, job.attempt, worker, job.started_us, job.ended_us, job.error)
+        tables.ended_now.setdefault(owner, []).append(ended)
 
 
 def _keep(tables: Tables, job: Job) -> None:
@@ -132,7 +141,7 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     job.output_size = len(settlement.result)
     if settlement.event is Event.SUCCEED:
         job.payload = b""
-    _enter(tables, job, settlement.event)
+    _enter(tables, job, settlement.event, settlement.worker)
 
 
 def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:

@@ -14,6 +14,8 @@ from mainspring.ids import Term
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.queries.jobs import ListJobs
+from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.schedules.store import READING
 from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
+    from mainspring.jobs.store import Followers
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     Carry = Callable[[Callable[[], None]], object]
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
 
-_READING = frozenset({ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs})
+_READING = frozenset(
+    {ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs, *READING, *SCHEDULE_QUERIES}
+)
 
 
 class SharedTables:
@@ -58,6 +63,7 @@ class SharedMemoryEngine:
     shared = True
 
     def __init__(self, content: SharedTables) -> None:
+        self.followers: Followers | None = None
         self._content = content
         self._term = 0
         self._ear: Callable[[Message], None] | None = None
@@ -81,7 +87,7 @@ class SharedMemoryEngine:
             committed(StoreFencedError(f"term {self._term} was ended by another node"))
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
-        outcomes = execute(content.tables, group)
+        outcomes = execute(content.tables, group, self, content.terms)
         self._tell(waits)
         committed(outcomes)
 

@@ -8,6 +8,12 @@ from mainspring.jobs.counts import Counts
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Ended
+    from mainspring.schedules.catalogue import Catalogue
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.parents import Join
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.store import Key
 
 
 class Tables:
@@ -32,3 +38,17 @@ class Tables:
         self.waits: dict[int, set[int]] = {}
         """Jobs to the terms of the nodes whose clients wait for them; only where the store is shared."""
         self.counts = Counts()
+        self.ended_now: dict[str, list[Ended]] = {}
+        """Jobs that have ended in the group under way, by their owners."""
+        self.schedules: dict[str, Stored] = {}
+        self.catalogue: Catalogue | None = None
+        """The specifications, until one of them changes."""
+        self.fires: dict[str, dict[int, Fire]] = {}
+        """Rows by schedule and fire time."""
+        self.unfinished: dict[str, set[int]] = {}
+        """Fire times of the rows that are not finished, by schedule."""
+        self.runs: dict[int, set[Key]] = {}
+        """Jobs to the rows that have them and no outcome."""
+        self.joins: dict[Key, Join] = {}
+        self.declared: dict[tuple[str, bytes], tuple[int, int]] = {}
+        """App and digest to when they were seen first and last."""

@@ -218,6 +218,8 @@ def assignment(held: Held, service: JobService) -> bytes:
             info[name] = seconds
             if name == "timeout":
                 info["deadline"] = held.started_us / 1_000_000 + seconds
+    if options is not None and options.fire_us:
+        info["fire_time"] = options.fire_us / 1_000_000
     policy = service.settling.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts

@@ -8,12 +8,14 @@ Make a test class of your own from ``EngineSuite`` and say how to make an engine
             return lambda: MyEngine(tmp_path / "jobs")
 
 Each call of ``make`` returns an engine, not yet opened, on the content that was committed so far; the engine before it has been
-closed, or was abandoned as if its process had been killed. ``machine`` (which needs Hypothesis) compares an engine with a model.
+closed, or was abandoned as if its process had been killed. ``ScheduleSuite`` is the same for schedules. ``machine`` (which needs
+Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
 
 from mainspring.testing.conformance.driver import Make, Store
+from mainspring.testing.conformance.schedules import ScheduleSuite
 from mainspring.testing.conformance.suite import EngineSuite
 
-__all__ = ["EngineSuite", "Make", "Store"]
+__all__ = ["EngineSuite", "Make", "ScheduleSuite", "Store"]

@@ -1,0 +1,217 @@
+"""The schedules slice in memory."""
+
+from __future__ import annotations
+
+from copy import copy
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.memory import jobs
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Ended, Submit
+from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.schedules import store as ops
+from mainspring.schedules import work
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.model import FireState
+from mainspring.schedules.reconcile import Deployment
+from mainspring.storage.at_once import at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Followers, Found
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.parents import Join
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.storage.operation import Operation
+
+
+class MemorySchedules:
+    """``ScheduleTables`` in dictionaries. Nothing is ever rolled back here."""
+
+    def __init__(self, tables: Tables, port: ops.SchedulesPort, nodes: Mapping[int, str]) -> None:
+        self._tables = tables
+        self._port = port
+        self._nodes = nodes
+        self.commits: list[Callable[[], object]] = []
+
+    @property
+    def followers(self) -> Followers:
+        """The node's own."""
+        assert self._port.followers is not None, "a node with schedules says who gives its jobs their ids"
+        return self._port.followers
+
+    def node(self, term: int) -> str:
+        """Return the node of a term."""
+        return self._nodes.get(term, "")
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Call a function after the group."""
+        self.commits.append(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        """Call nothing: every group is committed."""
+
+    async def catalogue(self, *, lock: bool = False) -> Catalogue:
+        """Return all specifications."""
+        del lock
+        tables = self._tables
+        if tables.catalogue is None:
+            tables.catalogue = Catalogue({name: stored.schedule for name, stored in tables.schedules.items()})
+        return tables.catalogue
+
+    async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
+        """Read schedules."""
+        known = self._tables.schedules
+        return {name: known[name] for name in names if name in known}
+
+    async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
+        """Read rows."""
+        rows = self._tables.fires
+        return {(name, at): rows[name][at] for name, at in keys if at in rows.get(name, ())}
+
+    async def unfinished(self, names: Collection[str]) -> list[Fire]:
+        """Read the rows that are not finished."""
+        tables = self._tables
+        return [tables.fires[name][at] for name in names for at in sorted(tables.unfinished.get(name, ()))]
+
+    async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
+        """Read the rows of jobs."""
+        tables = self._tables
+        return [tables.fires[name][at] for job_id in ids for name, at in sorted(tables.runs.get(job_id, ()))]
+
+    async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
+        """Read joins."""
+        return {key: self._tables.joins[key] for key in keys if key in self._tables.joins}
+
+    async def submit(self, new: list[Job]) -> dict[int, Found]:
+        """Store jobs."""
+        return jobs.submit(self._tables, Submit(new, _ignore, _ignore))
+
+    async def write(self, writes: ops.Writes) -> None:
+        """Write what has changed."""
+        tables = self._tables
+        for name, stored in writes.schedules.items():
+            if stored is None:
+                tables.schedules.pop(name, None)
+            else:
+                tables.schedules[name] = stored
+        if writes.respecified:
+            tables.catalogue = None
+        for row in writes.fires:
+            self._write_row(row)
+        for join in writes.joins:
+            key = (join.child, join.fire_us)
+            if join.left:
+                tables.joins[key] = join
+            else:
+                tables.joins.pop(key, None)
+
+    def _write_row(self, row: Fire) -> None:
+        tables, key = self._tables, (row.schedule, row.fire_us)
+        before = tables.fires.setdefault(row.schedule, {}).get(row.fire_us)
+        tables.fires[row.schedule][row.fire_us] = row
+        if before is not None and before.job:
+            tables.runs.get(before.job, set()).discard(key)
+            if not tables.runs.get(before.job):
+                tables.runs.pop(before.job, None)
+        if row.job and not row.outcome:
+            tables.runs.setdefault(row.job, set()).add(key)
+        unfinished = tables.unfinished.setdefault(row.schedule, set())
+        if row.finished:
+            unfinished.discard(row.fire_us)
+        else:
+            unfinished.add(row.fire_us)
+
+    async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
+        """Find rows that joined a job which has ended."""
+        tables = self._tables
+        found: list[tuple[Fire, Ended | None]] = []
+        for job_id, keys in tables.runs.items():
+            job = tables.jobs.get(job_id)
+            if job is not None and not State(job.state).ended:
+                continue
+            end = None
+            if job is not None:
+                end = Ended(job_id, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
+            rows = [tables.fires[name][at] for name, at in sorted(keys)]
+            found.extend((row, end) for row in rows if row.state is FireState.JOINED)
+            if len(found) >= limit:
+                break
+        return found
+
+    async def queued(self, limit: int) -> list[str]:
+        """Find schedules with rows that wait."""
+        return [name for name, stored in self._tables.schedules.items() if stored.state.queued][:limit]
+
+    async def stuck(self, limit: int) -> list[Fire]:
+        """Find rows that wait for children."""
+        tables = self._tables
+        rows = (tables.fires[name][at] for name, times in tables.unfinished.items() for at in sorted(times))
+        return [row for row in rows if row.outcome][:limit]
+
+    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
+        """Note a declaration."""
+        declared = self._tables.declared
+        first, _ = declared.get((app, digest), (now_us, now_us))
+        declared[app, digest] = (first, now_us)
+        return [
+            ops.Declared(Deployment(app, known, times[0]), times[1])
+            for (other, known), times in declared.items()
+            if other == app
+        ]
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def follow(tables: MemorySchedules, ended: Sequence[Ended]) -> None:
+    """Do what follows for schedules from the ends of jobs."""
+    at_once(work.follow(tables, ended))
+
+
+def run(tables: MemorySchedules, operation: Operation) -> Any:
+    """Run an operation that writes."""
+    return at_once(work.run(tables, operation))
+
+
+# ---- reading ----
+
+
+def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
+    """Find what is due soon."""
+    times = (
+        (stored.state.next_us, name) for name, stored in tables.schedules.items() if stored.state.next_us is not None
+    )
+    first = nsmallest(operation.rows + 1, times)
+    due = [one for one in first[: operation.rows] if one[0] <= operation.until_us]
+    rest = first[len(due) :]
+    return ops.Upcoming(
+        [(ops.Due(name, tables.schedules[name].state.version), next_us) for next_us, name in due],
+        rest[0][0] if rest else None,
+    )
+
+
+def list_schedules(tables: Tables, operation: ListSchedules) -> list[Stored]:
+    """List schedules."""
+    names = sorted(tables.schedules) if operation.names is None else sorted(operation.names)
+    return [tables.schedules[name] for name in names if name in tables.schedules]
+
+
+def list_fires(tables: Tables, operation: ListFires) -> list[Fire]:
+    """List rows, the newest first."""
+    rows = tables.fires.get(operation.name, {})
+    before_us = operation.before_us
+    times = sorted((at for at in rows if before_us is None or at < before_us), reverse=True)
+    return [copy(rows[at]) for at in times[: operation.rows]]
+
+
+READERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    ops.FindDue: find_due,
+    ListSchedules: list_schedules,
+    ListFires: list_fires,
+}

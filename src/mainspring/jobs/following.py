@@ -1,0 +1,49 @@
+"""What a node does for jobs that its store has made by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.service import JobService
+
+
+class Following:
+    """The node's side of ``jobs.store.Followers``. ``stop`` cancels jobs that others have replaced, telling why."""
+
+    def __init__(self, service: JobService, next_id: Callable[[], int]) -> None:
+        self._service = service
+        self._window = service.window
+        self._intake = service.intake
+        self.next_id = next_id
+
+    def coming(self, job: Job) -> bool:
+        """Count a new job as one that lives, unless a foreground job in memory has its unique."""
+        key = (job.function, job.unique)
+        if job.unique and key in self._window.foreground:
+            return False
+        queue = self._window.dispatch.queue(job.function)
+        queue.live += 1
+        if job.state == State.PENDING:
+            queue.backlog[job.priority] += 1
+        if job.unique:
+            self._intake.overtake(key)
+        return True
+
+    def stored(self, jobs: Sequence[Job]) -> None:
+        """Let workers have what is due, and look for the rest in time."""
+        self._intake.stored(jobs)
+
+    def dropped(self, jobs: Sequence[Job]) -> None:
+        """Take back what was counted."""
+        self._intake.uncount(jobs)
+
+    def stop(self, ids: Sequence[int]) -> None:
+        """Cancel what was replaced; a store that cannot now is asked again by whoever looks after the schedules."""
+        for job_id in ids:
+            self._service.cancel(job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None)
