@@ -13,6 +13,7 @@ from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
 from tests.unit.engines.a_fleet import Node, eventually, ignore, node, session
 
+from mainspring.engines.postgres import watch
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
@@ -278,9 +279,11 @@ def test_a_way_that_swallows_everything_is_left(proxy: Proxy, database: str) -> 
     asyncio.run(test())
 
 
-def test_a_group_that_the_server_works_at_is_not_given_up(database: str) -> None:
+def test_a_group_that_the_server_works_at_is_not_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "AGAIN", 0.01)
+
     async def test() -> None:
-        async with node(database, slow=0.1) as one, session(database) as other:
+        async with node(database, slow=60.0) as one, session(database) as other:
             await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
             group = one.begin(one.submit(one.job()))
             pid = one.engine._writer.pid

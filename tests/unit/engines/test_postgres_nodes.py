@@ -151,6 +151,22 @@ def test_a_frozen_group_is_broken_off(database: str) -> None:
     asyncio.run(test())
 
 
+def test_who_connects_again_breaks_the_old_session_off(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as lost:
+            # A session of the node's that the server still has, although its connection is gone.
+            one.engine._writer.give_up()
+            key = one.engine._address.checksum
+            taking = "SELECT pg_advisory_lock($1::bigint::bit(32)::int, $2::int)"
+            await lost.execute(taking, key, one.term)
+            await lost.execute(f"BEGIN; SELECT enter({one.term}, 1)")
+            await asyncio.wait_for(one.submitted(), 4)
+            with pytest.raises(LOST):
+                await lost.execute("COMMIT")
+
+    asyncio.run(test())
+
+
 def test_heartbeats_do_not_wait_for_groups(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one, session(database) as other:
