@@ -1,0 +1,103 @@
+"""What clients and workers of a fleet have seen of its promises, written down while its nodes are disturbed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Final
+
+SLACK: Final = 0.1
+"""Seconds by which a thread of the test may notice late what a busy machine has told it."""
+
+
+class Run:
+    """One worker's work on one job, from the moment it hears of it to the moment it has no more to do with it."""
+
+    __slots__ = ("began", "ended", "handle", "key")
+
+    def __init__(self, handle: bytes, key: bytes) -> None:
+        self.handle = handle
+        self.key = key
+        """What must not run twice at a time: the function and the unique, or the job alone where it has none."""
+        self.began = time.monotonic()
+        self.ended = 0.0
+
+
+class FleetLedger:
+    """Notes in the order in which the test saw things; ``violations`` are promises broken.
+
+    A job may be run by two workers at a time where the first one's node could not tell it in time that the job is lost; for how
+    long that was, ``overlaps`` says.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._open: dict[bytes, list[Run]] = {}
+        self._uniques: dict[bytes, bytes] = {}
+        self.acknowledged: set[bytes] = set()
+        self.confirmed: set[bytes] = set()
+        self.violations: list[str] = []
+        self.overlaps: list[float] = []
+        self.counts: Counter[str] = Counter()
+        self.events = 0
+
+    def note(self, what: str) -> None:
+        """Count something that is worth knowing."""
+        with self._lock:
+            self.counts[what] += 1
+            self.events += 1
+            self._lock.notify_all()
+
+    def break_promise(self, what: str) -> None:
+        """Note a violation that somebody else has found."""
+        with self._lock:
+            self.violations.append(what)
+
+    def await_events(self, more: int, patience: float) -> None:
+        """Wait until so many more things have happened, or for so many seconds."""
+        with self._lock:
+            count = self.events + more
+            self._lock.wait_for(lambda: self.events >= count, patience)
+
+    def accept(self, handle: bytes, unique: bytes) -> None:
+        """A node has acknowledged a background job."""
+        with self._lock:
+            self.acknowledged.add(handle)
+            self._seen(handle, unique)
+        self.note("accepted")
+
+    def begin(self, handle: bytes, function: bytes, unique: bytes) -> Run:
+        """A node has handed a job to a worker."""
+        run = Run(handle, b"%b/%b" % (function, unique) if unique else handle)
+        with self._lock:
+            if handle in self.confirmed:
+                self.violations.append(f"{handle!r} ran again after its completion was confirmed")
+            self._seen(handle, unique)
+            self._open.setdefault(run.key, []).append(run)
+        self.note("begun")
+        return run
+
+    def end(self, run: Run) -> None:
+        """The worker has nothing more to do with the job."""
+        with self._lock:
+            if run.ended:
+                return
+            run.ended = time.monotonic()
+            others = self._open[run.key]
+            others.remove(run)
+            if not others:
+                del self._open[run.key]
+            self.overlaps += [run.ended - max(run.began, other.began) for other in others]
+        self.note("ended")
+
+    def confirm(self, handle: bytes) -> None:
+        """A node has said that a job's completion is on disk."""
+        with self._lock:
+            self.confirmed.add(handle)
+        self.note("confirmed")
+
+    def _seen(self, handle: bytes, unique: bytes) -> None:
+        known = self._uniques.setdefault(handle, unique)
+        if known != unique:
+            self.violations.append(f"{handle!r} belongs to {known!r} and to {unique!r}")
