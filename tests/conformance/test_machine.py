@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance.machine import EngineMachine
+
+if TYPE_CHECKING:
+    from tests.postgres.server import PostgresServer
 
 SHORT = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 LONG = settings(SHORT, max_examples=1000, stateful_step_count=50)
+FEW = settings(SHORT, max_examples=12)
+"""For engines that need a server: a group takes some milliseconds, and a new database a tenth of a second."""
 
 
 class MemoryMachine(EngineMachine):
@@ -51,6 +59,36 @@ class SqliteMachine(EngineMachine):
         shutil.rmtree(self._directory)
 
 
+class PostgresMachine(EngineMachine):
+    def __init__(self, server: PostgresServer) -> None:
+        super().__init__()
+        self._server = server
+        self._dsn = server.create_database()
+
+    def make(self) -> PostgresEngine:
+        return PostgresEngine(self._dsn)
+
+    def crash(self) -> None:
+        """Cut both connections, and let what the engine does end without a word."""
+        loop, engine = self.store._loop, self.store.engine
+        assert isinstance(engine, PostgresEngine)
+        assert engine._control is not None
+        assert loop is not None
+        for connection in (engine._writer._connection, engine._control._connection):
+            assert connection is not None
+            connection.terminate()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+        self.store._loop = None
+
+    def teardown(self) -> None:
+        super().teardown()
+        self._server.drop_database(self._dsn)
+
+
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
 def test_an_engine_does_what_the_model_does(machine: type[EngineMachine]) -> None:
     run_state_machine_as_test(machine, settings=SHORT)
@@ -61,3 +99,13 @@ def test_an_engine_does_what_the_model_does(machine: type[EngineMachine]) -> Non
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
 def test_an_engine_does_what_the_model_does_for_long(machine: type[EngineMachine]) -> None:
     run_state_machine_as_test(machine, settings=LONG)
+
+
+def test_postgres_does_what_the_model_does(postgres: PostgresServer) -> None:
+    run_state_machine_as_test(lambda: PostgresMachine(postgres), settings=FEW)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer) -> None:
+    run_state_machine_as_test(lambda: PostgresMachine(postgres), settings=LONG)

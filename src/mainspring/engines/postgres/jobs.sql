@@ -1,6 +1,10 @@
 -- The statements of the job operations. Each is about many rows at once: parallel arrays, an empty one where all its values would be
 -- NULL. What locks rows is sorted by the caller, so that two nodes' groups do not wait for each other in a circle.
 -- Jobs are read in one order of columns, that of mainspring.engines.postgres.rows.
+--
+-- Rows are looked up by `id = ANY (ARRAY[s.id])`, which means `id = s.id`, and which nothing but an index can answer. With the plain
+-- equality, a plan that was made while the table was empty, or full of what is dead, would pass over all of it and look each row up
+-- in the arrays.
 
 -- ---- submissions ----
 
@@ -31,7 +35,7 @@ RETURNING id;
 -- name: live
 SELECT j.function, j.uniq, j.id, j.state, j.attempt, j.foreground
 FROM unnest($1::int[], $2::bytea[]) AS s (function, uniq)
-JOIN jobs AS j ON j.function = s.function AND j.uniq = s.uniq AND j.uniq IS NOT NULL;
+JOIN jobs AS j ON j.function = ANY (ARRAY[s.function]) AND j.uniq = ANY (ARRAY[s.uniq]) AND j.uniq IS NOT NULL;
 
 -- The last success of each key.
 -- name: kept
@@ -46,7 +50,7 @@ CROSS JOIN LATERAL (
 -- name: join
 UPDATE jobs SET foreground = CASE WHEN s.background THEN NULL ELSE jobs.foreground END, waited = s.waited OR jobs.waited
 FROM unnest($1::bigint[], $2::boolean[], $3::boolean[]) AS s (id, background, waited)
-WHERE jobs.id = s.id
+WHERE jobs.id = ANY (ARRAY[s.id])
 RETURNING jobs.id;
 
 -- name: note_waiting
@@ -61,7 +65,7 @@ WITH gone AS (
     DELETE FROM jobs USING unnest(
         $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[])
     AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error)
-    WHERE jobs.id = s.id AND jobs.term = s.term
+    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
     RETURNING jobs.id, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function, s.attempt,
         s.suspects, jobs.input_size, jobs.priority, jobs.keep, jobs.foreground, jobs.uniq, jobs.options, s.error, s.result,
         jobs.waited
@@ -82,7 +86,7 @@ WITH gone AS (
     DELETE FROM jobs USING unnest(
         $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
     AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
-    WHERE jobs.id = s.id AND jobs.term = s.term
+    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
     RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function,
         s.attempt, s.suspects, jobs.input_size, s.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
         jobs.options, coalesce(s.error, jobs.error) AS error, jobs.payload, jobs.waited
@@ -102,7 +106,7 @@ SET state = s.state, term = 0, attempt = s.attempt, suspects = s.suspects, start
 FROM unnest(
     $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[])
 AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
-WHERE jobs.id = s.id AND jobs.term = s.term
+WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
 RETURNING jobs.id, s.term, jobs.place;
 
 -- After the rows of the jobs were locked, and in a new snapshot: whoever began to wait meanwhile is seen.
@@ -129,7 +133,7 @@ WITH picked AS MATERIALIZED (
         LIMIT w.number) AS p
 )
 UPDATE jobs SET state = 2, term = $1
-FROM picked WHERE jobs.id = picked.id
+FROM picked WHERE jobs.id = ANY (ARRAY[picked.id])
 RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, payload, foreground, place, want;
 
@@ -159,24 +163,25 @@ WITH held AS MATERIALIZED (
 SELECT * FROM held ORDER BY id;
 
 -- name: waited_by
-SELECT DISTINCT job_id FROM waits WHERE term = ANY ($1::bigint[]) ORDER BY job_id LIMIT $2;
+WITH found AS MATERIALIZED (SELECT job_id FROM waits WHERE term = ANY ($1::bigint[]) LIMIT $2)
+SELECT DISTINCT job_id FROM found;
 
 -- name: assign
 UPDATE jobs SET state = 3, attempt = s.attempt
 FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS s (id, term, attempt)
-WHERE jobs.id = s.id AND jobs.term = s.term;
+WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term;
 
 -- ---- clients that wait ----
 
 -- name: wait
 WITH found AS (UPDATE jobs SET waited = true WHERE id = ANY ($1::bigint[]) RETURNING id)
 INSERT INTO waits (job_id, term)
-SELECT s.job_id, s.term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term) WHERE s.job_id IN (SELECT id FROM found)
+SELECT s.job_id, s.term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term) WHERE (s.job_id IN (SELECT id FROM found)) IS TRUE
 ON CONFLICT DO NOTHING;
 
 -- name: leave
 DELETE FROM waits USING unnest($1::bigint[], $2::bigint[]) AS s (job_id, term)
-WHERE waits.job_id = s.job_id AND waits.term = s.term;
+WHERE waits.job_id = ANY (ARRAY[s.job_id]) AND waits.term = ANY (ARRAY[s.term]);
 
 -- name: lock_foreground
 SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND foreground ORDER BY id FOR UPDATE;
@@ -184,8 +189,8 @@ SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND foreground ORDER BY id FOR
 -- In a new snapshot, once the rows are locked: who waits by now is seen, and nobody can begin to.
 -- name: drop_foreground
 DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[]) AS s (id, term)
-WHERE jobs.id = s.id AND foreground AND (state < 2 OR state = 2 AND jobs.term = s.term)
-    AND NOT EXISTS (SELECT FROM waits WHERE job_id = s.id)
+WHERE jobs.id = ANY (ARRAY[s.id]) AND foreground AND (state < 2 OR state = 2 AND jobs.term = s.term)
+    AND NOT EXISTS (SELECT FROM waits WHERE job_id = ANY (ARRAY[s.id]))
 RETURNING jobs.id, function, state, priority;
 
 -- name: watchers
@@ -196,7 +201,7 @@ SELECT job_id, term FROM waits WHERE job_id = ANY ($1::bigint[]) ORDER BY job_id
 -- name: cancel
 WITH gone AS (
     DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (id, ended_us, error)
-    WHERE jobs.id = s.id AND jobs.state < 2
+    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.state < 2
     RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
         jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
         jobs.options, s.error, jobs.payload, jobs.waited
@@ -218,7 +223,7 @@ SELECT id, function, state, priority, place, uniq FROM dead WHERE id = ANY ($1::
 INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, foreground, uniq, options,
     error, payload)
 SELECT d.id, place, created_us, due_us, function, input_size, 1, priority, slot, keep, foreground, uniq, options, error, payload
-FROM unnest($1::bigint[]) WITH ORDINALITY AS s (id, rank) JOIN dead AS d ON d.id = s.id
+FROM unnest($1::bigint[]) WITH ORDINALITY AS s (id, rank) JOIN dead AS d ON d.id = ANY (ARRAY[s.id])
 ORDER BY function, uniq, rank
 ON CONFLICT DO NOTHING
 RETURNING id;
@@ -236,7 +241,7 @@ WITH late AS MATERIALIZED (
     WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 AND expires_us <= $1
     ORDER BY expires_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM jobs USING late WHERE jobs.id = late.id
+    DELETE FROM jobs USING late WHERE jobs.id = ANY (ARRAY[late.id])
     RETURNING jobs.id, jobs.place, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
         jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
         jobs.options, jobs.error, jobs.payload, jobs.waited
@@ -257,7 +262,7 @@ WITH ready AS MATERIALIZED (
     WHERE state = 0 AND due_us >= $2 AND due_us <= $1
     ORDER BY due_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
 )
-UPDATE jobs SET state = 1 FROM ready WHERE jobs.id = ready.id
+UPDATE jobs SET state = 1 FROM ready WHERE jobs.id = ANY (ARRAY[ready.id])
 RETURNING jobs.function, jobs.priority, jobs.place, ready.due_us;
 
 -- name: next
@@ -290,7 +295,8 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT one.id, one.state, one.attempt
     FROM functions AS f
-    CROSS JOIN LATERAL (SELECT * FROM jobs WHERE function = f.id AND uniq = s.uniq AND uniq IS NOT NULL) AS one
+    CROSS JOIN LATERAL (
+        SELECT * FROM jobs WHERE function = f.id AND uniq = s.uniq AND uniq IS NOT NULL OFFSET 0) AS one
     WHERE s.function IS NULL
     LIMIT 1) AS j;
 
@@ -306,7 +312,7 @@ SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) > 0
 UNION ALL
-SELECT NULL, (EXISTS (SELECT FROM inbox))::int::smallint, NULL,
+SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
     (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
         WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
@@ -324,25 +330,25 @@ ORDER BY id DESC LIMIT $5;
 WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state = 0 AND due_us > -1)
 SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM few JOIN jobs ON jobs.id = few.id
-WHERE jobs.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY jobs.id DESC LIMIT $5;
+FROM few JOIN jobs ON jobs.id = ANY (ARRAY[few.id])
+WHERE few.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY few.id DESC LIMIT $5;
 
 -- name: list_pending
 WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state = 1 AND function > 0 AND ($3::int IS NULL OR function = $3))
 SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM few JOIN jobs ON jobs.id = few.id
-WHERE jobs.id < $1 AND state = $2 AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY jobs.id DESC LIMIT $5;
+FROM few JOIN jobs ON jobs.id = ANY (ARRAY[few.id])
+WHERE few.id < $1 AND state = $2 AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY few.id DESC LIMIT $5;
 
 -- name: list_held
 WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state IN (2, 3))
 SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM few JOIN jobs ON jobs.id = few.id
-WHERE jobs.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY jobs.id DESC LIMIT $5;
+FROM few JOIN jobs ON jobs.id = ANY (ARRAY[few.id])
+WHERE few.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY few.id DESC LIMIT $5;
 
 -- name: list_ended
 SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
@@ -374,14 +380,14 @@ WITH old AS MATERIALIZED (
     LIMIT $3
 ), succeeded AS (
     DELETE FROM ended_other AS e USING old
-    WHERE old.state = 4 AND e.id = old.id AND e.ended_us = old.ended_us
+    WHERE old.state = 4 AND e.id = ANY (ARRAY[old.id]) AND e.ended_us = old.ended_us
     RETURNING e.function, 4::smallint AS state, e.priority
 ), others AS (
     DELETE FROM dead AS d USING old
-    WHERE old.state > 4 AND d.id = old.id AND d.ended_us = old.ended_us
+    WHERE old.state > 4 AND d.id = ANY (ARRAY[old.id]) AND d.ended_us = old.ended_us
     RETURNING d.function, d.state, d.priority
 ), shown AS (
-    DELETE FROM aliases WHERE created_us < $1 AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)
+    DELETE FROM aliases WHERE created_us < $1 AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ANY (ARRAY[job_id]))
 )
 SELECT function, state, priority, count(*)
 FROM (SELECT * FROM succeeded UNION ALL SELECT * FROM others) AS gone
@@ -393,7 +399,7 @@ GROUP BY function, state, priority;
 WITH picked AS MATERIALIZED (
     SELECT id FROM inbox WHERE id >= $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-DELETE FROM inbox USING picked WHERE inbox.id = picked.id
+DELETE FROM inbox USING picked WHERE inbox.id = ANY (ARRAY[picked.id])
 RETURNING inbox.id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
 
 -- name: take_from_inbox

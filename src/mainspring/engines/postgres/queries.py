@@ -65,7 +65,7 @@ async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> 
 async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
     """Look at what waits; see ``Look``."""
     floors = tx.memory(Floors)
-    records = await tx.connection.fetch(SQL["look"], floors.due.place, floors.expiring.place)
+    records = await tx.connection.fetch(SQL["look"], floors.due.place, floors.expiring.place, floors.inbox.place)
     counts = dict(tx.deltas)
     times: list[int] = []
     inbox_waits = False
