@@ -60,6 +60,8 @@ class Intake:
         """Set by the service: look an ended job up and tell who waits for it."""
         self.left: Callable[[list[int]], None] = lambda _: None
         """Set where the store is shared: nobody at this node waits for these jobs any more."""
+        self.waited: Callable[[int, int], None] = lambda job_id, term: None
+        """Set where the store is shared: somebody at this node waits for a job, and that was noted under a term."""
         self.on_the_way: set[int] = set()
         """Foreground jobs that have left this node's memory and are not in the store yet."""
 
@@ -185,6 +187,7 @@ class Intake:
         else:
             job.state = _PENDING
             queue.backlog[job.priority] += 1
+        term = window.term
 
         def stored(joined: dict[int, Found]) -> None:
             other = joined.get(job.id)
@@ -198,10 +201,12 @@ class Intake:
                 self.stored([job])
             elif State(other.state).ended:
                 self.look(job_id)
-            if asking.listener.gone and not self._listeners.of(job_id):
+            if self._listeners.of(job_id):
+                self.waited(job_id, term)
+            elif asking.listener.gone:
                 self.left([job_id])
 
-        operation = Submit([job], stored, lambda error: self._not_submitted([job], error, asking.refused), window.term)
+        operation = Submit([job], stored, lambda error: self._not_submitted([job], error, asking.refused), term)
         operation.size = len(job.payload) + 300
         window.commits.put(operation)
 
@@ -214,12 +219,14 @@ class Intake:
         job.foreground, job.state = True, _PENDING
         queue.live += 1
         queue.backlog[job.priority] += 1
+        term = window.term
 
         def stored(joined: dict[int, Found]) -> None:
             del joined  # it has no unique, or it would not have been in memory
             self.on_the_way.discard(job.id)
             if self._listeners.of(job.id):
                 self.stored([job])
+                self.waited(job.id, term)
             else:
                 self.left([job.id])
 
@@ -229,7 +236,7 @@ class Intake:
             self.uncount([job], None)
             self._back(job)
 
-        window.commits.put(Submit([job], stored, failed, window.term))
+        window.commits.put(Submit([job], stored, failed, term))
 
     def _back(self, job: Job) -> None:
         """The store could not take a foreground job: it waits here as before."""

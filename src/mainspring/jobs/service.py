@@ -17,7 +17,7 @@ from mainspring.jobs.model import State
 from mainspring.jobs.remembered import Remembered
 from mainspring.jobs.settling import Settling, failure
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive, Wait
+from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.window import Window
@@ -138,6 +138,8 @@ class JobService:
     def begin_again(self, term: Term) -> None:
         """Hold jobs under a new term from now on; `resume` hands them out."""
         self.term = self.window.term = term
+        if self.sharing is not None:
+            self.sharing.begin_again()
 
     def resume(self) -> None:
         """Hand out jobs again, after `fenced` or `hand_back`."""
@@ -287,7 +289,7 @@ class JobService:
         if self.sharing is None:
             self.commits.put(Find([job_id], found, failed))
         else:
-            self.commits.put(Wait(self.window.term, [job_id], found, failed))
+            self.sharing.find([job_id], found, failed)
 
     def _look_ended(self, job_id: int) -> None:
         for listener in self.listeners.of(job_id)[:1]:

@@ -15,7 +15,7 @@ from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
 from mainspring.jobs.held import Watchers
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.settling import JobFailure, failure
-from mainspring.jobs.store import Leave, Look, Recover, TakeInbox, Wait
+from mainspring.jobs.store import Find, Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
 
 if TYPE_CHECKING:
@@ -62,9 +62,15 @@ class Sharing:
         self._clock = service.clock
         self._looking = self._taking = False
         self._looked = self._asked = self._clock.monotonic()
-        self._asking: list[int] = []
+        self._leaves: list[Leave] = []
+        """What is on its way to the store about those who left."""
+        self._noting = 0
+        """Questions under way since the node has had its term, for all that somebody waits for here."""
+        self._unrecovered: list[Sequence[int]] = []
+        """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
         service.window.shared = True
         service.intake.left = self.left
+        service.intake.waited = self.waited
         relay.listen(self.hear)
 
     # ---- what the others do ----
@@ -107,11 +113,14 @@ class Sharing:
             self.look()
         if now - self._asked >= ASK_EVERY:
             self._asked = now
-            held = self._window.held
-            handle = self._service.handles.of
-            waited = [job_id for job_id in self._listeners.jobs() if handle(job_id) not in held]
-            for start in range(0, len(waited), ASK_MOST):
-                self.ask(waited[start : start + ASK_MOST])
+            for ids in self._waited_elsewhere():
+                self.ask(ids)
+
+    def _waited_elsewhere(self) -> Iterable[list[int]]:
+        """Return the jobs that somebody here waits for and that are not in memory here, in parts."""
+        held, handle = self._window.held, self._service.handles.of
+        waited = [job_id for job_id in self._listeners.jobs() if handle(job_id) not in held]
+        return [waited[start : start + ASK_MOST] for start in range(0, len(waited), ASK_MOST)]
 
     def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
         """Learn what waits."""
@@ -174,7 +183,51 @@ class Sharing:
         on_the_way = self._service.intake.on_the_way
         wanted = [job_id for job_id in ids if self._listeners.of(job_id) and job_id not in on_the_way]
         if wanted:
-            self._commits.put(Wait(self._window.term, wanted, lambda jobs: self._found(wanted, jobs), lambda _: None))
+            self.find(wanted, lambda jobs: self._found(wanted, jobs), lambda _: None)
+
+    def find(
+        self, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        """Look jobs up, and note that somebody here waits for them, once this node has a term to note it under."""
+        term = self._window.term
+
+        def noted(jobs: dict[int, Job]) -> None:
+            found(jobs)
+            for job_id in ids:
+                self.waited(job_id, term)
+
+        self._commits.put(Wait(term, ids, noted, failed) if term else Find(ids, noted, failed))
+
+    def waited(self, job_id: int, term: int) -> None:
+        """Somebody here waits for a job, which was noted under a term."""
+        for leave in self._leaves:
+            if leave.open and job_id in leave.ids:
+                leave.ids.remove(job_id)  # it was put while somebody else was on the way to the job
+        if term != self._window.term:
+            self.ask([job_id])  # the note has ended with its term
+
+    def begin_again(self) -> None:
+        """Note under the node's new term what its clients wait for, before what it has noted under the last one is forgotten."""
+
+        def asked() -> None:
+            self._noting -= 1
+            if not self._noting:
+                unrecovered, self._unrecovered = self._unrecovered, []
+                for terms in unrecovered:
+                    self.recover(terms)
+
+        def ask(ids: list[int]) -> None:
+            def found(jobs: dict[int, Job]) -> None:
+                self._found(ids, jobs)
+                asked()
+
+            self.find(ids, found, lambda _: asked())
+
+        on_the_way = self._service.intake.on_the_way
+        parts = [[job_id for job_id in ids if job_id not in on_the_way] for ids in self._waited_elsewhere()]
+        self._noting += len(parts)
+        for ids in parts:
+            ask(ids)
 
     def _found(self, wanted: list[int], jobs: dict[int, Job]) -> None:
         for job_id in wanted:
@@ -198,15 +251,21 @@ class Sharing:
                 window.dispatch.drop(held)  # not to be handed out while the store is asked
                 withdrawn.append(held)
                 leaving.append(job_id)
-        if leaving:
-            self._commits.put(
-                Leave(
-                    window.term,
-                    leaving,
-                    lambda dropped: self._dropped(withdrawn, dropped),
-                    lambda _: self._stay(withdrawn),
-                )
-            )
+        if not leaving:
+            return
+
+        def done(dropped: set[int]) -> None:
+            self._leaves.remove(operation)
+            self._dropped(withdrawn, dropped)
+
+        def failed(error: StoreError) -> None:
+            del error
+            self._leaves.remove(operation)
+            self._stay(withdrawn)
+
+        operation = Leave(window.term, leaving, done, failed)
+        self._leaves.append(operation)
+        self._commits.put(operation)
 
     def _dropped(self, withdrawn: list[Held], dropped: set[int]) -> None:
         window = self._window
@@ -264,6 +323,9 @@ class Sharing:
 
     def recover(self, terms: Sequence[int]) -> None:
         """Give the jobs of ended terms back, a part at a time."""
+        if self._noting:
+            self._unrecovered.append(terms)
+            return
 
         def recovered(outcome: Recovered) -> None:
             self._add_pending(outcome.pending)

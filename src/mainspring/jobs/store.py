@@ -434,8 +434,8 @@ ENDING: Sequence[type[Operation]] = (Recover, Settle, Assign, Cancel, Redrive, S
 PHASES: Sequence[type[Operation]] = (
     *ENDING,
     TakeInbox,
-    Submit,
     Leave,
+    Submit,
     Claim,
     Wait,
     Find,
