@@ -74,6 +74,7 @@ class SharedMemoryEngine:
         """Begin the node's next term."""
         del deliver
         content = self._content
+        content.ears.pop(self._term, None)
         self._term = len(content.terms) + 1
         content.terms[self._term] = node
         if self._ear is not None:
@@ -87,12 +88,24 @@ class SharedMemoryEngine:
             committed(StoreFencedError(f"term {self._term} was ended by another node"))
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
+        pending = self._pending()
         outcomes = execute(content.tables, group, self, content.terms)
-        self._tell(waits)
+        self._tell(waits, pending)
         committed(outcomes)
 
-    def _tell(self, waits: dict[int, set[int]]) -> None:
-        """Wake those who wait for what has ended, and everybody where something is pending."""
+    def _pending(self) -> dict[bytes, int]:
+        """Return how many jobs of each function are pending."""
+        pending: dict[bytes, int] = {}
+        for (name, state, _), number in self._content.tables.counts.items():
+            if number and state == State.PENDING:
+                pending[name] = pending.get(name, 0) + number
+        return pending
+
+    def _tell(self, waits: dict[int, set[int]], before: dict[bytes, int]) -> None:
+        """Wake those who wait for what has ended, and everybody where more is pending than before.
+
+        Not wherever something is pending: two nodes to which it is forbidden by their shares would wake each other for ever.
+        """
         content = self._content
         ended: dict[int, list[int]] = {}
         for job_id, terms in waits.items():
@@ -103,9 +116,7 @@ class SharedMemoryEngine:
                     ended.setdefault(term, []).append(job_id)
         for term, ids in ended.items():
             content.tell(term, Settled(ids))
-        pending = {
-            name for (name, state, _), number in content.tables.counts.items() if number and state == State.PENDING
-        }
+        pending = {name for name, number in self._pending().items() if number > before.get(name, 0)}
         if pending:
             for term in content.ears:
                 if term != self._term:
