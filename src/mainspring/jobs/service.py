@@ -84,6 +84,8 @@ class JobService:
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
         self.intake.look = self._look_ended
         self.sharing: Sharing | None = None
+        self.looking: dict[int, int] = {}
+        """Jobs that are being looked up for somebody who will be told, also where there is none; and how often."""
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
         """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many.
@@ -268,7 +270,15 @@ class JobService:
             self._look(job_id, listener, unknown)
 
     def _look(self, job_id: int, listener: Listener, unknown: Callable[[], None]) -> None:
+        self.looking[job_id] = self.looking.get(job_id, 0) + 1
+
+        def looked() -> None:
+            self.looking[job_id] -= 1
+            if not self.looking[job_id]:
+                del self.looking[job_id]
+
         def found(jobs: dict[int, Job]) -> None:
+            looked()
             job = jobs.get(job_id)
             if job is None:
                 if self.handles.of(job_id) not in self.window.held:
@@ -283,6 +293,7 @@ class JobService:
             self.timers.at(self.clock.monotonic() + AGAIN, again)
 
         def again() -> None:
+            looked()
             if self.listeners.listens(job_id, listener):
                 self._look(job_id, listener, unknown)
 

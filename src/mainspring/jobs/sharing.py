@@ -180,10 +180,15 @@ class Sharing:
 
     def ask(self, ids: Sequence[int]) -> None:
         """Ask the store for jobs that somebody here waits for, and note again that they do."""
-        on_the_way = self._service.intake.on_the_way
-        wanted = [job_id for job_id in ids if self._listeners.of(job_id) and job_id not in on_the_way]
+        wanted = self._askable(ids)
         if wanted:
             self.find(wanted, lambda jobs: self._found(wanted, jobs), lambda _: None)
+
+    def _askable(self, ids: Sequence[int]) -> list[int]:
+        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up already."""
+        on_the_way, looking = self._service.intake.on_the_way, self._service.looking
+        waited = [job_id for job_id in ids if self._listeners.of(job_id)]
+        return [job_id for job_id in waited if job_id not in on_the_way and job_id not in looking]
 
     def find(
         self, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
@@ -223,8 +228,7 @@ class Sharing:
 
             self.find(ids, found, lambda _: asked())
 
-        on_the_way = self._service.intake.on_the_way
-        parts = [[job_id for job_id in ids if job_id not in on_the_way] for ids in self._waited_elsewhere()]
+        parts = [self._askable(ids) for ids in self._waited_elsewhere()]
         self._noting += len(parts)
         for ids in parts:
             ask(ids)
