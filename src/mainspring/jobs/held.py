@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.events.relay import Progress
+    from mainspring.jobs.gate import Gate
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.timers import Timer
 
@@ -22,6 +23,7 @@ class Held:
         "beat",
         "cancelled",
         "denominator",
+        "gate",
         "handle",
         "job",
         "lease",
@@ -51,6 +53,8 @@ class Held:
         """What the worker that has it, or had it last, said about the function when it got the job."""
         self.timers: list[Timer] | None = None
         """What limits it: how long it may wait, or how long its worker may take."""
+        self.gate: Gate | None = None
+        """Where it has tokens from, from when it leaves for a worker until its end is on disk."""
         self.lease = b""
         self.started_us = 0
         self.beat = 0.0
@@ -159,6 +163,7 @@ class FunctionQueue:
         "dropped",
         "ended",
         "foreground",
+        "gate",
         "hinted",
         "inflight",
         "live",
@@ -183,6 +188,8 @@ class FunctionQueue:
         """Jobs to hand out, by priority."""
         self.size = 0
         """How many of them, without the dropped ones."""
+        self.gate: Gate | None = None
+        """Has these jobs in place of ``ready``, where the function has limits or a pause, or its jobs have keys."""
         self.dropped = 0
         """Jobs that were taken out since their places were last cleared, or more than those that are still met."""
         self.running = 0
@@ -203,7 +210,7 @@ class FunctionQueue:
         """Jobs on the way to the store that are leased to this node already."""
         self.claiming = False
         self.hinted = False
-        """Another node has stored jobs while a claim was under way, which may not have seen them."""
+        """Another node has said that it stored jobs, and no claim has found any since."""
         self.window = 0
         self.stalled = 0.0
         """Seconds for which jobs have waited here while no worker was free and none became free."""
@@ -231,13 +238,25 @@ class FunctionQueue:
     def is_idle(self) -> bool:
         """Say whether nobody has to do with the function: it could be forgotten, and begin anew with its next job or worker."""
         unused = not (self.workers or self.live or self.foreground or self.size or self.running or self.inflight)
-        return unused and not (self.claiming or self.maximum or any(self.backlog))
+        told = self.claiming or self.maximum or (self.gate is not None and self.gate.limited)
+        return unused and not (told or any(self.backlog))
+
+    def queued(self) -> list[Held]:
+        """Return the jobs that wait here; looks at each."""
+        if self.gate is not None:
+            return list(self.gate.queued())
+        return [held for ready in self.ready for held in ready if held.queued]
+
+    def startable(self, most: int) -> int:
+        """Return how many jobs could be handed out now: exactly whether any can, and not above ``most``."""
+        return self.size if self.gate is None or not self.size else self.gate.startable(most)
 
     def waiting_by_priority(self) -> tuple[int, int, int]:
         """Return how many jobs wait in memory and in the store, high first; looks at each job in memory."""
-        high, normal, low = (
-            sum(held.queued for held in ready) + stored for ready, stored in zip(self.ready, self.backlog, strict=True)
-        )
+        high, normal, low = self.backlog
+        for held in self.queued():
+            priority = held.job.priority
+            high, normal, low = high + (priority == 0), normal + (priority == 1), low + (priority == 2)
         return high, normal, low
 
     def waiting(self) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
 from mainspring.jobs.held import Watchers
-from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.model import Job, State
 from mainspring.jobs.settling import JobFailure, failure
 from mainspring.jobs.store import Find, Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
@@ -82,9 +82,8 @@ class Sharing:
                 for name in functions:
                     queue = self._window.dispatch.queues.get(name)
                     if queue is not None and queue.workers:
-                        queue.hinted = queue.claiming
-                        queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
-                        self._window.refill(queue)
+                        queue.hinted = True
+                        self._window.hint(queue)
             case Settled(ids):
                 self.ask(ids)
             case Progress(job_id, kind, first, second):

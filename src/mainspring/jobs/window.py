@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from mainspring.clock import to_us
 from mainspring.ids import slot_of
 from mainspring.jobs import rules
+from mainspring.jobs.accounts import open_own
+from mainspring.jobs.gate import MOST, Gate
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job, Priority, State
-from mainspring.jobs.store import Assign, Claim, Want
+from mainspring.jobs.store import Assign, Claim, ClaimByKey, Want
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.ids import Handles, Term
+    from mainspring.jobs.accounts import OpenAccount
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue, Worker
-    from mainspring.jobs.timers import Timers
+    from mainspring.jobs.store import ClaimedByKey
+    from mainspring.jobs.timers import Timer, Timers
     from mainspring.storage.commit_queue import CommitQueue
 
 SMALLEST = 64
@@ -34,6 +38,9 @@ LINGER = 0.002
 """Seconds that a worker which has just ended a job waits for the next one before it is told that there is none."""
 LINGER_FUNCTIONS = 8
 """A worker of more functions is told at once: waiting for each of them would cost more than it saves."""
+HINTED = 0.01
+"""Seconds after which a claim is repeated that has not found what another node had said to be there: a claim passes over rows
+that somebody works on at that moment, as does a node whose client has just begun to wait for the job."""
 STALLED = 1.0
 """Seconds after which a node of many gives back what waits for its busy workers: others may be free."""
 BYTES = 64 * 2**20
@@ -83,7 +90,13 @@ class Window:
         """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
         self.share: Callable[[FunctionQueue], Allowance] = lambda _: EVERYTHING
         """Set where the store is shared: what this node may take of a function's stored jobs at this moment."""
+        self.accounts: Callable[[FunctionQueue], OpenAccount] = lambda _: open_own
+        """Set where the store is shared: how the tokens of a function are come by."""
+        self.served: Callable[[FunctionQueue], None] = lambda _: None
+        """Set where the store is shared: called with a function that has a gate when everything was handed out that could be."""
         self._deliveries = 0
+        self._clocked: dict[FunctionQueue, Timer] = {}
+        """When queues are served again because time lets more of their jobs start."""
         self._lingering: dict[Worker, float] = {}
         """Workers that wait a moment, and since when, the longest first."""
         self._suspects: list[Held] = []
@@ -104,10 +117,18 @@ class Window:
         backlog = queue.backlog
         if backlog[0] or (priority and backlog[1]) or (priority == 2 and backlog[2]):
             return False
+        if (queue.gate is not None or job.key) and not self._lets_in(queue, job.key):
+            return False
         have = queue.size - queue.foreground + queue.inflight
+        if queue.gate is not None:
+            have -= queue.gate.parked
         if have >= self.room(queue):
             return priority == 0 and not self.shared and have < 2 * LARGEST
         return True
+
+    def _lets_in(self, queue: FunctionQueue, key: bytes) -> bool:
+        """Say whether a job of a key could start soon."""
+        return self.gate(queue).admits(key) and queue.size + queue.inflight < MOST
 
     def _may_take(self, queue: FunctionQueue, job: Job) -> bool:
         """Say whether a new job is in this node's share."""
@@ -124,12 +145,60 @@ class Window:
         window = queue.window + queue.places() if self.shared else queue.window or SMALLEST
         if queue.mean_size > 1024:
             window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
-        return window
+        return window if queue.gate is None else queue.gate.room(window)
+
+    # ---- limits, pauses and keys ----
+
+    def gate(self, queue: FunctionQueue) -> Gate:
+        """Return a function's gate; the jobs that are here pass through it from now on."""
+        gate = queue.gate
+        if gate is None:
+            gate = Gate(self.clock, self.accounts(queue))
+            waiting = queue.queued()
+            for ready in queue.ready:
+                ready.clear()
+            queue.dropped = 0
+            for worker in queue.workers:
+                for held in worker.running.values():
+                    if held.queue is queue:
+                        gate.count(held)
+            for held in waiting:
+                gate.push(held)
+            queue.gate = gate
+        return gate
+
+    @staticmethod
+    def open_gate(queue: FunctionQueue) -> None:
+        """Nothing limits a function any more, and its jobs have no keys: they go on without a gate."""
+        gate, queue.gate = queue.gate, None
+        if gate is not None:
+            for held in sorted(gate.queued(), key=lambda held: held.job.id):
+                queue.ready[held.job.priority].append(held)
+
+    def _look_again(self, queue: FunctionQueue, gate: Gate) -> None:
+        """Serve a queue again when time lets more of its jobs start."""
+        following = gate.next_us()
+        timer = self._clocked.get(queue)
+        if following is None:
+            return
+        at = following / 1_000_000
+        if timer is not None and timer.function is not None:
+            if timer.at <= at:
+                return
+            self.timers.cancel(timer)
+
+        def again() -> None:
+            del self._clocked[queue]
+            self.serve(queue)
+
+        self._clocked[queue] = self.timers.at(at, again)
 
     def hold(self, job: Job, *, stored: bool) -> Held:
         """Take a job into memory; the caller pushes it and serves its queue."""
         handle = self.handles.of(job.id)
         queue = self.dispatch.queue(job.function)
+        if job.key and queue.gate is None:
+            self.gate(queue)
         held = self.held[handle] = Held(job, handle, queue, stored=stored)
         if not stored:
             queue.foreground += 1
@@ -143,7 +212,12 @@ class Window:
         backlog = queue.backlog
         if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers or self.dispatch.paused:
             return
+        if queue.gate is not None and queue.gate.keyed:
+            self._refill_by_key(queue, queue.gate)
+            return
         window = self.room(queue)
+        if queue.gate is not None and queue.gate.paused:
+            return
         # Foreground jobs take no places, or a steady stream of them would keep the stored ones out. (Those that run are counted
         # too: that is a few places more.)
         have = max(queue.size - queue.foreground, 0) + queue.inflight
@@ -169,6 +243,46 @@ class Window:
                 lambda error: self._not_claimed(queue, error),
             )
         )
+
+    def hint(self, queue: FunctionQueue) -> None:
+        """Look whether the store has jobs of a function: another node has said so."""
+        queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
+        self.refill(queue)
+
+    def _refill_by_key(self, queue: FunctionQueue, gate: Gate) -> None:
+        """Claim more in turns of the keys, so that one that has very many jobs does not keep the others out."""
+        window = self.room(queue)
+        waiting = max(queue.size - queue.foreground, 0) + queue.inflight
+        have = max(waiting - gate.parked, 0)
+        if gate.paused or have * 2 > window or waiting >= MOST:
+            return
+        want = Want(queue.name, window - have)
+        if self.shared:
+            share = self.share(queue)
+            if share.overdue == math.inf:
+                return
+            limit = want.limit if share.limit is None else min(want.limit, max(share.limit, 0))
+            want = Want(queue.name, limit, share.slots, to_us(self.clock.wall() - share.overdue))
+        if want.limit <= 0:
+            return
+        queue.claiming = True
+        self.commits.put(
+            ClaimByKey(
+                self.term,
+                want,
+                gate.per_key(),
+                gate.after,
+                gate.enough(),
+                lambda outcome: self._claimed_by_key(queue, outcome),
+                lambda error: self._not_claimed(queue, error),
+            )
+        )
+
+    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey) -> None:
+        gate = self.gate(queue)
+        gate.after = outcome.after
+        # Where it did not end because it had enough, there is nothing more for this node until something changes here.
+        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1)
 
     def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
         """Return what this node may claim of what it has room for."""
@@ -206,9 +320,9 @@ class Window:
             # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again.
             backlog = queue.backlog if len(jobs) == limit else (0, 0, 0)
             queue.backlog[:] = [max(number, 0) for number in backlog]
-            if queue.hinted:
-                queue.hinted = False
-                queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
+            if queue.hinted and not jobs:
+                self.timers.at(self.clock.monotonic() + HINTED, lambda: self.hint(queue))
+            queue.hinted = False
         if jobs:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
         self.next_suspect()
@@ -220,6 +334,9 @@ class Window:
     @staticmethod
     def _is_older(held: Held) -> bool:
         """Say whether a job that had its turn already comes before those of its priority that are here: it keeps its place."""
+        if held.queue.gate is not None:
+            first = held.queue.gate.first(held)
+            return first is not None and held.job.id < first.job.id
         ready = held.queue.ready[held.job.priority]
         return bool(ready) and held.job.id < ready[0].job.id
 
@@ -285,6 +402,9 @@ class Window:
                         worker.grabbing -= 1
                     self.start(held, worker)
                     worker.face.assign(held)
+        if queue.gate is not None:
+            self._look_again(queue, queue.gate)
+            self.served(queue)
         self.refill(queue)
 
     def start(self, held: Held, worker: Worker) -> None:
