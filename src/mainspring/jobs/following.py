@@ -44,6 +44,8 @@ class Following:
         self._intake.uncount(jobs)
 
     def stop(self, ids: Sequence[int]) -> None:
-        """Cancel what was replaced; a store that cannot now is asked again by whoever looks after the schedules."""
+        """Cancel what was replaced, unless its worker has been asked already; whoever wants it asks again now and then."""
         for job_id in ids:
-            self._service.cancel(job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None)
+            held = self._window.held.get(self._window.handles.of(job_id))
+            if held is None or not held.cancelled:
+                self._service.cancel(job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None)

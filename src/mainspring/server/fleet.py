@@ -15,6 +15,7 @@ from mainspring.jobs.window import Allowance
 from mainspring.nodes.keeper import Keeper
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
+from mainspring.schedules.turns import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version
 
@@ -161,6 +162,11 @@ class Fleet:
         self._clock.offset += offset
 
     # ---- shares ----
+
+    def first_in_line(self, name: str) -> bool:
+        """Say whether a schedule is this node's to fire, and the others' only where it does not."""
+        terms = tuple(row.term for row in self._live if not row.draining)
+        return first_in_line(name, terms) == self.keeper.term
 
     def _share(self, queue: FunctionQueue) -> Allowance:
         """Return what this node may take of a function's jobs now."""

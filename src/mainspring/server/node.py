@@ -15,11 +15,14 @@ from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
+from mainspring.jobs.following import Following
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 from mainspring.jobs.service import AGAIN, JobService
 from mainspring.jobs.upkeep import TICK
 from mainspring.nodes.strategies import strategy
+from mainspring.schedules.service import ScheduleService
+from mainspring.schedules.store import SchedulesPort
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.fleet_calls import FleetCalls, LoneCalls
@@ -55,6 +58,8 @@ class Node:
         self._ready = False
         self._timer: asyncio.TimerHandle | None = None
         self._next_tick = 0.0
+        self.schedules: ScheduleService | None = None
+        """The schedules, where the store has them."""
         self.fleet: Fleet | None = None
         """This node's part in a fleet, where its store is shared."""
         self._keeping: asyncio.Task[None] | None = None
@@ -104,6 +109,12 @@ class Node:
             calls=calls,
             shut_down=self.stop,
         )
+        if isinstance(self.engine, SchedulesPort):
+            # Not the function as it is now: another term has another one.
+            self.engine.followers = Following(self.service, lambda: self.face.next_id())  # noqa: PLW0108
+            self.schedules = ScheduleService(
+                self.commits, store_clock or self.clock, self.service.timers, lambda: self.service.dispatch.paused
+            )
         if store_clock is None:
             calls.add(LoneCalls(lambda: node_row(self.settings, self.service, 0)).methods)
         else:
@@ -125,6 +136,10 @@ class Node:
         recovered = await started
         if recovered:
             log.info("jobs taken back", jobs=recovered)
+        if self.schedules is not None:
+            if self.fleet is not None:
+                self.schedules.first = self.fleet.first_in_line
+            self.schedules.look()
         self._ready = True
         self._tick()
 
@@ -204,13 +219,19 @@ class Node:
     def _tick(self) -> None:
         following = self.clock.monotonic() + TICK
         try:
-            following = self.service.tick()
+            following = self.tick()
         finally:
             self._arm(following)  # a defect in one timer must not end all of them
         now = self.clock.monotonic()
         if now - self._silence_checked > 1:
             self._silence_checked = now
             self.face.end_silent()
+
+    def tick(self) -> float:
+        """Do what is due; returns the monotonic time of the next tick that is wanted."""
+        if self.schedules is not None:
+            self.schedules.tick()
+        return self.service.tick()
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:

@@ -148,7 +148,7 @@ class InMemory:
             due = self._node.service.timers.next()
             moment = target if due is None else min(max(due, now) + LATE, target)
             self.clock.advance(max(moment - now, 0))
-            self._node.service.tick()
+            self._node.tick()
             if moment >= target:
                 break
             await asyncio.sleep(0)

@@ -1,0 +1,250 @@
+"""Nodes with schedules on one store in memory. Time and commits pass when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.clockwork import Clockwork
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
+from mainspring.errors import StoreError, StoreFullError
+from mainspring.events.hub import Hub
+from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.jobs.following import Following
+from mainspring.jobs.held import Ability, Held, Worker
+from mainspring.jobs.service import JobService
+from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.schedules.model import Every, Fire, FireState, Schedule
+from mainspring.schedules.service import ScheduleService
+from mainspring.schedules.store import Change, FireSchedules
+from mainspring.schedules.turns import first_in_line
+from mainspring.storage.commit_queue import CommitQueue
+from mainspring.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.storage.operation import Operation
+
+SECOND = 1_000_000
+START_US = 1_700_000_040 * SECOND
+"""A full minute."""
+
+
+class Hands:
+    """A worker's end: notes what it is given, and when."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self._name = name
+        self.given: list[Held] = []
+        self.times: list[float] = []
+        self.stopped: list[str] = []
+
+    def wake(self) -> None:
+        raise AssertionError("a streaming worker is not woken")
+
+    def no_job(self) -> None:
+        raise AssertionError("a streaming worker does not ask")
+
+    def assign(self, held: Held) -> None:
+        self.given.append(held)
+        self.times.append(self._node.world.now())
+
+    def name(self) -> str:
+        return self._name
+
+    def stop(self, held: Held, reason: bytes) -> None:
+        self.stopped.append(reason.decode())
+
+
+class Node:
+    """The parts of a node that have to do with schedules, put together as the server does."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.clock = world.clock
+        self.name = name
+        self.alive = True
+        self.full = False
+        """Its store refuses everything."""
+        self.groups: list[Sequence[Operation]] = []
+        self.loop = Clockwork(world.clock)
+        self.engine = SharedMemoryEngine(world.tables) if world.tables is not None else world.engine
+        opened = asyncio.run(self.engine.open(NodeId(name), lambda function: function()))
+        self.term = opened.term
+        self._next_tick = math.inf
+        self.commits = CommitQueue(_Store(self), self.loop.call_soon, self.loop.call_later)
+        self.service = JobService(
+            self.commits, world.clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at
+        )
+        new_id = job_ids(opened.term)
+        self.engine.followers = Following(self.service, new_id)
+        self.new_id = new_id
+        self.schedules = ScheduleService(
+            self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused
+        )
+        if isinstance(self.engine, SharedMemoryEngine):
+            self.service.share(self.engine)
+            self.schedules.first = lambda one: first_in_line(one, world.terms()) == self.term
+        self.service.start(lambda _: None, _raise)
+        self.settle()
+        self.schedules.look()
+        self.settle()
+        self._next_tick = world.clock.monotonic()
+
+    # ---- time ----
+
+    def _tick_at(self, at: float) -> None:
+        self._next_tick = min(self._next_tick, at)
+
+    def next(self) -> float:
+        return min(self._next_tick, self.loop.next() or math.inf) if self.alive else math.inf
+
+    def run_due(self) -> None:
+        self.loop.run_due()
+        if self._next_tick <= self.clock.monotonic():
+            self._next_tick = math.inf
+            self.schedules.tick()
+            self._next_tick = min(self._next_tick, self.service.tick())
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(100_000):
+            if not self.loop.soon:
+                return
+            self.loop.soon.popleft()()
+        raise AssertionError("the node never rests")
+
+    def fires(self) -> list[FireSchedules]:
+        """The operations with which it tried to fire something."""
+        return [one for group in self.groups for one in group if isinstance(one, FireSchedules)]
+
+    # ---- what people do ----
+
+    def save(self, *changes: Change) -> dict[str, Stored | None]:
+        answers: list[Any] = []
+        self.schedules.save(changes, answers.append, answers.append)
+        self.settle()
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        saved: dict[str, Stored | None] = answers[0]
+        return saved
+
+    def add(self, name: str = "a", **fields: Any) -> Schedule:
+        fields = {"function": b"f", "trigger": None if fields.get("parents") else Every(60 * SECOND)} | fields
+        schedule = Schedule(name=name, **fields)
+        self.save(Change("put", name, 0, schedule))
+        return schedule
+
+    def answer(self, ask: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
+        """Ask something of the service and return what is answered; raises what fails."""
+        answers: list[Any] = []
+        ask(*args, answers.append, answers.append, **kwargs)
+        self.settle()
+        (answer,) = answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def worker(self, *functions: str, places: int = 1000, name: str = "w", **ability: Any) -> Hands:
+        hands = Hands(self, name)
+        worker = Worker(hands)
+        for function in functions or ("f",):
+            self.service.register(worker, function.encode(), Ability(**{"requeue": False, **ability}))
+        self.service.ready(worker, places)
+        self.settle()
+        return hands
+
+    def end(self, held: Held, result: bytes = b"") -> None:
+        self.service.settling.succeeded(held, result, lambda recorded: None)
+        self.settle()
+
+
+def _raise(error: StoreError) -> None:
+    raise error
+
+
+class _Store:
+    """Stands before the engine: notes what is asked of it, and may refuse it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.durable, self.max_value, self.shared = False, 2**32 - 1, False
+        self.open, self.close = node.engine.open, node.engine.close
+
+    def commit(self, group: Sequence[Operation], committed: Callable[[Any], None]) -> None:
+        node = self._node
+        node.groups.append(group)
+        if not node.alive:
+            return  # nobody hears of it
+        if node.full:
+            committed(StoreFullError("the disk of the test is full"))
+            return
+        node.engine.commit(group, committed)
+
+
+class World:
+    """A clock, a store, and the nodes on it."""
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self.clock = ManualClock(START_US / SECOND - 30)
+        self.tables = SharedTables(self.clock.wall) if shared else None
+        self.engine = MemoryEngine()
+        self.nodes: list[Node] = []
+
+    def node(self, name: str = "n1") -> Node:
+        node = Node(self, name)
+        self.nodes.append(node)
+        return node
+
+    def terms(self) -> tuple[int, ...]:
+        """The nodes that all others take for living: a dead one is noticed late."""
+        return tuple(node.term for node in self.nodes)
+
+    def now(self) -> float:
+        """Seconds since the full minute that comes first."""
+        return round(self.clock.wall() - START_US / SECOND, 6)
+
+    def until(self, seconds: float) -> None:
+        """Let time pass until so many seconds after that minute."""
+        end = self.clock.monotonic() + seconds - self.now()
+        while True:
+            following = min((node.next() for node in self.nodes), default=math.inf)
+            if following > end:
+                break
+            self.clock.advance(max(following - self.clock.monotonic(), 0))
+            for node in self.nodes:
+                if node.alive:
+                    node.run_due()
+        self.clock.advance(max(end - self.clock.monotonic(), 0))
+
+    def rows(self, name: str = "a") -> list[Fire]:
+        """What became of a schedule's fire times, the oldest first."""
+        (rows,) = self._read(ListFires(name, _ignore, _ignore, limit=1_000_000))
+        return list(reversed(rows))
+
+    def told(self, name: str = "a") -> list[str]:
+        return [
+            str(row.reason) if row.state is FireState.SKIPPED else row.outcome or row.state.value
+            for row in self.rows(name)
+        ]
+
+    def stored(self, name: str = "a") -> Stored:
+        stored: Stored
+        ((stored,),) = self._read(ListSchedules(_ignore, _ignore, [name]))
+        return stored
+
+    def _read(self, operation: Operation) -> list[Any]:
+        found: list[Any] = []
+        engine = self.nodes[0].engine if self.tables is not None else self.engine
+        engine.commit([operation], found.append)
+        return list(found[0])
+
+
+def _ignore(_: object) -> None:
+    pass

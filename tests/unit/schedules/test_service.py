@@ -1,0 +1,314 @@
+"""One node fires schedules."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring.errors import ConflictError, NotFoundError, StoreFullError, UsageError
+from mainspring.jobs.model import Job, Retry
+from mainspring.schedules import service
+from mainspring.schedules.model import At, Cron, Every, FireState, Overlap
+from mainspring.schedules.store import Change, FindDue, FireSchedules
+
+from .nodes import SECOND, START_US, Node, World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def node(world: World) -> Node:
+    return world.node()
+
+
+# ---- time ----
+
+
+def test_a_schedule_fires_at_its_time(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add()
+    world.until(130)
+    assert hands.times == pytest.approx([0, 60, 120], abs=0.002)
+    assert [held.job.options.fire_us for held in hands.given if held.job.options] == [
+        START_US + minute * 60 * SECOND for minute in range(3)
+    ]
+    assert node.schedules.lateness < 0.002
+
+
+def test_far_and_near_schedules(world: World, node: Node) -> None:
+    hands = node.worker("f", "g")
+    node.add("often", function=b"g", trigger=Every(SECOND))
+    node.add("far", trigger=At(START_US + 600 * SECOND))
+    world.until(601.5)
+    assert len(world.rows("often")) == 601 + 30 + 1
+    (far,) = [when for when, held in zip(hands.times, hands.given, strict=True) if held.job.function == b"f"]
+    assert far == pytest.approx(600, abs=0.002)
+
+
+def test_a_cron_of_seconds(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add(trigger=Cron("*/20 * * * * *"))
+    world.until(65)
+    assert hands.times == pytest.approx([-20, 0, 20, 40, 60], abs=0.002)
+
+
+def test_jitter_delays_the_job_and_not_the_decision(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add(jitter=20.0)
+    world.until(40)
+    (row,) = world.rows()
+    assert row.decided_us == pytest.approx(START_US, abs=2000)
+    assert hands.times == pytest.approx([(row.due_us - START_US) / SECOND], abs=0.003)
+
+
+def test_a_change_counts_from_now_on(world: World, node: Node) -> None:
+    hands = node.worker()
+    schedule = node.add()
+    world.until(57)  # the next time is fetched already
+    node.save(Change("put", "a", 2, replace(schedule, trigger=At(START_US + 58 * SECOND))))
+    world.until(200)
+    assert hands.times == pytest.approx([0, 58], abs=0.002)
+
+
+def test_a_pause_and_a_removal_stop_it(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add()
+    world.until(57)
+    node.save(Change("pause", "a"))
+    world.until(117)
+    node.save(Change("resume", "a"))
+    world.until(177)
+    node.save(Change("remove", "a"))
+    world.until(400)
+    assert hands.times == pytest.approx([0, 120], abs=0.002)
+    assert world.told() == ["fired", "paused", "fired"]
+
+
+def test_a_stepped_clock(world: World, node: Node) -> None:
+    """What was fetched is fired when the wall clock says so, whenever that is."""
+    hands = node.worker()
+    node.add(misfire="all")
+    world.until(-3)
+    world.clock.step(150)
+    world.until(147.5)
+    assert hands.times == pytest.approx([147.25] * 3, abs=0.3)
+    world.until(178)
+    world.clock.step(-100)
+    world.until(179)
+    assert len(hands.times) == 3
+    world.until(181)
+    assert len(hands.times) == 4
+
+
+def test_after_downtime_the_policy_decides(world: World, node: Node) -> None:
+    node.add("once")
+    node.add("skip", misfire="skip")
+    node.add("all", misfire="all")
+    node.add("two", misfire=2)
+    node.alive = False
+    world.until(190)
+    other = world.node("n2")
+    other.worker()
+    world.until(191)
+    assert world.told("once") == ["misfire"] * 3 + ["fired"]
+    assert world.told("skip") == ["misfire"] * 4
+    assert world.told("all") == ["fired"] * 4
+    assert world.told("two") == ["misfire"] * 2 + ["fired"] * 2
+
+
+def test_a_long_gap_is_worked_off_step_by_step(world: World, node: Node) -> None:
+    node.add(trigger=Every(SECOND))
+    node.alive = False
+    world.until(5000)
+    other = world.node("n2")
+    world.until(5000.1)
+    assert len(world.rows()) == 5000 + 30 + 1
+    assert [one.limit for one in other.fires()] == [1000] * 6
+    assert world.told()[-3:] == ["misfire", "fired", "fired"]  # both are in time, by less than a second
+
+
+def test_many_due_at_once_are_fired_in_parts(world: World, node: Node) -> None:
+    hands = node.worker()
+    schedule = node.add("s0")
+    node.save(*(Change("put", f"s{n}", 0, replace(schedule, name=f"s{n}")) for n in range(1, 1000)))
+    world.until(1)
+    assert len(hands.given) == 1000
+    assert max(len(one.due) for one in node.fires()) == service.BATCH
+
+
+def test_an_idle_node_asks_seldom(world: World, node: Node) -> None:
+    node.add(trigger=At(START_US + 3600 * SECOND))
+    node.groups.clear()
+    world.until(30)
+    assert len(node.groups) <= 60 / service.LOOK_EVERY + 60 / service.MEND_EVERY + 10
+    assert not node.fires()
+
+
+# ---- the store fails ----
+
+
+def test_a_store_that_is_full_is_tried_again(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add()
+    world.until(-1)
+    node.full = True
+    world.until(0.8)
+    assert world.told() == []
+    node.full = False
+    world.until(2)
+    assert len(hands.times) == 1
+    assert world.told() == ["fired"]
+    # What was counted for jobs that were never stored was taken back.
+    queue = node.service.dispatch.queue(b"f")
+    assert (queue.live, sum(queue.backlog)) == (1, 0)
+
+
+def test_a_look_that_failed_is_repeated(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add(trigger=At(START_US))
+    node.full = True
+    world.until(-0.1)
+    node.full = False
+    world.until(1)
+    assert hands.times == pytest.approx([0.2], abs=0.3)
+    node.full = True
+    with pytest.raises(StoreFullError):
+        node.save(Change("pause", "a"))
+
+
+def test_a_node_that_drains_fires_nothing(world: World, node: Node) -> None:
+    node.add(misfire="all")
+    world.until(-2)
+    node.service.dispatch.paused = True
+    world.until(70)
+    assert world.told() == []
+    node.service.dispatch.paused = False
+    world.until(73)
+    assert world.told() == ["fired", "fired"]
+
+
+# ---- jobs ----
+
+
+def test_a_run_is_recorded_with_its_worker(world: World, node: Node) -> None:
+    hands = node.worker(name="the worker")
+    node.add(trigger=At(START_US))
+    world.until(1)
+    world.clock.advance(2)
+    node.end(hands.given[0])
+    (row,) = world.rows()
+    assert (row.node, row.worker, row.outcome, row.attempt) == ("n1", "the worker", "succeeded", 1)
+    assert (row.ended_us - row.started_us) / SECOND == pytest.approx(3, abs=0.01)
+
+
+def test_a_retry_has_the_same_fire_time(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add(trigger=At(START_US), retry=Retry(max_attempts=2, initial=10, jitter=0))
+    world.until(1)
+    node.service.settling.failed(hands.given[0], b"{}")
+    world.until(20)
+    first, second = (held.job.options for held in hands.given)
+    assert first is not None
+    assert first == second
+    assert first.fire_us == START_US
+    node.end(hands.given[1])
+    assert [row.attempt for row in world.rows()] == [2]
+
+
+def test_children_and_queued_runs_are_handed_out(world: World, node: Node) -> None:
+    hands = node.worker("f", "g", places=1)
+    node.add(overlap=Overlap.QUEUE)
+    node.add("child", parents=("a",), function=b"g")
+    world.until(61)
+    assert [held.job.function for held in hands.given] == [b"f"]
+    node.service.ready(hands.given[0].worker, 3)  # type: ignore[arg-type]
+    node.end(hands.given[0])
+    assert sorted(held.job.function for held in hands.given) == [b"f", b"f", b"g"]
+    assert world.told() == ["succeeded", "fired"]
+    queue = node.service.dispatch.queue(b"g")
+    assert (queue.live, sum(queue.backlog)) == (1, 0)
+
+
+def test_a_replaced_run_is_asked_to_stop(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add(overlap=Overlap.REPLACE)
+    world.until(100)
+    assert hands.stopped == ["cancelled"]
+    assert world.told() == ["fired", "waiting"]
+    node.service.settling.cancelled(hands.given[0], "asked")
+    node.settle()
+    assert world.told() == ["cancelled", "fired"]
+    assert len(hands.given) == 2
+
+
+def test_a_replaced_run_that_waits_is_cancelled_at_once(world: World, node: Node) -> None:
+    node.add(overlap=Overlap.REPLACE)
+    world.until(61)
+    assert world.told() == ["cancelled", "fired"]
+
+
+def test_a_foreground_job_of_its_unique_comes_first(world: World, node: Node) -> None:
+    """At any time one live job per unique, also where it is nowhere but in memory."""
+    hands = node.worker(places=1)
+    node.add(trigger=At(START_US), unique=b"u")
+    world.until(-1)
+    node.service.intake.submit_foreground(Job(node.new_id(), b"f", b"", b"u"), _Listener(), lambda _: None, _unexpected)
+    world.until(4)
+    assert world.told() == ["waiting"]
+    node.service.ready(hands.given[0].worker, 1)  # type: ignore[arg-type]
+    node.end(hands.given[0])
+    world.until(10)
+    assert world.told() == ["fired"]
+    assert len(hands.given) == 2
+
+
+class _Listener:
+    gone = False
+
+    def data(self, handle: bytes, data: bytes) -> None: ...
+    def warning(self, handle: bytes, data: bytes) -> None: ...
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None: ...
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None: ...
+
+
+def _unexpected(error: object) -> None:
+    raise AssertionError(error)
+
+
+# ---- those who ask and change ----
+
+
+def test_what_cannot_be_right_is_refused(node: Node) -> None:
+    schedule = node.add()
+    with pytest.raises(UsageError, match="cron"):
+        node.add("b", trigger=Cron("every day"))
+    with pytest.raises(ConflictError, match="already"):
+        node.add()
+    with pytest.raises(NotFoundError, match="no schedule 'b'"):
+        node.save(Change("pause", "b"))
+    with pytest.raises(UsageError, match="cycle"):
+        node.save(Change("put", "a", 1, replace(schedule, trigger=None, parents=("a",))))
+
+
+def test_a_trigger_by_hand(world: World, node: Node) -> None:
+    hands = node.worker()
+    node.add(trigger=At(START_US + 3600 * SECOND))
+    row = node.answer(node.schedules.trigger, "a")
+    assert (row.state, row.job) == (FireState.FIRED, hands.given[0].job.id)
+    assert node.answer(node.schedules.trigger, "b") is None
+    (stored,) = node.answer(node.schedules.find, names=["a", "b"])
+    assert stored == world.stored()
+    assert node.answer(node.schedules.history, "a", limit=5) == [row]
+
+
+def test_no_look_is_asked_for_twice(node: Node) -> None:
+    node.groups.clear()
+    for _ in range(5):
+        node.schedules.look()
+    node.settle()
+    looks = [one for group in node.groups for one in group if isinstance(one, FindDue)]
+    assert len(looks) == 2
+    assert not any(isinstance(one, FireSchedules) for group in node.groups for one in group)
