@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.testing.conformance import EngineSuite, Make
+from mainspring.testing.conformance import EngineSuite, Make, SharedEngineSuite
+from mainspring.testing.conformance.driver import NOW
 from tests.postgres.server import name_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ class TestMemory(EngineSuite):
     def make(self) -> Make:
         engine = MemoryEngine()
         return lambda: engine
+
+
+class TestSharedMemory(SharedEngineSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        content = SharedTables(lambda: NOW / 1_000_000)
+        return lambda: SharedMemoryEngine(content)
 
 
 @contextmanager
@@ -60,7 +69,7 @@ class TestSqliteThread(TestSqlite):
         return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
 
 
-class TestPostgres(EngineSuite):
+class TestPostgres(SharedEngineSuite):
     @pytest.fixture
     def make(self, postgres: PostgresServer, database: str) -> Make:
         self.server, self.name = postgres, name_of(database)

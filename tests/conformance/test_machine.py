@@ -60,10 +60,11 @@ class SqliteMachine(EngineMachine):
 
 
 class PostgresMachine(EngineMachine):
-    def __init__(self, server: PostgresServer) -> None:
+    server: PostgresServer
+
+    def __init__(self) -> None:
         super().__init__()
-        self._server = server
-        self._dsn = server.create_database()
+        self._dsn = self.server.create_database()
 
     def make(self) -> PostgresEngine:
         return PostgresEngine(self._dsn)
@@ -86,7 +87,7 @@ class PostgresMachine(EngineMachine):
 
     def teardown(self) -> None:
         super().teardown()
-        self._server.drop_database(self._dsn)
+        self.server.drop_database(self._dsn)
 
 
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
@@ -101,11 +102,18 @@ def test_an_engine_does_what_the_model_does_for_long(machine: type[EngineMachine
     run_state_machine_as_test(machine, settings=LONG)
 
 
+def on(postgres: PostgresServer) -> type[PostgresMachine]:
+    class Machine(PostgresMachine):
+        server = postgres
+
+    return Machine
+
+
 def test_postgres_does_what_the_model_does(postgres: PostgresServer) -> None:
-    run_state_machine_as_test(lambda: PostgresMachine(postgres), settings=FEW)
+    run_state_machine_as_test(on(postgres), settings=FEW)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer) -> None:
-    run_state_machine_as_test(lambda: PostgresMachine(postgres), settings=LONG)
+    run_state_machine_as_test(on(postgres), settings=LONG)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from mainspring.errors import StoreError
+from mainspring.events.relay import Relay
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.nodes.store import MembershipPort
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.storage.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from mainspring.events.relay import Message
     from mainspring.storage.engine import Opened
     from mainspring.storage.operation import Operation
 
@@ -39,15 +42,31 @@ def ignore(_: object) -> None:
     """Take the outcome of an operation that goes to the engine directly: the group's outcomes are what is looked at."""
 
 
+class SharedEngine(Engine, Relay, MembershipPort, Protocol):
+    """What a store that several nodes have open at once offers."""
+
+
 class Store:
     """An engine that is open for a node."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, node: str = "n1", loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Open an engine for a node; with a ``loop``, in that of another store, which is its owner."""
         self._make = make
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        self._borrows = loop is not None
+        self._others: list[Store] = []
+        self.heard: list[Message] = []
+        """What the relay of a shared store has told this node."""
+        self._told = asyncio.Event()
         self.engine: Engine
         self.opened: Opened
-        self.open()
+        self.open(node)
+
+    def beside(self, node: str = "n2") -> Store:
+        """Open another engine on the same content, for another node, as long as this one is open."""
+        other = Store(self._make, node, self._loop)
+        self._others.append(other)
+        return other
 
     # ---- the engine ----
 
@@ -56,10 +75,14 @@ class Store:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         self.engine = self._make()
+        self.heard = []
+        if self.engine.shared:
+            self.fleet.listen(self._hear)
         try:
             self.opened = self._run(self.engine.open(NodeId(node), self._loop.call_soon_threadsafe))
         except BaseException:
-            self._loop.close()
+            if not self._borrows:
+                self._loop.close()
             self._loop = None
             raise
         self.term = self.opened.term
@@ -76,9 +99,12 @@ class Store:
 
     def close(self) -> None:
         """Close the engine and be done with it, unless it is opened again."""
+        while self._others:
+            self._others.pop().close()
         if self._loop is not None:
             self.close_engine()
-            self._loop.close()
+            if not self._borrows:
+                self._loop.close()
             self._loop = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -87,9 +113,24 @@ class Store:
 
     def group(self, *operations: Operation) -> list[Any]:
         """Commit a group and return its outcomes; raises the StoreError where it failed."""
-        return self._run(self._group(operations))
+        return self._run(self.committed(operations))
 
-    async def _group(self, operations: Sequence[Operation]) -> list[Any]:
+    def groups(self, *groups: tuple[Store, Sequence[Operation]]) -> list[list[Any] | StoreError]:
+        """Commit groups of stores beside each other at once; returns the outcomes of each, or why it failed."""
+
+        async def outcome(store: Store, group: Sequence[Operation]) -> list[Any] | StoreError:
+            try:
+                return await store.committed(group)
+            except StoreError as error:
+                return error
+
+        async def outcomes() -> list[list[Any] | StoreError]:
+            return list(await asyncio.gather(*(outcome(*group) for group in groups)))
+
+        return self._run(outcomes())
+
+    async def committed(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit a group and return its outcomes; raises the StoreError where it failed."""
         answers: list[Sequence[Any] | StoreError] = []
         answered = asyncio.Event()
 
@@ -106,6 +147,32 @@ class Store:
         assert len(outcomes) == len(operations), "each operation has its outcome"
         return list(outcomes)
 
+    # ---- what a shared store has beyond that ----
+
+    @property
+    def fleet(self) -> SharedEngine:
+        """The engine, as one that several nodes share."""
+        assert self.engine.shared
+        return cast("SharedEngine", self.engine)
+
+    def end_term(self, term: int) -> None:
+        """End a term, as whoever recovers a dead node does first."""
+        assert self._run(self.fleet.end(term))
+
+    def hears(self, wanted: Callable[[list[Message]], bool]) -> None:
+        """Wait until what this node was told is enough."""
+
+        async def listen() -> None:
+            while not wanted(self.heard):
+                self._told.clear()
+                await self._told.wait()
+
+        self._run(listen())
+
+    def _hear(self, message: Message) -> None:
+        self.heard.append(message)
+        self._told.set()
+
     # ---- values ----
 
     def job(
@@ -120,6 +187,7 @@ class Store:
         expires_us: int = 0,
         created_us: int = NOW,
         options: Options | None = None,
+        foreground: bool = False,
     ) -> Job:
         """Return a new job; a leased one is leased to this term."""
         return Job(
@@ -135,6 +203,7 @@ class Store:
             options=options,
             term=self.term if state is State.LEASED else 0,
             input_size=len(payload),
+            foreground=foreground,
         )
 
     # ---- operations, alone in a group ----
