@@ -119,6 +119,14 @@ class NodeOptions:
             **DURATION,
         ),
     ] = LEASE
+    fleet_status: Annotated[
+        bool,
+        flag(
+            "--fleet-status",
+            "The admin command status counts the running jobs and the workers of all nodes, not of this one alone.",
+            group=FLEET,
+        ),
+    ] = False
     gearman: Annotated[
         tuple[Address, ...],
         option(
@@ -261,7 +269,11 @@ class NodeOptions:
             ),
             keepalive=KeepaliveSettings(enabled=self.keepalive),
             fleet=FleetSettings(
-                strategy=self.strategy, weight=self.weight, lease=self.lease, beat=self.lease * BEAT / LEASE
+                strategy=self.strategy,
+                weight=self.weight,
+                lease=self.lease,
+                beat=self.lease * BEAT / LEASE,
+                status=self.fleet_status,
             ),
             jobs=JobSettings(
                 retention=self.retention,

@@ -33,6 +33,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs it holds."""
     functions: tuple[bytes, ...] = ()
     """The functions that its workers serve."""
+    loads: tuple[tuple[int, int], ...] = ()
+    """Of each of these functions, how many workers serve it and how many jobs of it run."""
     address: str = ""
     """``host:port`` of its Gearman port, or empty."""
     version: str = ""

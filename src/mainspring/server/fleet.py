@@ -43,6 +43,7 @@ class SharedEngine(Engine, Relay, MembershipPort, Protocol):
 def node_row(settings: ServerSettings, service: JobService, counter: int) -> NodeRow:
     """Return what a node is like at this moment."""
     dispatch = service.dispatch
+    served = sorted((name, queue) for name, queue in dispatch.queues.items() if queue.workers)
     return NodeRow(
         term=service.term,
         name=settings.name,
@@ -51,7 +52,8 @@ def node_row(settings: ServerSettings, service: JobService, counter: int) -> Nod
         weight=settings.fleet.weight,
         capacity=sum(1 for worker in dispatch.workers if worker.abilities),
         running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
-        functions=tuple(sorted(name for name, queue in dispatch.queues.items() if queue.workers)),
+        functions=tuple(name for name, _ in served),
+        loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
         version=version(),
     )
 
@@ -88,6 +90,8 @@ class Fleet:
         self._row_at = -1.0
         service.share(engine)
         service.dispatch.believes = self.keeper.believes
+        if settings.fleet.status:
+            face.elsewhere = self.elsewhere
         if settings.fleet.strategy != "default":  # that one lets everybody take everything, and is asked for each job
             service.window.share = self._share
 
@@ -160,6 +164,15 @@ class Fleet:
     def store_time(self, offset: float) -> None:
         """Follow the store's clock."""
         self._clock.offset += offset
+
+    def elsewhere(self, function: bytes) -> tuple[int, int]:
+        """Return how many jobs of a function run at the other nodes, and how many workers serve it there."""
+        running = workers = 0
+        for row in self._live:
+            if row.term != self.keeper.term and function in row.functions:
+                more_workers, more_running = row.loads[row.functions.index(function)]
+                running, workers = running + more_running, workers + more_workers
+        return running, workers
 
     # ---- shares ----
 

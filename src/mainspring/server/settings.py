@@ -223,6 +223,9 @@ class FleetSettings:
     beat: float = BEAT
     """Seconds between heartbeats."""
 
+    status: bool = False
+    """The admin command ``status`` counts the running jobs and the workers of all nodes, not of this one alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:

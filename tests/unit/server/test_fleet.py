@@ -342,6 +342,23 @@ def test_a_node_that_cannot_renew_its_lease_stops_before_others_take_its_jobs() 
     run(test())
 
 
+def test_status_counts_the_fleet_where_it_is_told_to() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first = await fleet.node("n1", replace(QUICK, status=True))
+            second = await fleet.node("n2")
+            hand, client = Hand(second, places=2), Client(first)
+            await client.submit_background()
+            await hand.jobs.get()
+            assert first.face.elsewhere is not None
+            while first.face.elsewhere(b"f") != (1, 1):  # noqa: ASYNC110 - the next heartbeat says it
+                await asyncio.sleep(0.01)
+            assert first.face.elsewhere(b"g") == (0, 0)
+            assert second.face.elsewhere is None
+
+    run(test())
+
+
 async def committed(node: Node) -> None:
     """Wait until nothing is on its way to the store."""
     idle = asyncio.Event()

@@ -33,20 +33,23 @@ def command(peer: Peer, args: list[bytes]) -> None:
 
 
 def _status(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.listing(admin.status_line(_function(queue)) for queue in _queues(peer)))
+    peer.outbox.send(admin.listing(admin.status_line(_function(peer, queue)) for queue in _queues(peer)))
 
 
 def _priority_status(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.listing(admin.priority_line(_function(queue)) for queue in _queues(peer)))
+    peer.outbox.send(admin.listing(admin.priority_line(_function(peer, queue)) for queue in _queues(peer)))
 
 
 def _queues(peer: Peer) -> Iterable[FunctionQueue]:
     return peer.service.dispatch.queues.values()
 
 
-def _function(queue: FunctionQueue) -> admin.FunctionStatus:
-    workers = sum(queue.workers.values())
-    return admin.FunctionStatus(queue.name, queue.total(), queue.running, workers, *queue.waiting_by_priority())
+def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
+    running, workers = queue.running, sum(queue.workers.values())
+    if peer.face.elsewhere is not None:
+        more_running, more_workers = peer.face.elsewhere(queue.name)
+        running, workers = running + more_running, workers + more_workers
+    return admin.FunctionStatus(queue.name, queue.total(), running, workers, *queue.waiting_by_priority())
 
 
 def _workers(peer: Peer, _: Command) -> None:

@@ -63,6 +63,8 @@ class GearmanFace:
         self.peers: dict[Peer, None] = {}
         self.paused = False
         self.verbosity = "ERROR"
+        self.elsewhere: Callable[[bytes], tuple[int, int]] | None = None
+        """Where ``status`` counts a fleet: how many jobs of a function run at the other nodes, and how many workers are there."""
         self.connections = 0
         self._created: dict[int, bytes] = {}
 
