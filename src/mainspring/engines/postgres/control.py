@@ -74,6 +74,9 @@ class Control:
             if connection is not None:
                 connection.terminate()  # in the middle of something
             raise
+        finally:
+            if connection is not None and not connection.is_closed() and connection.is_in_transaction():
+                connection.terminate()  # whatever was begun is undone, and the next finds none open
 
     async def greet_again(self) -> None:
         """Greet the present connection once more: what there is to say to it has changed."""

@@ -147,7 +147,9 @@ class PostgresEngine:
         await self._relay.greet(connection, self._term)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work, name=f"postgres {name}"))
+        task = asyncio.get_running_loop().create_task(work, name=f"postgres {name}")
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
 
     # ---- committing ----
 
@@ -168,12 +170,13 @@ class PostgresEngine:
             self._relay.tell_pending(tx.pendings)
         for work in tx.works:
             assert self._control is not None
-            self._later(best_effort("work after a group", self._control.run(work, WORK)))
+            self._start(best_effort("work after a group", self._control.run(work, WORK)), "work")
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.append(task)
-        task.add_done_callback(lambda done: self._tasks.remove(done) if done in self._tasks else None)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a defect in the store's code", task=task.get_name(), exc_info=task.exception())
 
     # ---- the relay ----
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from mainspring.engines.postgres import failures, journal
-from mainspring.engines.postgres.connection import connect_patiently, delays, disconnect
+from mainspring.engines.postgres.connection import EVERY, connect_patiently, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.jobs import HANDLERS
@@ -119,6 +119,8 @@ class Writer:
     async def _repeat(self, attempt: Callable[[Connection[Record]], Any]) -> list[Any] | StoreError:
         pauses = delays()
         races = 0
+        clock = asyncio.get_running_loop().time
+        say_at = clock() + EVERY
         while True:
             if self._connection is None or self._connection.is_closed():
                 await self._connect(None)
@@ -135,7 +137,11 @@ class Writer:
                     verdict = Verdict.DEFECT
                 match verdict:
                     case Verdict.AWAY | Verdict.BUSY | Verdict.RACE:
-                        log.debug("a group is run again", reason=repr(error))
+                        if clock() < say_at:
+                            log.debug("a group is run again", reason=repr(error))
+                        else:
+                            say_at = clock() + EVERY
+                            log.warning("a group cannot be committed yet: trying again", reason=str(error))
                         await asyncio.sleep(next(pauses))
                     case Verdict.FENCED:
                         fenced = StoreFencedError(f"term {self._term} was ended by another node")
@@ -211,9 +217,13 @@ class Writer:
 
     async def _lock(self, connection: Connection[Record]) -> None:
         key = (self._address.checksum, self._term)
+        tries = 0
         while not await connection.fetchval(_SQL["lock_term"], *key):
             await connection.execute(_SQL["break_off"], *key)
             await asyncio.sleep(0.02)
+            tries += 1
+            if tries % 200 == 0:
+                log.warning("the session before does not end: no group can be committed until it does", term=self._term)
 
 
 Plan = dict[type["Operation"], list[tuple[int, "Operation"]]]
