@@ -109,6 +109,9 @@ class Server:
         bound = [(address, sock) for address in listen.gearman for sock in bind(address, listen.backlog)]
         http = list(bind(listen.http, listen.backlog)) if listen.http is not None else []
         legacy = list(bind(listen.gearman_http, listen.backlog)) if listen.gearman_http is not None else []
+        if bound:
+            first = _listening("gearman", bound[0][1])
+            self.node.address = f"{first.host}:{first.port}"
         try:
             await self.node.open()
         except BaseException:
@@ -116,8 +119,6 @@ class Server:
                 sock.close()
             raise
         opened = [await self._listen_gearman(address, sock) for address, sock in bound]
-        if opened and self.node.fleet is not None:
-            self.node.fleet.listening(f"{opened[0].host}:{opened[0].port}")
         for sock in http:
             self._http = HttpListener(http_app(self.node, version=version()), sock, tls=self._tls)
             await self._http.start()

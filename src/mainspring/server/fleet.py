@@ -70,6 +70,7 @@ class Fleet:
         clock: StoreClock,
         settings: ServerSettings,
         strategy: Strategy,
+        address: str,
     ) -> None:
         self._engine = engine
         self._service = service
@@ -79,7 +80,7 @@ class Fleet:
         self._settings = settings
         self._strategy = strategy
         self._live: tuple[NodeRow, ...] = ()
-        self._address = ""
+        self._address = address
         self.draining = False
         fleet: FleetSettings = settings.fleet
         self._fleet = fleet
@@ -101,10 +102,6 @@ class Fleet:
         """Take part under a first term."""
         self._started_us = to_us(self._clock.wall())
         await self.keeper.start(term, sent_at)
-
-    def listening(self, address: str) -> None:
-        """Tell the others under which address this node can be reached."""
-        self._address = address
 
     async def run(self) -> None:
         """Keep the lease, and look after the others, until cancelled."""

@@ -50,6 +50,8 @@ class Node:
         self.settings = settings
         self.engine = engine
         self.clock = clock
+        self.address = ""
+        """Where its Gearman port is to be, set before it is opened: the other nodes are told."""
         self.stopping = asyncio.Event()
         self._hurried: float | None = None
         """When it was asked to end within the time of its drain; None: it was not, or waits for running jobs without a limit."""
@@ -126,6 +128,7 @@ class Node:
                 store_clock,
                 self.settings,
                 strategy(self.settings.fleet.strategy),
+                self.address,
             )
             calls.add(FleetCalls(self.fleet).methods)
             await self.fleet.start(opened.term, sent_at)
