@@ -460,15 +460,20 @@ class Window:
 
     def looks(self, worker: Worker) -> bool:
         """Say whether a worker that found nothing in memory has to wait until the store has been looked at."""
-        waits = False
-        for queue in worker.abilities:
-            self.refill(queue)
-            waits = waits or queue.claiming
-        waits = waits and not worker.streams
-        if waits:
+        asks = not worker.streams
+        if asks:
+            # Before the look: whoever asks is a place for a job, also where he never sleeps and is one at no other time.
             worker.grabbing += 1
             worker.credit += 1
             self.dispatch.offer(worker)
+        for queue in worker.abilities:
+            self.refill(queue)
+        waits = asks and any(queue.claiming for queue in worker.abilities)
+        if asks and not waits:
+            worker.grabbing -= 1
+            worker.credit -= 1
+            if not worker.credit:
+                self.dispatch.withdraw(worker)
         return waits
 
     def lingers(self, worker: Worker) -> bool:
