@@ -70,7 +70,7 @@ class Fleet:
         clock: StoreClock,
         settings: ServerSettings,
         strategy: Strategy,
-        address: str,
+        address: str = "",
     ) -> None:
         self._engine = engine
         self._service = service
