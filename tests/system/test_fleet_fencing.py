@@ -1,0 +1,284 @@
+"""A node that is stopped, or cut off from the database, for longer than its lease: it gives up before others take over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import Kind, got
+from tests.postgres.proxy import Direction, Proxy
+
+from .extension import More
+from .fleet import Fleet, FleetNode, Nursery
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.postgres.server import PostgresServer
+
+    from .extension import ExtensionPeer
+
+LEASE = 1.5
+TAKEN_WITHIN = LEASE + 2.0
+"""Seconds after a node's last sign of life in which another has its jobs: the lease, a look each second, and what that takes."""
+PATIENT = 30.0
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
+    with Fleet(nursery, tmp_path, database, lease=LEASE) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def patient(peer: ExtensionPeer) -> ExtensionPeer:
+    peer.socket.settimeout(PATIENT)
+    return peer
+
+
+def timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
+    """Wait for something in a thread; returns what waits for that, and gives the time at which it came, and what came."""
+    came: list[tuple[float, object]] = []
+
+    def run() -> None:
+        value = wait()
+        came.append((time.monotonic(), value))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def result() -> tuple[float, object]:
+        thread.join(PATIENT)
+        assert came, "it did not come"
+        return came[0]
+
+    return result
+
+
+# ---- stopped
+
+
+def test_a_stopped_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    client = patient(stack.enter_context(n2.extended()))
+    late = patient(stack.enter_context(n1.worker(b"f")))
+    plain = patient(stack.enter_context(n1.peer()))
+    plain.can_do(b"g")
+    streamed, asked = client.put(b"f", b"payload"), client.put(b"g", b"payload")
+    job = late.job()
+    assert job.handle == streamed
+    eventually(lambda: plain.grab().kind is Kind.JOB_ASSIGN, "the plain worker has its job")
+    before = n1.term
+
+    n1.freeze()
+    heir = patient(stack.enter_context(n2.worker(b"f", b"g", places=2)))
+    again = {again.handle: again for again in (heir.job(), heir.job())}
+    assert set(again) == {streamed, asked}
+    # Both speak while their node sleeps: it hears them when it wakes up, before it has had a look at its clock.
+    late.settle(job, b"succeeded", b"late")
+    plain.send(Kind.WORK_COMPLETE, asked, b"late")
+    n1.thaw()
+
+    packets = [late.next(), late.next()]
+    assert {packet.kind for packet in packets} == {More.STOP, More.SETTLED}
+    for packet in packets:
+        handle, lease, word = packet.arguments
+        assert (handle, lease) == (streamed, job.lease)
+        assert word == (b"lost" if packet.kind is More.STOP else b"stale")
+    for handle, taken in again.items():
+        assert heir.settled_as(taken, b"succeeded", b"in time") == b"recorded"
+        assert client.outcome(handle).data == b"in time"
+    eventually(lambda: n1.term != before, "it takes part again")
+    assert n1.term > max(before, n2.term)
+    works(n1, n2)
+
+
+def works(n1: FleetNode, n2: FleetNode) -> None:
+    """Say that jobs go both ways between two nodes."""
+    for one, other in ((n1, n2), (n2, n1)):
+        with one.extended() as client, other.worker(b"still works") as worker:
+            patient(client)
+            patient(worker)
+            handle = client.put(b"still works")
+            job = worker.job()
+            assert job.handle == handle
+            assert worker.settled_as(job, b"succeeded", b"yes") == b"recorded"
+            assert client.outcome(handle).data == b"yes"
+
+
+def test_what_clients_of_a_stopped_node_wait_for_still_comes(fleet: Fleet, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    waiting, foreground, local = (patient(stack.enter_context(n1.extended())) for _ in range(3))
+    remote = patient(stack.enter_context(n2.worker(b"f", places=2)))
+    here = patient(stack.enter_context(n1.worker(b"own")))
+    handle = waiting.put(b"f", b"background")
+    waiting.wait(handle)
+    own = foreground.submit(b"f", b"", b"foreground")
+    of_node = local.submit(b"own", b"", b"nowhere but in memory")
+    jobs = {job.handle: job for job in (remote.job(), remote.job())}
+    assert set(jobs) == {handle, own}
+    memory = here.job()
+    n1.freeze()
+    n2_sees_it_dead(n2, n1)
+    n1.thaw()
+    assert here.settled_as(memory, b"succeeded", b"kept") == b"recorded"
+    assert local.next() == got(Kind.WORK_COMPLETE, of_node, b"kept")
+    for job in jobs.values():
+        assert remote.settled_as(job, b"succeeded", b"result") == b"recorded"
+    assert waiting.result().data == b"result"
+    assert foreground.next() == got(Kind.WORK_COMPLETE, own, b"result")
+
+
+def n2_sees_it_dead(survivor: FleetNode, dead: FleetNode) -> None:
+    """Wait until a node is not listed any more."""
+    with survivor.extended() as peer:
+        eventually(
+            lambda: dead.name not in {row["name"] for row in peer.call("nodes.list")["nodes"]}, f"{dead.name} is gone"
+        )
+
+
+def test_a_node_that_is_stopped_for_less_than_its_lease_keeps_its_jobs(fleet: Fleet, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    worker = patient(stack.enter_context(n1.worker(b"f")))
+    stack.enter_context(n2.worker(b"f"))
+    stack.enter_context(n1.extended()).put(b"f")
+    job = worker.job()
+    term = n1.term
+    n1.freeze()
+    time.sleep(LEASE / 4)
+    n1.thaw()
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+    assert n1.term == term
+
+
+# ---- cut off from the database
+
+
+@pytest.mark.parametrize("how", ["held", "unanswered", "cut"])
+def test_a_node_that_is_cut_off_gives_up_before_others_take_over(
+    fleet: Fleet, proxy: Proxy, database: str, stack: ExitStack, how: str
+) -> None:
+    n1, n2 = fleet.start("n1", store=proxy.through(database)), fleet.start("n2")
+    client = patient(stack.enter_context(n2.extended()))
+    holder = patient(stack.enter_context(n1.worker(b"f")))
+    handle = client.put(b"f", b"payload")
+    job = holder.job()
+    heir = patient(stack.enter_context(n2.worker(b"f")))
+    before = n1.term
+
+    parted = time.monotonic()
+    if how == "held":
+        proxy.freeze()
+    elif how == "unanswered":
+        proxy.freeze(Direction.TO_CLIENT)
+    else:
+        proxy.refuse()
+    stopped, taken = timed(holder.stopped), timed(heir.job)
+    stopped_at, word = stopped()
+    taken_at, _ = taken()
+    assert word == (handle, job.lease, b"lost")
+    # What the lease is for: the node stops its worker first, and by the margin; then another one takes over.
+    assert stopped_at < taken_at
+    assert stopped_at - parted < LEASE
+    assert taken_at - parted < TAKEN_WITHIN
+    holder.settle(job, b"succeeded", b"late")  # answered when the store can be asked what became of the job
+    proxy.heal()
+    assert holder.verdict(job) == b"stale"
+    eventually(lambda: n1.term != before, "it takes part again")
+    works(n1, n2)
+
+
+def test_a_node_whose_connections_are_forgotten_goes_on(
+    fleet: Fleet, proxy: Proxy, database: str, stack: ExitStack
+) -> None:
+    n1, n2 = fleet.start("n1", store=proxy.through(database)), fleet.start("n2")
+    client = patient(stack.enter_context(n1.extended()))
+    worker = patient(stack.enter_context(n1.worker(b"f")))
+    handle = client.put(b"f", b"payload")
+    job = worker.job()
+    before = n1.term
+    assert proxy.forget() == 2
+    worker.settle(job, b"succeeded", b"late")
+    heir = patient(stack.enter_context(n2.worker(b"f")))
+    again = heir.job()
+    assert again.handle == handle
+    assert heir.settled_as(again, b"succeeded", b"in time") == b"recorded"
+    # It was on its way to the store when the lease ended: there was no job left in the node's hands to stop.
+    assert worker.verdict(job) == b"stale"
+    assert client.outcome(handle).data == b"in time"
+    eventually(lambda: n1.term != before, "it takes part again")
+    works(n1, n2)
+
+
+# ---- answers that are lost
+
+
+@pytest.mark.parametrize("lost", ["answer", "request"])
+def test_a_submit_is_stored_and_acknowledged_once_where_an_answer_is_lost(
+    fleet: Fleet, proxy: Proxy, database: str, postgres: PostgresServer, stack: ExitStack, lost: str
+) -> None:
+    n1 = fleet.start("n1", store=proxy.through(database))
+    client = patient(stack.enter_context(n1.extended()))
+    client.put(b"f", b"first")
+    for round_ in range(3):
+        trap = proxy.lose_answer(b"COMMIT") if lost == "answer" else proxy.lose_request(b"COMMIT")
+        handles = [client.put(b"f", b"%d" % round_)]
+        trap.wait()
+        assert client.said() == []
+        listed = client.call("jobs.list", function="f", limit=1)["jobs"]
+        assert [job["handle"].encode() for job in listed] == handles
+    assert postgres.sql("SELECT count(*) FROM mainspring.jobs", database.rpartition("/")[2]) == "4"
+    status = client.call("node.status")
+    assert status["jobs"]["total"] == 4
+
+
+def test_a_settlement_is_recorded_once_where_an_answer_is_lost(
+    fleet: Fleet, proxy: Proxy, database: str, stack: ExitStack
+) -> None:
+    n1 = fleet.start("n1", store=proxy.through(database))
+    client = patient(stack.enter_context(n1.extended()))
+    worker = patient(stack.enter_context(n1.worker(b"f")))
+    handle = client.put(b"f")
+    job = worker.job()
+    trap = proxy.lose_answer(b"COMMIT")
+    assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
+    trap.wait()
+    assert client.outcome(handle).data == b"result"
+    worker.ready()
+    worker.silent()
+
+
+def test_a_claim_whose_answer_is_lost_strands_nothing(
+    fleet: Fleet, proxy: Proxy, database: str, stack: ExitStack
+) -> None:
+    n1, n2 = fleet.start("n1", store=proxy.through(database)), fleet.start("n2")
+    client = patient(stack.enter_context(n2.extended()))
+    handles = {client.put(b"f", b"%d" % number) for number in range(10)}
+    trap = proxy.lose_answer(b"COMMIT")
+    worker = patient(stack.enter_context(n1.worker(b"f", places=10)))
+    assert {worker.job().handle for _ in handles} == handles
+    trap.wait()
+    worker.silent()
+    del n2
