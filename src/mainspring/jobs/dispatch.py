@@ -53,6 +53,9 @@ class Dispatch:
 
     def tidy(self) -> None:
         """Forget functions that nobody has to do with, where they are so many that their names must have been made up."""
+        for queue in self.queues.values():
+            if queue.gate is not None:
+                queue.gate.tidy()
         if len(self.queues) > MANY:
             for name in [name for name, queue in self.queues.items() if queue.is_idle()]:
                 del self.queues[name]
@@ -105,7 +108,7 @@ class Dispatch:
         self.workers[worker] = None
         self.answered(worker)
         for queue in worker.abilities:
-            if queue.size > queue.woken and not self.paused:
+            if queue.size > queue.woken and not self.paused and queue.startable(queue.woken + 1) > queue.woken:
                 self.rouse(worker)
                 self._wake(worker, queue)
                 return True
@@ -142,7 +145,9 @@ class Dispatch:
         queue = held.queue
         queue.size += 1
         held.queued = True
-        if first:
+        if queue.gate is not None:
+            queue.gate.push(held, first=first)
+        elif first:
             queue.ready[held.job.priority].appendleft(held)
         else:
             queue.ready[held.job.priority].append(held)
@@ -154,6 +159,9 @@ class Dispatch:
             held.queued = False
             queue = held.queue
             queue.size -= 1
+            if queue.gate is not None:
+                queue.gate.drop(held)
+                return
             queue.dropped += 1
             if queue.dropped > DROPPED and queue.dropped > queue.size:
                 # Where nobody asks for jobs, nobody passes over them: clients that come and leave must not fill the memory.
@@ -167,6 +175,12 @@ class Dispatch:
     def pop(queue: FunctionQueue) -> Held | None:
         """Take the next job of a function."""
         if queue.size:
+            if queue.gate is not None:
+                held = queue.gate.pop()
+                if held is not None:
+                    held.queued = False
+                    queue.size -= 1
+                return held
             for ready in queue.ready:
                 while ready:
                     held = ready.popleft()
@@ -215,7 +229,7 @@ class Dispatch:
             else:
                 self.withdraw(worker)
             yield worker, held
-        while queue.size * self._wakeup > queue.woken and queue.sleepers:
+        while queue.sleepers and queue.startable(queue.woken + 1) * self._wakeup > queue.woken:
             worker = next(iter(queue.sleepers))
             self.rouse(worker)
             self._wake(worker, queue)

@@ -100,6 +100,8 @@ class Intake:
                 job.state = _LEASED
                 job.term = term
                 queue.inflight += 1
+                if queue.gate is not None:
+                    queue.gate.expect(job.key)
                 queue.mean_size += (length - queue.mean_size) / 64
             else:
                 job.state = _PENDING
@@ -137,6 +139,8 @@ class Intake:
             if state == _LEASED:
                 queue = queues[job.function]
                 queue.inflight -= 1
+                if queue.gate is not None:
+                    queue.gate.arrived(job.key)
                 if (
                     job.term == window.term
                 ):  # otherwise the term has ended since, and whoever ended it gives the job back
@@ -164,6 +168,8 @@ class Intake:
             queue.live -= 1
             if job.state == _LEASED:
                 queue.inflight -= 1
+                if queue.gate is not None:
+                    queue.gate.arrived(job.key)
             elif job.state == _PENDING:
                 queue.backlog[job.priority] -= 1
         return stored
@@ -184,6 +190,8 @@ class Intake:
         if window.admits(queue, job):
             job.state, job.term = _LEASED, window.term
             queue.inflight += 1
+            if queue.gate is not None:
+                queue.gate.expect(job.key)
         else:
             job.state = _PENDING
             queue.backlog[job.priority] += 1

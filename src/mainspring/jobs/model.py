@@ -104,3 +104,5 @@ class Job(msgspec.Struct):
     namespace: str = "default"
     foreground: bool = False
     """It is dropped when nobody waits for it any more, unless a worker has it. Only shared stores keep such jobs."""
+    key: bytes = b""
+    """Jobs of one function and one key share limits, and keys take turns; see the resources slice."""

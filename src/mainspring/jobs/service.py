@@ -131,6 +131,9 @@ class JobService:
         self.dispatch.paused = True
         self.window.term = Term(0)
         for held, worker in self.window.forget_stored():
+            if held.gate is not None:
+                held.gate.give_back(held.job.key)
+                held.gate = None
             if worker is not None:
                 if worker.streams:
                     worker.face.stop(held, b"lost")
@@ -216,8 +219,7 @@ class JobService:
 
     def _give_back(self, queue: FunctionQueue) -> None:
         """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
-        waiting = [held for ready in queue.ready for held in ready if held.queued]
-        for held in self.window.suspects(queue) + waiting:
+        for held in self.window.suspects(queue) + queue.queued():
             if held.stored:
                 self.settling.released(held)
             elif self.sharing is not None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
-    from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.gate import Gate
+    from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.window import Window
@@ -66,6 +67,8 @@ class _Pending(NamedTuple):
     settlement: Settlement
     exception: bytes | None
     acknowledge: Acknowledge | None
+    gate: Gate | None
+    """Where the job's tokens go back to."""
 
 
 class Settling:
@@ -200,13 +203,20 @@ class Settling:
             self.deferred += 1
             self._window.take_back(held)
             return
+        gate = held.gate
+        if gate is not None:
+            held.gate = None
         if held.stored:
             if held.worker is not None and rules.owner(settlement.job.options) is not None:
                 settlement.worker = held.worker.face.name()
             self._window.release(held)
-            self._put(_Pending(settlement, exception, acknowledge))
+            self._put(_Pending(settlement, exception, acknowledge, gate))
         else:
+            if gate is not None:
+                gate.give_back(held.job.key)
             self._end_foreground(held, settlement, exception)
+            if gate is not None:
+                self._window.serve(held.queue)
             if acknowledge is not None:
                 acknowledge(True)
 
@@ -218,7 +228,7 @@ class Settling:
         self._end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: _Pending) -> None:
-        settlement, _, acknowledge = pending
+        settlement, _, acknowledge, gate = pending
         operation = self._open
         if operation is None or not operation.open:
             batch: list[_Pending] = []
@@ -230,7 +240,10 @@ class Settling:
             self._batch = batch
             self._window.commits.put(operation)
         if not operation.urgent and (
-            acknowledge is not None or settlement.event is not Event.SUCCEED or self._listeners.of(settlement.job.id)
+            acknowledge is not None
+            or gate is not None
+            or settlement.event is not Event.SUCCEED
+            or self._listeners.of(settlement.job.id)
         ):
             # Its worker waits, or a client, or another worker that could have the job.
             operation.urgent = True
@@ -244,8 +257,12 @@ class Settling:
 
     def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub
-        for settlement, exception, acknowledge in batch:
+        freed: dict[FunctionQueue, None] = {}
+        for settlement, exception, acknowledge, gate in batch:
             job = settlement.job
+            if gate is not None:
+                gate.give_back(job.key)
+                freed[self._window.dispatch.queue(job.function)] = None
             recorded = job.id not in stale
             if acknowledge is not None:
                 acknowledge(recorded)
@@ -264,6 +281,8 @@ class Settling:
                 self._window.serve(queue)
             if hub.active:
                 hub.publish(_settled_job(settlement))
+        for queue in freed:
+            self._window.serve(queue)
 
     def tell(self, job: Job, exception: bytes | None = None, handle: bytes | None = None) -> None:
         """Tell everybody who waits for a job that it has ended."""
@@ -279,6 +298,8 @@ class Settling:
             return  # the node ends; the jobs run again
         if isinstance(error, StoreFencedError):
             for pending in batch:
+                if pending.gate is not None:
+                    pending.gate.give_back(pending.settlement.job.key)
                 if pending.acknowledge is not None:
                     pending.acknowledge(False)
             return  # other nodes have these jobs

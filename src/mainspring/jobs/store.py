@@ -137,6 +137,55 @@ class Claim(Operation):
         self.rows = sum(want.limit for want in wants)
 
 
+class ClaimByKey(Operation):
+    """Lease due jobs of one function to a term, in the order of priority, and within one by turns of their keys.
+
+    In each priority, keys are met in their order, from the first behind ``after`` (None: from the first of all) round to that
+    one. Of each, up to ``per_key`` jobs are taken, oldest first; of those in ``enough``, none. However many jobs a key has, it
+    costs no more than any other key. Slots and ``overdue_us`` are those of ``Want``; on a store that shares by slots, jobs of
+    others' slots may be passed over after those that were looked at. Outcome: ``ClaimedByKey``.
+    """
+
+    __slots__ = ("after", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
+
+    def __init__(
+        self,
+        term: int,
+        want: Want,
+        per_key: int,
+        after: After,
+        enough: frozenset[bytes],
+        done: Callable[[ClaimedByKey], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(done, failed)
+        self.term = term
+        self.function, self.limit, self.slots, self.overdue_us = want
+        self.per_key = per_key
+        self.after = after
+        self.enough = enough
+        self.rows = want.limit
+
+
+After = tuple[bytes | None, bytes | None, bytes | None]
+"""For each priority the key with which a claim has ended."""
+
+
+class ClaimedByKey(NamedTuple):
+    """The outcome of ClaimByKey."""
+
+    jobs: list[Job]
+    """Whole jobs, in the order in which they were met."""
+    after: After
+    """Where the next claim goes on."""
+    more: bool
+    """Whether it ended because it had enough, or had met as many keys as a claim may."""
+
+
+KEYS_AT_MOST = 1000
+"""A claim meets no more keys than that in one priority."""
+
+
 class Assign(Operation):
     """Record that jobs run, and how many attempts were counted before. Guard: held under ``job.term``. Outcome: None."""
 
@@ -437,6 +486,7 @@ PHASES: Sequence[type[Operation]] = (
     Leave,
     Submit,
     Claim,
+    ClaimByKey,
     Wait,
     Find,
     FindUnique,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.clock import to_us
+from mainspring.clock import from_us, to_us
 from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs.accounts import open_own
@@ -43,6 +43,8 @@ HINTED = 0.01
 that somebody works on at that moment, as does a node whose client has just begun to wait for the job."""
 STALLED = 1.0
 """Seconds after which a node of many gives back what waits for its busy workers: others may be free."""
+SOON = 0.001
+"""Seconds before a queue is served again because of the time alone."""
 BYTES = 64 * 2**20
 """Payloads in the window of one function, about."""
 
@@ -95,7 +97,7 @@ class Window:
         self.served: Callable[[FunctionQueue], None] = lambda _: None
         """Set where the store is shared: called with a function that has a gate when everything was handed out that could be."""
         self._deliveries = 0
-        self._clocked: dict[FunctionQueue, Timer] = {}
+        self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
         self._lingering: dict[Worker, float] = {}
         """Workers that wait a moment, and since when, the longest first."""
@@ -178,20 +180,20 @@ class Window:
     def _look_again(self, queue: FunctionQueue, gate: Gate) -> None:
         """Serve a queue again when time lets more of its jobs start."""
         following = gate.next_us()
-        timer = self._clocked.get(queue)
         if following is None:
             return
-        at = following / 1_000_000
-        if timer is not None and timer.function is not None:
-            if timer.at <= at:
+        at = max(from_us(following), self.clock.monotonic() + SOON)
+        known = self._clocked.get(queue)
+        if known is not None:
+            if known[0] <= at:
                 return
-            self.timers.cancel(timer)
+            self.timers.cancel(known[1])
 
         def again() -> None:
             del self._clocked[queue]
             self.serve(queue)
 
-        self._clocked[queue] = self.timers.at(at, again)
+        self._clocked[queue] = at, self.timers.at(at, again)
 
     def hold(self, job: Job, *, stored: bool) -> Held:
         """Take a job into memory; the caller pushes it and serves its queue."""
@@ -254,7 +256,7 @@ class Window:
         window = self.room(queue)
         waiting = max(queue.size - queue.foreground, 0) + queue.inflight
         have = max(waiting - gate.parked, 0)
-        if gate.paused or have * 2 > window or waiting >= MOST:
+        if gate.paused or gate.is_dry(sum(queue.backlog)) or have * 2 > window or waiting >= MOST:
             return
         want = Want(queue.name, window - have)
         if self.shared:
@@ -281,7 +283,9 @@ class Window:
     def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey) -> None:
         gate = self.gate(queue)
         gate.after = outcome.after
-        # Where it did not end because it had enough, there is nothing more for this node until something changes here.
+        # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
+        if not outcome.more or not outcome.jobs:
+            gate.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
         self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1)
 
     def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
@@ -557,7 +561,7 @@ class Window:
                 wanted = max(wanted, SMALLEST, 2 * len(queue.workers))
             queue.window = min(wanted, LARGEST)
             if self.shared:
-                waits = queue.size and not rate and not queue.places()
+                waits = queue.size and not rate and not (queue.places() and queue.startable(1))
                 queue.stalled = queue.stalled + seconds if waits else 0.0
                 if queue.stalled >= STALLED:
                     queue.stalled, queue.window = 0.0, 0

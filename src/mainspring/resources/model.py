@@ -32,6 +32,14 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 UNLIMITED = Limits()
 
+OWN = b""
+"""The pool of a function's own tokens."""
+
+
+def pool_of(key: bytes) -> bytes:
+    """Return the pool of the tokens of one key, be it the empty one."""
+    return b":" + key
+
 
 class Declaration(msgspec.Struct, frozen=True):
     """What the code of some workers says of a function. Times are microseconds of wall time."""

@@ -13,6 +13,8 @@ from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED, Declaration, Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.resources.model import FunctionLimits, Rate
 
 # ---- token buckets ----
@@ -26,6 +28,9 @@ class Bucket(NamedTuple):
 
     level: int
     updated_us: int
+
+
+EMPTY: Final = Bucket(0, 0)
 
 
 def full(rate: Rate, now_us: int) -> Bucket:
@@ -90,6 +95,39 @@ def granted(limit: int, others: int, held: int, wanted: int) -> int:
     The sum never passes the limit by a grant; where the limit was lowered, nobody has his taken away, and nobody gets more.
     """
     return min(wanted, max(limit - others, held, 0))
+
+
+class Holding(NamedTuple):
+    """What a node has of a pool's tokens, and what it wanted when it asked last."""
+
+    tokens: int
+    wanted: int
+    asked_us: int
+
+
+WANTED_FOR_US: Final = 3_000_000
+"""For so long it is remembered that a node has asked in vain."""
+
+
+class Division(NamedTuple):
+    """How a pool stands after a node has asked."""
+
+    own: Holding
+    claimants: int
+    """Nodes that have tokens, or have asked in vain lately; the asking one is among them."""
+    short: bool
+    """Whether another node has asked in vain lately."""
+
+
+def divided(others: Iterable[Holding], limit: int, held: int, wanted: int, now_us: int) -> Division:
+    """Give a node what it wants of a pool, as far as it is there."""
+    taken, claimants, short = 0, 1, False
+    for other in others:
+        lacks = other.wanted > other.tokens and other.asked_us > now_us - WANTED_FOR_US
+        taken += other.tokens
+        claimants += other.tokens > 0 or lacks
+        short = short or lacks
+    return Division(Holding(granted(limit, taken, held, wanted), wanted, now_us), claimants, short)
 
 
 def fair_share(limit: int, claimants: int) -> int:

@@ -1,6 +1,6 @@
 """The port that the resources slice needs: limits of functions, and what nodes of one store lease of them.
 
-A pool is a function's own tokens, or those of one of its keys; see ``pool_of``.
+A pool is a function's own tokens, or those of one of its keys; see ``model.pool_of``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.resources.model import FunctionLimits, Rate
-
-OWN = b""
-"""The pool of a function itself."""
-
-
-def pool_of(key: bytes) -> bytes:
-    """Return the pool of a key, be it the empty one."""
-    return b":" + key
 
 
 class ListLimits(Operation):
@@ -61,8 +53,6 @@ class Ask(NamedTuple):
     tokens: int = 0
     limit: int = 0
     """How many tokens the pool has. 0: there is no such limit, and ``tokens`` means nothing."""
-    held: int = 0
-    """How many of them the node has by its own knowledge."""
     starts: int = 0
     rate: Rate | None = None
     """At which the pool lets jobs start; as ``rules.leased`` returns it."""
@@ -106,8 +96,6 @@ class Acquire(Operation):
         self.size = 64 + sum(len(ask.function) + len(ask.pool) + 100 for ask in asks)
 
 
-WANTED_FOR_US = 3_000_000
-"""For so long it is remembered that a node has asked in vain."""
 PHASES: Sequence[type[Operation]] = (SaveLimits, Acquire, ListLimits)
 SHARED: frozenset[type[Operation]] = frozenset({Acquire})
 """Operations of shared stores only."""

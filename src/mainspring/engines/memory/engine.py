@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory import jobs, queries, schedules
+from mainspring.engines.memory import jobs, queries, resources, schedules
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.engines.memory.tables import Tables
 from mainspring.ids import Term
 from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING, SchedulesPort
 from mainspring.storage.engine import Opened
 
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 _HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     **jobs.HANDLERS,
+    **resources.HANDLERS,
     ListJobs: queries.list_jobs,
     **schedules.READERS,
 }
 _ORDER = {
     kind: phase
-    for phase, kind in enumerate((*ENDING, *WRITING, *PHASES[len(ENDING) :], ListJobs, *READING, *SCHEDULE_QUERIES))
+    for phase, kind in enumerate(
+        (*ENDING, *WRITING, *PHASES[len(ENDING) :], *RESOURCES, ListJobs, *READING, *SCHEDULE_QUERIES)
+    )
 }
 _ENDING, _WRITING = frozenset(ENDING), frozenset(WRITING)
 _FOLLOW: dict[str, Callable[[MemorySchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
+from mainspring.engines.memory.pending import Pending
 from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -70,10 +71,10 @@ def _found(job: Job) -> ops.Found:
 
 
 def _put_pending(tables: Tables, job: Job) -> None:
-    heaps = tables.pending.get(job.function)
-    if heaps is None:
-        heaps = tables.pending[job.function] = ([], [], [])
-    heapq.heappush(heaps[job.priority], job.id)
+    pending = tables.pending.get(job.function)
+    if pending is None:
+        pending = tables.pending[job.function] = (Pending(), Pending(), Pending())
+    pending[job.priority].push(job.key, job.id)
 
 
 def _enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
@@ -174,19 +175,56 @@ def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
 
 def _claim_one(tables: Tables, term: int, want: ops.Want) -> list[Job]:
     claimed: list[Job] = []
-    for heap in tables.pending.get(want.function, ()):
+    for pending in tables.pending.get(want.function, ()):
         others = []
-        while heap and len(claimed) < want.limit:
-            job = tables.jobs.get(heapq.heappop(heap))
+        while len(claimed) < want.limit and (oldest := pending.pop()) is not None:
+            job = tables.jobs.get(oldest[1])
             if job is not None and job.state == _PENDING:
                 if want.slots is not None and not _fits(job, want.slots, want.overdue_us):
-                    others.append(job.id)
+                    others.append(oldest)
                     continue
                 job.term = term
                 _enter(tables, job, Event.CLAIM)
                 claimed.append(_copy(job))
-        for job_id in others:
-            heapq.heappush(heap, job_id)
+        for key, job_id in others:
+            pending.push(key, job_id)
+    return claimed
+
+
+def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
+    """Lease due jobs in turns of their keys; see ``ClaimByKey``."""
+    claimed: list[Job] = []
+    after = list(operation.after)
+    more = False
+    for priority, pending in enumerate(tables.pending.get(operation.function, ())):
+        for met, key in enumerate(pending.keys(after[priority])):
+            if len(claimed) >= operation.limit or met >= ops.KEYS_AT_MOST:
+                more = True
+                break
+            if key not in operation.enough:
+                most = min(operation.limit - len(claimed), operation.per_key)
+                claimed += _claim_of_key(tables, operation, pending.of(key), most)
+            if not pending.of(key):
+                pending.drop(key)
+            after[priority] = key
+    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
+
+
+def _claim_of_key(tables: Tables, operation: ops.ClaimByKey, heap: list[int], most: int) -> list[Job]:
+    claimed: list[Job] = []
+    others = []
+    while heap and len(claimed) < most:
+        job = tables.jobs.get(heapq.heappop(heap))
+        if job is None or job.state != _PENDING:
+            continue
+        if operation.slots is not None and not _fits(job, operation.slots, operation.overdue_us):
+            others.append(job.id)
+            continue
+        job.term = operation.term
+        _enter(tables, job, Event.CLAIM)
+        claimed.append(_copy(job))
+    for job_id in others:
+        heapq.heappush(heap, job_id)
     return claimed
 
 
@@ -370,6 +408,7 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Submit: submit,
     ops.Leave: leave,
     ops.Claim: claim,
+    ops.ClaimByKey: claim_by_key,
     ops.Wait: wait,
     ops.Find: find,
     ops.FindUnique: find_unique,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainspring.engines.memory import resources
 from mainspring.engines.memory.engine import execute
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
@@ -15,6 +16,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.resources.store import ListLimits
 from mainspring.schedules.store import READING
 from mainspring.storage.engine import Opened
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
 
 _READING = frozenset(
-    {ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs, *READING, *SCHEDULE_QUERIES}
+    {ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs, ListLimits, *READING, *SCHEDULE_QUERIES}
 )
 
 
@@ -166,6 +168,7 @@ class SharedMemoryEngine:
             return False
         content.rows.pop(term, None)
         content.ended.add(term)
+        resources.end(content.tables, term)
         return True
 
     async def abandoned(self) -> Sequence[int]:

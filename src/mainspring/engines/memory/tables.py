@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.counts import Counts
 
 if TYPE_CHECKING:
+    from mainspring.engines.memory.pending import Pending
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Ended
+    from mainspring.resources.model import FunctionLimits, Rate
+    from mainspring.resources.rules import Bucket, Holding
     from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire
     from mainspring.schedules.parents import Join
@@ -25,8 +28,8 @@ class Tables:
         """Function and unique to the live job that has them."""
         self.kept: dict[tuple[bytes, bytes], int] = {}
         """The same to the last job submitted with ``keep_unique`` that has succeeded."""
-        self.pending: dict[bytes, tuple[list[int], list[int], list[int]]] = {}
-        """Function to a heap of ids for each priority."""
+        self.pending: dict[bytes, tuple[Pending, Pending, Pending]] = {}
+        """Function to its pending jobs of each priority."""
         self.due: list[tuple[int, int]] = []
         """Heap of (due, id) of scheduled jobs."""
         self.expiring: list[tuple[int, int]] = []
@@ -38,6 +41,12 @@ class Tables:
         self.waits: dict[int, set[int]] = {}
         """Jobs to the terms of the nodes whose clients wait for them; only where the store is shared."""
         self.counts = Counts()
+        self.limits: dict[bytes, FunctionLimits] = {}
+        """What is said of functions, by name."""
+        self.tokens: dict[tuple[bytes, bytes], dict[int, Holding]] = {}
+        """Function and pool to what nodes have and want of it, by term; only where the store is shared."""
+        self.buckets: dict[tuple[bytes, bytes], tuple[Rate, Bucket]] = {}
+        """Function and pool to the starts that are left; only where the store is shared."""
         self.ended_now: dict[str, list[Ended]] = {}
         """Jobs that have ended in the group under way, by their owners."""
         self.schedules: dict[str, Stored] = {}

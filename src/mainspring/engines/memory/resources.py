@@ -1,0 +1,70 @@
+"""The resources slice in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.resources import rules
+from mainspring.resources import store as ops
+from mainspring.resources.model import FunctionLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.storage.operation import Operation
+
+
+def list_limits(tables: Tables, operation: ops.ListLimits) -> list[FunctionLimits]:
+    """Read what is said of functions; see ``ListLimits``."""
+    del operation
+    return list(tables.limits.values())
+
+
+def save_limits(tables: Tables, operation: ops.SaveLimits) -> FunctionLimits:
+    """Write what is said of a function; see ``SaveLimits``."""
+    said = operation.said
+    stored = tables.limits.get(said.function, FunctionLimits(said.function))
+    if stored.version == said.version:
+        stored = tables.limits[said.function] = msgspec.structs.replace(said, version=said.version + 1)
+    return stored
+
+
+def acquire(tables: Tables, operation: ops.Acquire) -> list[ops.Grant]:
+    """Lease tokens and starts; see ``Acquire``."""
+    return [_acquire(tables, operation.term, ask, operation.now_us) for ask in operation.asks]
+
+
+def _acquire(tables: Tables, term: int, ask: ops.Ask, now_us: int) -> ops.Grant:
+    grant = ops.Grant()
+    pool = (ask.function, ask.pool)
+    if ask.limit:
+        holdings = tables.tokens.setdefault(pool, {})
+        before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
+        own, claimants, short = rules.divided(holdings.values(), ask.limit, before, ask.tokens, now_us)
+        if own.wanted:
+            holdings[term] = own
+        grant = ops.Grant(own.tokens, claimants, short)
+    if ask.rate is not None:
+        rate, bucket = tables.buckets.get(pool, (ask.rate, rules.full(ask.rate, now_us)))
+        if rate != ask.rate:
+            bucket = rules.poured(rate, ask.rate, rules.refilled(rate, bucket, now_us))
+        starts, bucket = rules.take(ask.rate, bucket, now_us, ask.starts)
+        tables.buckets[pool] = ask.rate, bucket
+        grant = grant._replace(starts=starts, next_us=rules.next_us(ask.rate, bucket))
+    return grant
+
+
+def end(tables: Tables, term: int) -> None:
+    """Free the tokens of a term that has ended."""
+    for holdings in tables.tokens.values():
+        holdings.pop(term, None)
+
+
+HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    ops.ListLimits: list_limits,
+    ops.SaveLimits: save_limits,
+    ops.Acquire: acquire,
+}
