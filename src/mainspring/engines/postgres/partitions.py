@@ -145,26 +145,34 @@ def _bounded(time_us: int) -> int:
 
 
 async def retire(connection: Connection[Record], days: tuple[int, int], memory: Retired) -> None:
-    """Take off the partitions that end by some days, and count and drop what was taken off, for as long as the budget lasts."""
+    """Take off the partitions that end by some days, and count and drop what was taken off, for as long as the budget lasts.
+
+    One on which somebody has a lock is left for the next time.
+    """
+    locked = False
     there = await _names(connection)
     for kind, before in zip((ENDED, DEAD), days, strict=True):
         for name in sorted(there):
             day = kind.day(name)
             if day is not None and day + kind.days <= before:
-                await _take_off(connection, kind, name)
-    memory.left = await count_off(connection)
+                locked |= not await _take_off(connection, kind, name)
+    memory.left = await count_off(connection) or locked
     memory.days = days
 
 
-async def _take_off(connection: Connection[Record], kind: Kind, name: str) -> None:
-    async with connection.transaction():
-        await connection.execute(
-            f"SET LOCAL lock_timeout = '{PATIENCE}'; LOCK TABLE ONLY {kind.table} IN ACCESS EXCLUSIVE MODE"
-        )
-        if name not in await _names(connection):
-            return
-        await connection.execute(f"ALTER TABLE {kind.table} DETACH PARTITION {quoted(name)}")
-        await connection.execute("INSERT INTO retired (name) VALUES ($1)", name)
+async def _take_off(connection: Connection[Record], kind: Kind, name: str) -> bool:
+    """Take a partition off, unless a lock is in the way; says whether it is off."""
+    try:
+        async with connection.transaction():
+            await connection.execute(
+                f"SET LOCAL lock_timeout = '{PATIENCE}'; LOCK TABLE ONLY {kind.table} IN ACCESS EXCLUSIVE MODE"
+            )
+            if name in await _names(connection):
+                await connection.execute(f"ALTER TABLE {kind.table} DETACH PARTITION {quoted(name)}")
+                await connection.execute("INSERT INTO retired (name) VALUES ($1)", name)
+    except _LOCKED:
+        return False
+    return True
 
 
 async def count_off(connection: Connection[Record], budget: float = BUDGET) -> bool:
