@@ -1,0 +1,293 @@
+"""Claims beside an old snapshot: how many dead entries they pass, and that nothing below a floor is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.floors import LOWEST, SETTLES, SHARE, SLOW, Floor, Floors, Scans, risen
+from mainspring.engines.postgres.rows import SQL
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event, Settlement
+
+from .a_fleet import NOW, Node, ignore, node, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import asyncpg
+
+    from mainspring.jobs.model import Job
+
+DEAD = 20_000
+"""Entries of jobs that are gone and cannot be removed."""
+
+
+class SlowClock:
+    """Each scan takes so long; between two operations nothing passes by itself."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.scan = 1.0
+        self._scanning = False
+
+    def __call__(self) -> float:
+        """Each operation asks before and after its scan."""
+        self._scanning = not self._scanning
+        if not self._scanning:
+            self.now += self.scan
+        return self.now
+
+
+def slow(one: Node) -> SlowClock:
+    """Let a node's scans be slow, by a clock of the test's."""
+    clock = SlowClock()
+    one.engine._writer._memory[Floors] = Floors(clock)
+    return clock
+
+
+def remembered(one: Node) -> Floors:
+    found = one.engine._writer._memory[Floors]
+    assert isinstance(found, Floors)
+    return found
+
+
+async def claim(one: Node, limit: int = 1000, slots: frozenset[int] | None = None) -> list[Job]:
+    ((claimed,),) = await one.group(ops.Claim(one.term, [ops.Want(b"f", limit, slots)], ignore, ignore))
+    return list(claimed)
+
+
+async def rise(one: Node, clock: SlowClock, slots: frozenset[int] | None = None) -> list[int]:
+    """Claim until the floor has risen above what was there; returns the floors."""
+    await claim(one, slots=slots)
+    await claim(one, slots=slots)
+    clock.now += SETTLES
+    await claim(one, slots=slots)
+    (floor,) = remembered(one).functions.values()
+    assert floor.places[1] > LOWEST
+    return floor.places
+
+
+# ---- the rule ----
+
+
+def test_whole_scans_take_a_share_of_the_time() -> None:
+    scans = Scans()
+    now, whole, all_of_it = 0.0, 0.0, 0.0
+    for _ in range(1000):
+        seconds = 0.1
+        if scans.whole(now):
+            scans.took(now, seconds)
+            whole += seconds
+        now += seconds
+        all_of_it += seconds
+    assert 0.5 / SHARE < whole / all_of_it < 1.5 / SHARE
+
+
+def test_as_long_as_scans_are_quick_all_are_whole() -> None:
+    scans = Scans()
+    for now in range(10):
+        assert scans.whole(now)
+        scans.took(now, SLOW / 2)
+    assert not scans.slow
+
+
+places = st.integers(0, 50)
+
+
+@given(
+    begin=st.lists(places, min_size=3, max_size=3),
+    pending=st.sets(st.tuples(st.integers(0, 2), places), max_size=30),
+    limit=st.integers(1, 40),
+    settled=places,
+)
+def test_a_floor_rises_above_nothing_that_is_pending(
+    begin: list[int], pending: set[tuple[int, int]], limit: int, settled: int
+) -> None:
+    """A claim takes what is above its floors, in order, up to its limit; what it left is not below the new floors."""
+    seen = sorted(one for one in pending if one[1] >= begin[one[0]])
+    taken, left = seen[:limit], seen[limit:]
+    after = risen(begin, taken, settled, full=len(taken) == limit)
+    assert all(place >= after[priority] for priority, place in left)
+    assert all(new >= old for new, old in zip(after, begin, strict=True))
+    assert all(new <= max(old, settled) for new, old in zip(after, begin, strict=True))
+
+
+def test_what_is_forgotten_is_the_lowest() -> None:
+    floor = Floor(3)
+    floor.places = [5, 6, 7]
+    floor.lower(3, 1)
+    assert floor.places == [5, 3, 7]
+    floor.forget()
+    assert floor.places == [LOWEST] * 3
+
+
+# ---- nothing is forgotten ----
+
+
+@pytest.mark.parametrize("slots", [None, frozenset(range(1024))], ids=["all", "slots"])
+def test_what_comes_back_is_found_below_the_floor(database: str, slots: frozenset[int] | None) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            clock = slow(one)
+            (held,) = await one.submitted(state=State.LEASED)
+            (failed,) = await one.submitted(state=State.LEASED)
+            (later,) = await one.submitted(state=State.SCHEDULED, due_us=NOW)
+            await one.submitted(3)
+            floor = await rise(one, clock, slots)
+            await one.group(
+                ops.Settle(
+                    [Settlement(held, Event.RELEASE, 0), Settlement(failed, Event.FAIL, 1, ended_us=NOW)],
+                    ignore,
+                    ignore,
+                )
+            )
+            assert [job.id for job in await claim(one)] == [held.id]
+            await one.group(ops.Redrive(failed.id, ignore, ignore))
+            assert [job.id for job in await claim(one)] == [failed.id]
+            await one.group(ops.Wake(NOW, ignore, ignore))
+            assert [job.id for job in await claim(one)] == [later.id]
+            assert floor[1] > LOWEST
+
+    asyncio.run(test())
+
+
+def test_what_another_node_gives_back_is_found_by_the_next_whole_scan(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two:
+            clock = slow(one)
+            (held,) = await two.submitted(state=State.LEASED)
+            await one.submitted(3)
+            await rise(one, clock)
+            await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)], ignore, ignore))
+            assert await claim(one) == [], "below the floor, and it is not time for a whole scan"
+            clock.now += SHARE * clock.scan
+            assert [job.id for job in await claim(one)] == [held.id]
+
+    asyncio.run(test())
+
+
+def test_as_long_as_scans_are_quick_it_is_found_at_once(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two:
+            slow(one).scan = SLOW / 2
+            for _ in range(3):
+                (held,) = await two.submitted(state=State.LEASED)
+                await one.submitted(3)
+                assert len(await claim(one)) == 3
+                await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)], ignore, ignore))
+                assert [job.id for job in await claim(one)] == [held.id]
+
+    asyncio.run(test())
+
+
+def test_a_claim_that_was_rolled_back_has_taken_nothing(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            clock = slow(one)
+            jobs = await one.submitted(3)
+            await one.submitted(1, function=b"g")
+            await claim(one, 1)
+            await claim(one, 1)
+            clock.now += SETTLES
+            await other.execute("ALTER TABLE journal ADD CONSTRAINT spoiled CHECK (number < 0) NOT VALID")
+            with pytest.raises(Exception, match="spoiled"):
+                await claim(one)
+            await other.execute("ALTER TABLE journal DROP CONSTRAINT spoiled")
+            assert [job.id for job in await claim(one)] == [jobs[2].id]
+
+    asyncio.run(test())
+
+
+def test_what_is_due_is_found_below_the_floor(database: str) -> None:
+    async def wake(one: Node) -> int:
+        (woken,) = await one.group(ops.Wake(NOW, ignore, ignore))
+        assert isinstance(woken, ops.Woken)
+        return sum(woken.due.values()) + len(woken.expired)
+
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two:
+            clock = slow(one)
+            await one.submitted(2, state=State.SCHEDULED, due_us=NOW)
+            await one.submitted(2, expires_us=NOW)
+            assert await wake(one) == 4
+            assert await wake(one) == 0
+            assert remembered(one).due.places[0] > LOWEST
+            await one.submitted(1, state=State.SCHEDULED, due_us=5)
+            await one.submitted(1, expires_us=5)
+            assert await wake(one) == 2, "its own"
+            await two.submitted(1, state=State.SCHEDULED, due_us=5)
+            await two.submitted(1, expires_us=5)
+            clock.now += 2 * SHARE * clock.scan
+            assert await wake(one) == 2, "another node's, by a whole scan"
+
+    asyncio.run(test())
+
+
+# ---- what is passed over ----
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _nodes(part)
+
+
+async def pages(connection: asyncpg.Connection[asyncpg.Record], statement: str, *values: object) -> int:
+    """Return how many pages a statement looks at, and check that it takes the index of the queue."""
+    (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *values)
+    plan = json.loads(row[0])[0]["Plan"]
+    scans = [part for part in _nodes(plan) if part["Node Type"].startswith(("Index", "Seq", "Bitmap", "Tid"))]
+    assert {part.get("Index Name") for part in scans} == {"queue", "jobs_pkey"}
+    found: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return found
+
+
+def test_a_claim_from_its_floor_passes_no_dead_entries(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database, **SETTINGS) as other, session(database) as pin:
+            await one.submitted(1)
+            await claim(one)
+            # Neighbours in the queue lie on different pages, as they do after a while.
+            await other.execute(
+                "INSERT INTO jobs (id, place, created_us, function, state, priority, slot, payload)"
+                f" SELECT i, 100 + i * 7919 % {DEAD}, 1, 1, 1, 1, 0, '' FROM generate_series(1, {DEAD}) AS i"
+            )
+            await pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM jobs")
+            await other.execute("DELETE FROM jobs WHERE state = 1")
+            await other.execute("VACUUM ANALYZE jobs")
+            await one.submitted(100)
+
+            async def claimed(place: int) -> int:
+                values = [1], [100], [place], [place], [place], [None], [0]
+                transaction = other.transaction()
+                await transaction.start()
+                try:
+                    return await pages(other, SQL["claim"], one.term, *values)
+                finally:
+                    await transaction.rollback()
+
+            floor = await other.fetchval("SELECT min(place) FROM jobs WHERE state = 1")
+            dear, cheap = await claimed(LOWEST), await claimed(floor)
+            # To claim a job costs about ten pages, whatever else is there.
+            assert cheap < 2000
+            assert dear > cheap + DEAD // 2
+
+            # The node finds that floor by itself.
+            clock = slow(one)
+            await claim(one, 1)
+            await claim(one, 1)
+            clock.now += SETTLES
+            await one.submitted(1)
+            await claim(one, 97)
+            (found,) = remembered(one).functions.values()
+            assert found.places[1] == floor
+
+    asyncio.run(test())
