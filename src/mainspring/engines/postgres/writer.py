@@ -24,13 +24,10 @@ from mainspring.engines.postgres import failures, journal
 from mainspring.engines.postgres.connection import EVERY, connect_patiently, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
-from mainspring.engines.postgres.jobs import HANDLERS
+from mainspring.engines.postgres.handlers import READING, Plan, handle, plan_of
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.transaction import Memory, Transaction
 from mainspring.errors import StoreError, StoreFencedError
-from mainspring.jobs import store as ops
-from mainspring.jobs.store import PHASES
-from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,9 +40,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
 
-READING: Final = frozenset({ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs})
-"""Groups of these alone need no transaction, no fence and no journal."""
-ORDER: Final = (*PHASES, ListJobs)
 RACES: Final = 5
 """How often a group that meets what may be a race is run, before it counts as a defect."""
 
@@ -110,7 +104,7 @@ class Writer:
 
     async def run(self, group: Sequence[Operation]) -> list[Any] | StoreError:
         """Run a group; returns when it is known how it has ended."""
-        plan = _plan(group)
+        plan = plan_of(group)
         if READING.issuperset(plan):
             return await self._repeat(lambda connection: self._read(connection, plan, len(group)))
         self._number += 1
@@ -168,7 +162,7 @@ class Writer:
 
     async def _read(self, connection: Connection[Record], plan: Plan, size: int) -> list[Any]:
         tx = self.transaction(connection)
-        outcomes = await _handle(tx, plan, size)
+        outcomes = await handle(tx, plan, size)
         self._functions.committed()
         return outcomes
 
@@ -226,28 +220,6 @@ class Writer:
                 log.warning("the session before does not end: no group can be committed until it does", term=self._term)
 
 
-Plan = dict[type["Operation"], list[tuple[int, "Operation"]]]
-"""The operations of a group by their kind, each with its place."""
-
-
-def _plan(group: Sequence[Operation]) -> Plan:
-    plan: Plan = {}
-    for index, operation in enumerate(group):
-        plan.setdefault(type(operation), []).append((index, operation))
-    return plan
-
-
-async def _handle(tx: Transaction, plan: Plan, size: int) -> list[Any]:
-    outcomes: list[Any] = [None] * size
-    for kind in plan if len(plan) == 1 else ORDER:
-        placed = plan.get(kind)
-        if placed:
-            answers = await HANDLERS[kind](tx, [operation for _, operation in placed])
-            for (index, _), answer in zip(placed, answers, strict=True):
-                outcomes[index] = answer
-    return outcomes
-
-
 class _Group:
     """A group that writes, from its first attempt to the last."""
 
@@ -264,7 +236,7 @@ class _Group:
         before = self._sent
         try:
             await connection.execute(f"BEGIN; SELECT enter({tx.term}, {self._number})")
-            outcomes = await _handle(tx, self._plan, self._size)
+            outcomes = await handle(tx, self._plan, self._size)
             self._sent = Sent(tx, outcomes)
             await connection.execute(journal.entry(tx, self._number))
         except BaseException as error:

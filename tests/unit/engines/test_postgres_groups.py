@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from mainspring.engines.postgres import connection, writer
+from mainspring.errors import StoreError
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.storage.operation import Operation
+
+from .a_fleet import Node, eventually, ignore, node, session
+
+if TYPE_CHECKING:
+    from tests.postgres.server import PostgresServer
+
+
+def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: PostgresServer) -> None:
+    settled: list[int] = []
+    claimed: list[int] = []
+    stored: list[int] = []
+
+    async def work(one: Node, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(25):
+            uniques = [b"", b"", *(b"u%d" % chance.randrange(30) for _ in range(10))]
+            chance.shuffle(uniques)
+            functions = [chance.choice([b"f", b"g"]) for _ in uniques]
+            jobs = [one.job(name, unique=unique) for name, unique in zip(functions, uniques, strict=True)]
+            joined, wants = await one.group(
+                one.submit(*jobs), ops.Claim(one.term, [ops.Want(b"g", 4), ops.Want(b"f", 4)], ignore, ignore)
+            )
+            stored.extend(job.id for job in jobs if job.id not in joined)
+            mine = [job for jobs in wants for job in jobs]
+            claimed.extend(job.id for job in mine)
+            chance.shuffle(mine)
+            assert await one.group(one.settle(*mine)) == [set()]
+            settled.extend(job.id for job in mine)
+
+    async def test() -> None:
+        before = postgres.log().count("deadlock detected")
+        async with node(database, "a") as one, node(database, "b") as two, node(database, "c") as third:
+            await asyncio.gather(*(work(each, seed) for seed, each in enumerate((one, two, third))))
+            counts, jobs = await one.group(
+                ops.Count(ignore, ignore), ListJobs(JobFilter(limit=100_000), ignore, ignore)
+            )
+        assert len(set(claimed)) == len(claimed), "no job is taken by two"
+        assert sorted(job.id for job in jobs) == sorted(stored)
+        assert {job.id for job in jobs if job.state == State.SUCCEEDED} == set(settled)
+        live = [(job.function, job.unique) for job in jobs if job.unique and not State(job.state).ended]
+        assert len(set(live)) == len(live)
+        assert sum(counts.values()) == len(stored)
+        assert postgres.log().count("deadlock detected") == before, "what is sorted does not wait in a circle"
+
+    asyncio.run(test())
+
+
+def test_a_lock_that_somebody_holds_is_waited_for_and_spoken_of(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.SETTINGS, "lock_timeout", "50ms")
+    monkeypatch.setattr(writer, "EVERY", 0.2)
+
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
+            with capture_logs() as logs:
+                group = one.begin(one.submit(one.job()))
+
+                async def says_so() -> bool:
+                    return any("cannot be committed yet" in line["event"] for line in logs)
+
+                await eventually(says_so, "it says why")
+            assert not group.done()
+            await other.execute("COMMIT")
+            assert await group == [{}]
+
+    asyncio.run(test())
+
+
+def test_a_defect_costs_one_group(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            for broken in (
+                ops.Submit([Job(1, b"f", "no bytes")], ignore, ignore),  # type: ignore[arg-type]
+                ops.Submit([Job(2**70, b"f", b"")], ignore, ignore),
+                Operation(),
+            ):
+                with pytest.raises(StoreError, match=r"defect|SQLSTATE"):
+                    await one.group(one.submit(one.job(b"new")), broken)
+                assert await one.counts() == {}
+            await one.submitted(function=b"new")
+            assert sum((await one.counts()).values()) == 1
+
+    asyncio.run(test())
+
+
+def test_groups_that_only_read_leave_no_trace(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            (job,) = await one.submitted()
+            for _ in range(5):
+                await one.group(
+                    ops.Count(ignore, ignore),
+                    ops.Look(ignore, ignore),
+                    ops.Find([job.id], ignore, ignore),
+                    ops.FindUnique([(None, b"u")], ignore, ignore),
+                    ListJobs(JobFilter(), ignore, ignore),
+                )
+            assert await other.fetchval("SELECT count(*) FROM journal") == 1
+
+    asyncio.run(test())
