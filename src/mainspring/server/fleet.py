@@ -10,6 +10,7 @@ import structlog
 
 from mainspring.clock import to_us
 from mainspring.events.relay import Relay
+from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, Term, job_ids
 from mainspring.jobs.window import Allowance
 from mainspring.nodes.keeper import Keeper
@@ -20,7 +21,7 @@ from mainspring.storage.engine import Engine
 from mainspring.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import FunctionQueue
@@ -170,6 +171,15 @@ class Fleet:
                 more_workers, more_running = row.loads[row.functions.index(function)]
                 running, workers = running + more_running, workers + more_workers
         return running, workers
+
+    def metrics(self) -> Iterable[Measure]:
+        """Return the figures of this moment, as this node sees its fleet."""
+        draining = sum(row.draining for row in self._live)
+        numbers = {"live": len(self._live) - draining, "draining": draining, "dead": len(self.keeper.dead())}
+        states = [({"state": state}, float(number)) for state, number in numbers.items()]
+        yield Measure("mainspring_nodes", "gauge", "Nodes that share the store.", states)
+        left = self.keeper.lease.remaining(self._clock.monotonic())
+        yield Measure("mainspring_lease_seconds", "gauge", "What is left of this node's lease.", [({}, left)])
 
     # ---- shares ----
 

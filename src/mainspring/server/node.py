@@ -323,6 +323,8 @@ class Node:
             yield Measure(name, "gauge", text, [({"function": at}, value(queue)) for at, queue in queues])
         ended = [({"function": at}, float(queue.ended)) for at, queue in queues]
         yield Measure("mainspring_deliveries_total", "counter", "Deliveries that have ended, in any way.", ended)
+        if self.fleet is not None:
+            yield from self.fleet.metrics()
         for kind, name, text, number in (
             ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self.face.peers)),
             ("counter", "mainspring_connections_opened_total", "Connections taken.", self.face.connections),

@@ -359,6 +359,28 @@ def test_status_counts_the_fleet_where_it_is_told_to() -> None:
     run(test())
 
 
+def test_the_figures_say_who_is_there() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            assert second._keeping is not None
+            while len(first.fleet._live) < 2:  # type: ignore[union-attr] # noqa: ASYNC110 - the next look says it
+                await asyncio.sleep(0.01)
+            second._keeping.cancel()
+
+            def nodes() -> dict[str, float]:
+                measures = {measure.name: measure.samples for measure in first.metrics()}
+                ((_, left),) = measures["mainspring_lease_seconds"]
+                assert 0 < left < QUICK.lease
+                return {labels["state"]: number for labels, number in measures["mainspring_nodes"]}
+
+            assert nodes() == {"live": 2, "draining": 0, "dead": 0}
+            while nodes()["live"] != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    run(test())
+
+
 async def committed(node: Node) -> None:
     """Wait until nothing is on its way to the store."""
     idle = asyncio.Event()
