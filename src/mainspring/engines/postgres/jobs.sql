@@ -109,9 +109,13 @@ AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
 RETURNING jobs.id, s.term, jobs.place;
 
--- After the rows of the jobs were locked, and in a new snapshot: whoever began to wait meanwhile is seen.
+-- After the rows of the jobs were locked, and in a new snapshot: whoever began to wait meanwhile is seen. Submissions of the inbox
+-- that have joined a job are told by their own ids too: somebody may wait for those.
 -- name: end_waiting
-DELETE FROM waits WHERE job_id = ANY ($1::bigint[]) RETURNING job_id, term;
+WITH gone AS (DELETE FROM waits WHERE job_id = ANY ($1::bigint[]) RETURNING job_id, term)
+SELECT job_id, term FROM gone
+UNION ALL
+SELECT aliases.id, gone.term FROM gone JOIN aliases ON aliases.job_id = ANY (ARRAY[gone.job_id]);
 
 -- ---- claims and recovery ----
 

@@ -167,6 +167,7 @@ CREATE TABLE aliases (
 );
 
 CREATE INDEX aliases_time ON aliases (created_us);
+CREATE INDEX aliases_of ON aliases (job_id);
 
 -- Partitions that were taken off, and are counted out of the counts before they are dropped.
 CREATE TABLE retired (

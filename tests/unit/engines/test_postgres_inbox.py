@@ -1,0 +1,190 @@
+"""Submissions of users' own transactions, from the inbox into the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.events.relay import Pending, Settled
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Options, Priority, State
+from mainspring.jobs.rules import Event, Settlement
+
+from .a_fleet import NOW, Node, ignore, node, session
+
+if TYPE_CHECKING:
+    import asyncpg
+
+NEVER = 2**60
+
+
+async def insert(other: asyncpg.Connection[asyncpg.Record], **columns: object) -> int:
+    """Submit as users do, and return the id."""
+    columns = {"function": b"f", "payload": b"p", **columns}
+    names, values = ", ".join(columns), ", ".join(f"${at}" for at in range(1, len(columns) + 1))
+    found: int = await other.fetchval(f"INSERT INTO inbox ({names}) VALUES ({values}) RETURNING id", *columns.values())
+    return found
+
+
+async def take(one: Node, limit: int = 1000) -> ops.Taken:
+    (taken,) = await one.group(ops.TakeInbox(ignore, ignore, limit))
+    assert isinstance(taken, ops.Taken)
+    return taken
+
+
+async def state(one: Node, job_id: int) -> State | None:
+    found = (await one.find(job_id)).get(job_id)
+    return None if found is None else State(found.state)
+
+
+async def cancel(one: Node, job_id: int) -> ops.Cancelled:
+    (cancelled,) = await one.group(ops.Cancel(job_id, b"{}", NOW, ignore, ignore))
+    assert isinstance(cancelled, ops.Cancelled)
+    return cancelled
+
+
+def test_a_submission_becomes_the_job_that_it_describes(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            options = Options(timeout=5.0)
+            job_id = await insert(
+                other,
+                function=b"resize",
+                uniq=b"cat",
+                priority=Priority.HIGH,
+                created_us=NOW,
+                expires_us=NEVER,
+                options=msgspec.msgpack.encode(options),
+            )
+            assert await take(one) == ({(b"resize", Priority.HIGH): 1}, 0, False)
+            assert await take(one) == ({}, 0, False)
+            ((claimed,),) = (await one.group(one.claim(function=b"resize")))[0]
+            assert (claimed.id, claimed.payload, claimed.unique, claimed.options) == (job_id, b"p", b"cat", options)
+            assert (claimed.created_us, claimed.expires_us, claimed.input_size) == (NOW, NEVER, 1)
+            assert one.nodes[job_id // 10**12] == "inbox"
+            assert await one.counts() == {(b"resize", State.LEASED, Priority.HIGH): 1}
+
+    asyncio.run(test())
+
+
+def test_what_is_due_later_is_scheduled(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            later, now = await insert(other, due_us=NEVER), await insert(other, due_us=NOW)
+            assert await take(one) == ({(b"f", Priority.NORMAL): 1}, NEVER, False)
+            assert [await state(one, job_id) for job_id in (later, now)] == [State.SCHEDULED, State.PENDING]
+
+    asyncio.run(test())
+
+
+def test_it_is_there_if_and_only_if_the_transaction_commits(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other, session(database) as third:
+            transaction = other.transaction()
+            await transaction.start()
+            open_id = await insert(other, uniq=b"u")
+            rolled_back = third.transaction()
+            await rolled_back.start()
+            gone = await insert(third, uniq=b"u")
+            await rolled_back.rollback()
+            # The open transaction delays nobody, whatever has its unique.
+            job_id = await insert(third, uniq=b"u")
+            assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
+            assert await one.group(one.submit(one.job()), one.claim()) is not None
+            assert [await state(one, each) for each in (open_id, gone, job_id)] == [None, None, State.LEASED]
+            await transaction.commit()
+            assert (await one.find(open_id))[open_id].state == State.PENDING
+            assert await take(one) == ({}, 0, False), "it has joined"
+            assert (await one.find(open_id))[open_id].id == job_id
+
+    asyncio.run(test())
+
+
+def test_what_is_in_the_inbox_still_can_be_found_waited_for_and_cancelled(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            ids = [await insert(other, due_us=due) for due in (0, NEVER, 0, 0)]
+            assert [await state(one, job_id) for job_id in ids[:2]] == [State.PENDING, State.SCHEDULED]
+            assert (await one.find(ids[0]))[ids[0]].payload == b""
+            cancelled, before = await cancel(one, ids[2])
+            assert cancelled is not None
+            assert (cancelled.id, cancelled.state, before) == (ids[2], State.CANCELLED, State.PENDING)
+            (found,) = await one.group(ops.Wait(one.term, [ids[3]], ignore, ignore))
+            assert found[ids[3]].state == State.PENDING
+            assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
+            assert await other.fetchval("SELECT count(*) FROM inbox") == 0
+            assert [await state(one, job_id) for job_id in ids[2:]] == [State.CANCELLED, State.PENDING]
+
+    asyncio.run(test())
+
+
+def test_an_id_that_has_joined_leads_to_the_other_job(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two, session(database) as other:
+            (live,) = await one.submitted(unique=b"u")
+            alias = await insert(other, uniq=b"u")
+            assert await take(one) == ({}, 0, False)
+            (found,) = await two.group(ops.Wait(two.term, [alias], ignore, ignore))
+            assert (found[alias].id, found[alias].state) == (live.id, State.PENDING)
+            (job,) = (await one.group(one.claim()))[0][0]
+            await one.group(ops.Settle([Settlement(job, Event.FAIL, 1, ended_us=NOW)], ignore, ignore))
+            await two.hears(lambda heard: Settled([live.id, alias]) in heard)
+            cancelled, before = await cancel(one, alias)
+            assert cancelled is not None
+            assert (cancelled.id, before) == (live.id, State.FAILED)
+            (redriven,) = await one.group(ops.Redrive(alias, ignore, ignore))
+            assert redriven.redriven
+            assert redriven.job.id == live.id
+            assert (await cancel(one, alias)).before == State.PENDING
+            assert await state(one, alias) is State.CANCELLED
+
+    asyncio.run(test())
+
+
+def test_of_two_submissions_with_one_unique_one_joins_the_other(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            ids = [await insert(other, uniq=b"u") for _ in range(3)]
+            assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
+            found = await one.find(*ids)
+            assert {job_id: job.id for job_id, job in found.items()} == dict.fromkeys(ids, ids[0])
+
+    asyncio.run(test())
+
+
+def test_nodes_that_take_at_once_take_each_once(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two, session(database) as other:
+            ids = [await insert(other) for _ in range(100)]
+            number = 0
+            while True:
+                outcomes = await asyncio.gather(take(one, 15), take(two, 15))
+                number += sum(sum(taken.pending.values()) for taken in outcomes)
+                if not any(taken.more for taken in outcomes):
+                    break
+            assert number == 100
+            (((*claimed,),),) = await one.group(one.claim())
+            assert sorted(job.id for job in claimed) == ids
+            await two.hears(lambda heard: any(isinstance(message, Pending) for message in heard))
+
+    asyncio.run(test())
+
+
+def test_aliases_are_forgotten_after_the_job_they_lead_to(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            live = await insert(other, uniq=b"u", created_us=NOW)
+            alias = await insert(other, uniq=b"u", created_us=NOW)
+            await take(one)
+            sweep = ops.Sweep(NOW + 1, NOW + 1, ignore, ignore)
+            await one.group(sweep)
+            assert (await one.find(alias))[alias].id == live, "a live job is led to"
+            await cancel(one, live)
+            await one.group(ops.Sweep(NOW, NOW, ignore, ignore))
+            await one.group(sweep)
+            assert await one.find(alias, live) == {}
+            assert await other.fetchval("SELECT count(*) FROM aliases") == 0
+
+    asyncio.run(test())
