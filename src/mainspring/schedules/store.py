@@ -6,8 +6,10 @@ for all engines. A guard that does not hold costs only its own schedule.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
+from mainspring.schedules.model import FireState
 from mainspring.schedules.rules import STEP
 from mainspring.storage.operation import Operation
 
@@ -217,6 +219,34 @@ READING: Sequence[type[Operation]] = (FindDue,)
 
 Key = tuple[str, int]
 """A schedule's name and a fire time: the key of a row, and of a join."""
+
+
+class Standing(IntEnum):
+    """Where a row stands, for tables to find it by. The numbers are stored."""
+
+    WAITING = 0
+    FIRED = 1
+    """It has a job of its own, and no outcome."""
+    JOINED = 2
+    """It has another's job, and no outcome."""
+    ENDED = 3
+    """It waits for its children."""
+    FINISHED = 4
+
+
+def standing(row: Fire) -> Standing:
+    """Return where a row stands."""
+    if row.finished:
+        return Standing.FINISHED
+    if row.outcome:
+        return Standing.ENDED
+    match row.state:
+        case FireState.WAITING:
+            return Standing.WAITING
+        case FireState.JOINED:
+            return Standing.JOINED
+        case _:
+            return Standing.FIRED
 
 
 class Writes(NamedTuple):

@@ -13,6 +13,8 @@ from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
+from mainspring.testing.conformance.driver import Store
+from mainspring.testing.conformance.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +25,19 @@ GOLDEN = {
         ("state", "INTEGER", 1, None, 2),
         ("priority", "INTEGER", 1, None, 3),
         ("number", "INTEGER", 1, None, 0),
+    ],
+    "declarations": [
+        ("app", "TEXT", 1, None, 1),
+        ("digest", "BLOB", 1, None, 2),
+        ("first_seen_us", "INTEGER", 1, None, 0),
+        ("last_seen_us", "INTEGER", 1, None, 0),
+    ],
+    "fires": [
+        ("schedule", "TEXT", 1, None, 1),
+        ("fire_us", "INTEGER", 1, None, 2),
+        ("standing", "INTEGER", 1, None, 0),
+        ("job", "INTEGER", 0, None, 0),
+        ("fire", "BLOB", 1, None, 0),
     ],
     "functions": [("id", "INTEGER", 0, None, 1), ("namespace", "TEXT", 1, None, 0), ("name", "BLOB", 1, None, 0)],
     "jobs": [
@@ -47,14 +62,34 @@ GOLDEN = {
         ("result", "BLOB", 0, None, 0),
         ("error", "BLOB", 0, None, 0),
     ],
+    "joins": [
+        ("child", "TEXT", 1, None, 1),
+        ("fire_us", "INTEGER", 1, None, 2),
+        ("parents_left", "INTEGER", 1, None, 0),
+        ("stopped", "INTEGER", 1, None, 0),
+    ],
+    "schedules": [
+        ("id", "INTEGER", 0, None, 1),
+        ("name", "TEXT", 1, None, 0),
+        ("next_us", "INTEGER", 0, None, 0),
+        ("queued", "INTEGER", 1, None, 0),
+        ("version", "INTEGER", 1, None, 0),
+        ("schedule", "BLOB", 1, None, 0),
+        ("state", "BLOB", 1, None, 0),
+    ],
     "terms": [("term", "INTEGER", 0, None, 1), ("node", "TEXT", 1, None, 0)],
 }
 INDEXES = {
     "due": "CREATE INDEX due ON jobs (due_us) WHERE state = 0",
     "expiring": "CREATE INDEX expiring ON jobs (expires_us) WHERE expires_us > 0 AND state < 2 AND attempt = 0",
+    "fires_of_job": "CREATE INDEX fires_of_job ON fires (job) WHERE standing BETWEEN 1 AND 2",
+    "fires_to_mend": "CREATE INDEX fires_to_mend ON fires (standing) WHERE standing BETWEEN 2 AND 3",
+    "fires_unfinished": "CREATE INDEX fires_unfinished ON fires (schedule, fire_us) WHERE standing < 4",
     "kept": "CREATE INDEX kept ON jobs (function, uniq, ended_us) WHERE keep = 1 AND state = 4",
     "live": "CREATE UNIQUE INDEX live ON jobs (function, uniq) WHERE uniq IS NOT NULL AND state < 4",
     "queue": "CREATE INDEX queue ON jobs (state, function, priority) WHERE state BETWEEN 1 AND 3",
+    "schedules_due": "CREATE INDEX schedules_due ON schedules (next_us, name) WHERE next_us IS NOT NULL",
+    "schedules_queued": "CREATE INDEX schedules_queued ON schedules (name) WHERE queued > 0",
     "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4",
     "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4",
 }
@@ -118,3 +153,33 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(StoreForeignError, match="newer Mainspring"):
         asyncio.run(SqliteEngine(path).open(NodeId("n1"), deliver))
     assert path.read_bytes() == before
+
+
+def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA application_id={opening.APPLICATION_ID}").fetchall()
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.execute(files("mainspring.engines.sqlite").joinpath("migrations/0001.sql").read_text("utf-8"))
+    connection.execute("INSERT INTO functions VALUES (1, 'default', x'66')")
+    connection.execute("INSERT INTO terms VALUES (7, 'n1')")
+    connection.execute(
+        "INSERT INTO jobs (id, function, state, priority, created_us, payload) VALUES (7000000000001, 1, 1, 1, 5, x'70')"
+    )
+    connection.execute("INSERT INTO counts VALUES (1, 1, 1, 1)")
+    connection.execute("PRAGMA user_version=1").fetchall()
+    connection.close()
+    store = Store(lambda: SqliteEngine(path))
+    try:
+        assert store.term == 8
+        (job,) = store.claim()
+        assert (job.id, job.payload) == (7_000_000_000_001, b"p")
+        scheduling = Scheduling(lambda: SqliteEngine(path), store)
+        scheduling.add("a")
+        scheduling.fire()
+        scheduling.run("a")
+        assert scheduling.told("a") == ["succeeded"]
+        store.counts()
+    finally:
+        store.close()
+    test_the_migrations_make_the_golden_schema(tmp_path)

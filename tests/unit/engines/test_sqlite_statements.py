@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from mainspring.engines.sqlite import opening
-from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.statements import FILES, SQL
 
 LISTS = {"list_scheduled", "list_queue", "list_unsuccessful"}
 COVERING = "SEARCH jobs USING COVERING INDEX"
@@ -28,6 +28,14 @@ PLANS = {
     "late": ["SEARCH jobs USING INDEX expiring (expires_us>? AND expires_us<?)"],
     "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} succeeded (ended_us<?)"],
     "sweep_unsuccessful": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} unsuccessful (state=? AND ended_us<?)"],
+    "schedule": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name=?)"],
+    "due_schedules": ["SEARCH schedules USING INDEX schedules_due (next_us>? AND next_us<?)"],
+    "next_schedule": ["SEARCH schedules USING COVERING INDEX schedules_due ((next_us,name)>(?,?))"],
+    "fire": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us=?)"],
+    "unfinished": ["SEARCH fires USING INDEX fires_unfinished (schedule=?)"],
+    "fires_of_job": ["SEARCH fires USING INDEX fires_of_job (job=?)"],
+    "history": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us<?)"],
+    "stuck": ["SEARCH fires USING INDEX fires_to_mend (standing=?)"],
     "list": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)"],
 }
 
@@ -55,6 +63,7 @@ def test_a_statement_uses_its_index(connection: apsw.Connection, name: str) -> N
 def test_no_statement_passes_over_or_sorts_all_jobs(connection: apsw.Connection, name: str) -> None:
     steps = " / ".join(plan(connection, name))
     assert "SCAN jobs" not in steps
+    assert "SCAN fires" not in steps
     assert "TEMP B-TREE" not in steps
 
 
@@ -69,7 +78,9 @@ def test_the_next_time_is_the_first_of_an_index(connection: apsw.Connection, nam
 
 
 def test_every_statement_of_the_file_is_loaded_whole() -> None:
-    text = files("mainspring.engines.sqlite").joinpath("statements.sql").read_text("utf-8")
+    package = files("mainspring.engines.sqlite")
+    assert sorted(FILES) == sorted(one.name for one in package.iterdir() if one.name.endswith(".sql"))
+    text = "".join(package.joinpath(name).read_text("utf-8") for name in FILES)
     assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
     for name, statement in SQL.items():
         assert re.match(r"(SELECT|INSERT|UPDATE|DELETE) ", statement), name
@@ -80,7 +91,7 @@ def test_every_statement_of_the_file_is_loaded_whole() -> None:
 def test_every_statement_is_used() -> None:
     sources = [
         files("mainspring.engines.sqlite").joinpath(f"{module}.py").read_text("utf-8")
-        for module in ("engine", "jobs", "queries", "transaction")
+        for module in ("engine", "jobs", "queries", "schedules", "transaction")
     ]
     for name in SQL:
         assert any(f'"{name}"' in source for source in sources), name

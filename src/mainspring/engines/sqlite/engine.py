@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from mainspring.engines.sqlite import jobs, opening, queries
+from mainspring.engines.sqlite import jobs, opening, queries, schedules
 from mainspring.engines.sqlite.failures import explain
 from mainspring.engines.sqlite.lock import FileLock
+from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError
 from mainspring.ids import Term
-from mainspring.jobs.store import PHASES
+from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import ListJobs
+from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.schedules.store import READING, WRITING
 from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
@@ -25,9 +28,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.ids import NodeId
+    from mainspring.jobs.store import Ended, Followers
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
+_ORDER = (*WRITING, *PHASES[len(ENDING) :], *READING, *SCHEDULE_QUERIES)
+_HANDLERS = jobs.HANDLERS
+_READERS = schedules.READERS
+_FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
+"""What follows from the ends of jobs, by their owners."""
 THREAD_ROWS = 64
 """Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
 to a thread and back takes as long as the disk."""
@@ -54,6 +63,7 @@ class SqliteEngine:
         self._cache_bytes = cache_bytes
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
+        self.followers: Followers | None = None
         self._connection: apsw.Connection | None = None
         self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -95,6 +105,7 @@ class SqliteEngine:
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
         self._tx = Transaction(cursor)
+        self._schedules = SqliteSchedules(self._tx, self, terms)
         return Opened(Term(term), terms)
 
     # ---- committing ----
@@ -106,12 +117,26 @@ class SqliteEngine:
         the disk needs no interpreter at all. Lists are left to the thread too: they may have to pass over every job there is.
         """
         outcomes = self._try(lambda: self._execute(group))
+        if self._tx.commits or self._tx.rollbacks:
+            committed = self._following(committed)
         if isinstance(outcomes, StoreError):
             committed(outcomes)
         elif self._lists or sum(operation.rows for operation in group) > self._thread_rows:
             self._work.put((outcomes, committed))
         else:
             committed(self._try(lambda: self._end(outcomes)))
+
+    def _following(self, committed: Committed) -> Committed:
+        """Return ``committed`` with what the group wants to be done before, on the node's thread."""
+        commits, self._tx.commits = self._tx.commits, []
+        rollbacks, self._tx.rollbacks = self._tx.rollbacks, []
+
+        def told(outcomes: Sequence[Any] | StoreError) -> None:
+            for function in rollbacks if isinstance(outcomes, StoreError) else commits:
+                function()
+            committed(outcomes)
+
+        return told
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
@@ -155,21 +180,35 @@ class SqliteEngine:
             return failure
 
     def _handle(self, group: Sequence[Operation]) -> list[Any]:
-        if len(group) == 1 and type(group[0]) is not ListJobs:
-            return jobs.HANDLERS[type(group[0])](self._tx, group)
         kinds: dict[type[Operation], list[int]] = {}
         for index, operation in enumerate(group):
             kinds.setdefault(type(operation), []).append(index)
         outcomes: list[Any] = [None] * len(group)
-        self._lists = [(index, group[index]) for index in kinds.get(ListJobs, ())]
-        for kind in PHASES:
-            indexes = kinds.get(kind)
-            if indexes:
-                for index, outcome in zip(
-                    indexes, jobs.HANDLERS[kind](self._tx, [group[index] for index in indexes]), strict=True
-                ):
-                    outcomes[index] = outcome
+        self._lists = [(index, group[index]) for index in kinds.pop(ListJobs, ())]
+        for kind in ENDING:
+            if kind in kinds:
+                self._run_kind(kind, kinds.pop(kind), group, outcomes)
+        while self._tx.ended:
+            owner, ended = self._tx.ended.popitem()
+            _FOLLOW[owner](self._schedules, ended)
+        for kind in _ORDER if len(kinds) > 1 else tuple(kinds):
+            if kind in kinds:
+                self._run_kind(kind, kinds[kind], group, outcomes)
         return outcomes
+
+    def _run_kind(
+        self, kind: type[Operation], indexes: list[int], group: Sequence[Operation], outcomes: list[Any]
+    ) -> None:
+        operations = [group[index] for index in indexes]
+        handler = _HANDLERS.get(kind)
+        if handler is not None:
+            answers = handler(self._tx, operations)
+        elif kind in _READERS:
+            answers = [_READERS[kind](self._tx, operation) for operation in operations]
+        else:
+            answers = [schedules.run(self._schedules, operation) for operation in operations]
+        for index, outcome in zip(indexes, answers, strict=True):
+            outcomes[index] = outcome
 
     def _roll_back(self) -> None:
         connection = self._tx.cursor.connection

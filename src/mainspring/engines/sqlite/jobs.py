@@ -123,7 +123,33 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
             function = tx.functions.number(namespace, name)
             tx.count(function, _LEASED, priority, -number)
             tx.count(function, _TARGETS[event], priority, number)
+        for settlement in settlements:
+            owner = rules.owner(settlement.job.options)
+            if owner is not None and _TARGETS[settlement.event] >= _SUCCEEDED:
+                tx.ended.setdefault(owner, []).append(_ended(settlement))
     return accepted
+
+
+def _ended(settlement: rules.Settlement) -> ops.Ended:
+    job = settlement.job
+    return ops.Ended(
+        job.id,
+        _TARGETS[settlement.event],
+        job.term,
+        settlement.counted,
+        settlement.worker,
+        settlement.started_us,
+        settlement.ended_us,
+        settlement.error or job.error,
+    )
+
+
+def _ended_waiting(tx: Transaction, job: Job) -> None:
+    """Note the end of a job that nobody held, as it is now, for its owner."""
+    owner = rules.owner(job.options)
+    if owner is not None:
+        ended = ops.Ended(job.id, job.state, 0, job.attempt, "", job.started_us, job.ended_us, job.error)
+        tx.ended.setdefault(owner, []).append(ended)
 
 
 def _settled(settlement: rules.Settlement) -> rows.Row:
@@ -207,6 +233,7 @@ def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
         tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
         _count_move(tx, job, State.CANCELLED)
         job.state, job.ended_us, job.error = int(State.CANCELLED), operation.now_us, operation.error
+        _ended_waiting(tx, job)
     return ops.Cancelled(job, before)
 
 
@@ -256,6 +283,7 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
         _count_move(tx, job, State.EXPIRED)
         job.state, job.ended_us = int(State.EXPIRED), now_us
         expired.append((job, before))
+        _ended_waiting(tx, job)
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
         key = (tx.functions.names[function][1], priority)

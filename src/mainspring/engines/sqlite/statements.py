@@ -1,16 +1,17 @@
-"""The named statements of ``statements.sql``."""
+"""The named statements of ``statements.sql`` and ``schedules.sql``."""
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
 
+FILES = ("statements.sql", "schedules.sql")
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
 
 
 def _load() -> dict[str, str]:
-    text = files(__package__).joinpath("statements.sql").read_text("utf-8")
-    return {name: statement for name, statement in _NAMED.findall(text)}  # noqa: C416 - pairs of Any
+    texts = [files(__package__).joinpath(name).read_text("utf-8") for name in FILES]
+    return {name: statement for text in texts for name, statement in _NAMED.findall(text)}
 
 
 SQL = _load()

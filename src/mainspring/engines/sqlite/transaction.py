@@ -8,16 +8,28 @@ from mainspring.engines.sqlite.rows import Functions
 from mainspring.engines.sqlite.statements import SQL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import apsw
+
+    from mainspring.jobs.store import Ended
+    from mainspring.schedules.catalogue import Catalogue
 
 
 class Transaction:
-    """A cursor inside an open transaction, the functions' numbers, and the deltas of the counts."""
+    """A cursor inside an open transaction, the functions' numbers, the deltas of the counts, and what follows from the group."""
 
     def __init__(self, cursor: apsw.Cursor) -> None:
         self.cursor = cursor
         self.functions = Functions(cursor, SQL["function_id"], SQL["functions"])
         self._deltas: dict[tuple[int, int, int], int] = {}
+        self.ended: dict[str, list[Ended]] = {}
+        """Jobs that have ended in the group under way and are not yet followed, by their owners."""
+        self.catalogue: Catalogue | None = None
+        """All schedules, once they were needed; changed by the transactions that change them."""
+        self.commits: list[Callable[[], object]] = []
+        self.rollbacks: list[Callable[[], object]] = []
+        """What the node's thread does once it is known how the group under way has ended."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
@@ -34,4 +46,6 @@ class Transaction:
     def rolled_back(self) -> None:
         """Forget what the transaction did."""
         self._deltas.clear()
+        self.ended.clear()
+        self.catalogue = None
         self.functions.forget()

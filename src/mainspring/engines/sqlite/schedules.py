@@ -1,0 +1,201 @@
+"""The schedules slice on SQLite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.engines.sqlite import jobs
+from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite.statements import SQL
+from mainspring.jobs.store import Ended, Submit
+from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.schedules import store as ops
+from mainspring.schedules import work
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.parents import Join
+from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.storage.at_once import at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Followers, Found
+    from mainspring.storage.operation import Operation
+
+_encode = msgspec.msgpack.Encoder().encode
+_schedule = msgspec.msgpack.Decoder(Schedule).decode
+_state = msgspec.msgpack.Decoder(ScheduleState).decode
+_fire = msgspec.msgpack.Decoder(Fire).decode
+LAST_NAME = "\U0010ffff"
+"""It comes after all names."""
+
+
+class SqliteSchedules:
+    """``ScheduleTables`` inside the transaction that is open."""
+
+    def __init__(self, tx: Transaction, port: ops.SchedulesPort, nodes: Mapping[int, str]) -> None:
+        self._tx = tx
+        self._port = port
+        self._nodes = nodes
+
+    @property
+    def followers(self) -> Followers:
+        """The node's own."""
+        assert self._port.followers is not None, "a node with schedules says who gives its jobs their ids"
+        return self._port.followers
+
+    def node(self, term: int) -> str:
+        """Return the node of a term."""
+        return self._nodes.get(term, "")
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Call a function after the commit."""
+        self._tx.commits.append(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        """Call a function where the transaction is rolled back."""
+        self._tx.rollbacks.append(function)
+
+    def _rows(self, name: str, *values: Any) -> Iterable[Sequence[Any]]:
+        return self._tx.cursor.execute(SQL[name], values)
+
+    async def catalogue(self, *, lock: bool = False) -> Catalogue:
+        """Return all specifications."""
+        del lock
+        if self._tx.catalogue is None:
+            self._tx.catalogue = Catalogue({name: _schedule(row) for name, row in self._rows("specifications")})
+        return self._tx.catalogue
+
+    async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
+        """Read schedules."""
+        return {name: stored for name in names for stored in _stored(self._rows("schedule", name))}
+
+    async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
+        """Read rows."""
+        return {key: _fire(row) for key in keys for (row,) in self._rows("fire", *key)}
+
+    async def unfinished(self, names: Collection[str]) -> list[Fire]:
+        """Read the rows that are not finished."""
+        return [_fire(row) for name in names for (row,) in self._rows("unfinished", name)]
+
+    async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
+        """Read the rows of jobs."""
+        return [_fire(row) for job_id in ids for (row,) in self._rows("fires_of_job", job_id)]
+
+    async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
+        """Read joins."""
+        return {key: Join(*key, left, bool(stopped)) for key in keys for left, stopped in self._rows("join_of", *key)}
+
+    async def submit(self, new: list[Job]) -> dict[int, Found]:
+        """Store jobs."""
+        return jobs.submit(self._tx, [Submit(new, _ignore, _ignore)])[0]
+
+    async def write(self, writes: ops.Writes) -> None:
+        """Write what has changed."""
+        tx = self._tx
+        saved = [(name, stored) for name, stored in writes.schedules.items() if stored is not None]
+        removed = [(name,) for name, stored in writes.schedules.items() if stored is None]
+        tx.cursor.executemany(SQL["save_schedule"], [_row(name, stored) for name, stored in saved])
+        tx.cursor.executemany(SQL["remove_schedule"], removed)
+        if writes.respecified and tx.catalogue is not None:
+            schedules = {**tx.catalogue.schedules, **{name: stored.schedule for name, stored in saved}}
+            for (name,) in removed:
+                schedules.pop(name, None)
+            tx.catalogue = Catalogue(schedules)
+        tx.cursor.executemany(
+            SQL["save_fire"],
+            [(row.schedule, row.fire_us, ops.standing(row), row.job or None, _encode(row)) for row in writes.fires],
+        )
+        left = [(one.child, one.fire_us, one.left, one.stopped) for one in writes.joins if one.left]
+        tx.cursor.executemany(SQL["save_join"], left)
+        tx.cursor.executemany(SQL["remove_join"], [(one.child, one.fire_us) for one in writes.joins if not one.left])
+
+    async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
+        """Find rows that joined a job which has ended."""
+        return [
+            (
+                _fire(row),
+                Ended(job_id, state, term, attempt, "", started, ended, error or b"") if job_id is not None else None,
+            )
+            for row, job_id, state, term, attempt, started, ended, error in self._rows("joined", limit)
+        ]
+
+    async def queued(self, limit: int) -> list[str]:
+        """Find schedules with rows that wait."""
+        return [name for (name,) in self._rows("queued_schedules", limit)]
+
+    async def stuck(self, limit: int) -> list[Fire]:
+        """Find rows that wait for children."""
+        return [_fire(row) for (row,) in self._rows("stuck", limit)]
+
+    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
+        """Note a declaration."""
+        self._rows("declare", app, digest, now_us)
+        return [
+            ops.Declared(Deployment(name, known, first), last)
+            for name, known, first, last in self._rows("declarations", app)
+        ]
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _row(name: str, stored: Stored) -> tuple[Any, ...]:
+    state = stored.state
+    return (name, state.next_us, state.queued, state.version, _encode(stored.schedule), _encode(state))
+
+
+def _stored(rows: Iterable[Sequence[Any]]) -> list[Stored]:
+    return [Stored(_schedule(schedule), _state(state)) for schedule, state in rows]
+
+
+def follow(tables: SqliteSchedules, ended: Sequence[Ended]) -> None:
+    """Do what follows for schedules from the ends of jobs."""
+    at_once(work.follow(tables, ended))
+
+
+def run(tables: SqliteSchedules, operation: Operation) -> Any:
+    """Run an operation that writes."""
+    return at_once(work.run(tables, operation))
+
+
+# ---- reading ----
+
+
+def find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
+    """Find what is due soon."""
+    due = list(tx.cursor.execute(SQL["due_schedules"], (operation.until_us, operation.rows)))
+    full = len(due) == operation.rows
+    after = (due[-1][2], due[-1][0]) if full else (operation.until_us, LAST_NAME)
+    following = [next_us for (next_us,) in tx.cursor.execute(SQL["next_schedule"], after)]
+    return ops.Upcoming(
+        [(ops.Due(name, version), next_us) for name, version, next_us in due], following[0] if following else None
+    )
+
+
+def list_schedules(tx: Transaction, operation: ListSchedules) -> list[Stored]:
+    """List schedules."""
+    if operation.names is None:
+        return _stored(tx.cursor.execute(SQL["schedules"]))
+    names = sorted(set(operation.names))
+    return [one for name in names for one in _stored(tx.cursor.execute(SQL["schedule"], (name,)))]
+
+
+def list_fires(tx: Transaction, operation: ListFires) -> list[Fire]:
+    """List rows, the newest first."""
+    before_us = LARGEST_ID if operation.before_us is None else operation.before_us
+    rows = tx.cursor.execute(SQL["history"], (operation.name, before_us, operation.rows))
+    return [_fire(row) for (row,) in rows]
+
+
+READERS: dict[type[Operation], Callable[[Transaction, Any], Any]] = {
+    ops.FindDue: find_due,
+    ListSchedules: list_schedules,
+    ListFires: list_fires,
+}

@@ -1,0 +1,69 @@
+-- name: schedule
+SELECT schedule, state FROM schedules WHERE name = ?;
+
+-- name: schedules
+SELECT schedule, state FROM schedules ORDER BY name;
+
+-- name: specifications
+SELECT name, schedule FROM schedules;
+
+-- name: save_schedule
+INSERT INTO schedules (name, next_us, queued, version, schedule, state) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET next_us = excluded.next_us, queued = excluded.queued, version = excluded.version, schedule = excluded.schedule,
+    state = excluded.state;
+
+-- name: remove_schedule
+DELETE FROM schedules WHERE name = ?;
+
+-- name: due_schedules
+SELECT name, version, next_us FROM schedules INDEXED BY schedules_due
+WHERE next_us IS NOT NULL AND next_us <= ? ORDER BY next_us, name LIMIT ?;
+
+-- name: next_schedule
+SELECT next_us FROM schedules INDEXED BY schedules_due
+WHERE next_us IS NOT NULL AND (next_us, name) > (?, ?) ORDER BY next_us, name LIMIT 1;
+
+-- name: queued_schedules
+SELECT name FROM schedules INDEXED BY schedules_queued WHERE queued > 0 ORDER BY name LIMIT ?;
+
+-- name: fire
+SELECT fire FROM fires WHERE schedule = ? AND fire_us = ?;
+
+-- name: unfinished
+SELECT fire FROM fires INDEXED BY fires_unfinished WHERE schedule = ? AND standing < 4 ORDER BY fire_us;
+
+-- name: fires_of_job
+SELECT fire FROM fires INDEXED BY fires_of_job WHERE job = ? AND standing BETWEEN 1 AND 2 ORDER BY schedule, fire_us;
+
+-- name: save_fire
+INSERT INTO fires (schedule, fire_us, standing, job, fire) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (schedule, fire_us) DO UPDATE SET standing = excluded.standing, job = excluded.job, fire = excluded.fire;
+
+-- name: history
+SELECT fire FROM fires WHERE schedule = ? AND fire_us < ? ORDER BY fire_us DESC LIMIT ?;
+
+-- name: joined
+SELECT fire, jobs.id, jobs.state, jobs.term, jobs.attempt, jobs.started_us, jobs.ended_us, jobs.error
+FROM fires INDEXED BY fires_to_mend LEFT JOIN jobs ON jobs.id = fires.job
+WHERE standing = 2 AND standing BETWEEN 2 AND 3 AND (jobs.id IS NULL OR jobs.state > 3) LIMIT ?;
+
+-- name: stuck
+SELECT fire FROM fires INDEXED BY fires_to_mend WHERE standing = 3 AND standing BETWEEN 2 AND 3 LIMIT ?;
+
+-- name: join_of
+SELECT parents_left, stopped FROM joins WHERE child = ? AND fire_us = ?;
+
+-- name: save_join
+INSERT INTO joins (child, fire_us, parents_left, stopped) VALUES (?, ?, ?, ?)
+ON CONFLICT (child, fire_us) DO UPDATE SET parents_left = excluded.parents_left, stopped = excluded.stopped;
+
+-- name: remove_join
+DELETE FROM joins WHERE child = ? AND fire_us = ?;
+
+-- name: declare
+INSERT INTO declarations (app, digest, first_seen_us, last_seen_us) VALUES (?1, ?2, ?3, ?3)
+ON CONFLICT (app, digest) DO UPDATE SET last_seen_us = excluded.last_seen_us;
+
+-- name: declarations
+SELECT app, digest, first_seen_us, last_seen_us FROM declarations WHERE app = ?;
