@@ -125,6 +125,7 @@ class Worker:
         "face",
         "grabbing",
         "passed",
+        "refused",
         "running",
         "streams",
         "turn",
@@ -152,6 +153,8 @@ class Worker:
         """The job that it ended last with an exception: many libraries send a failure after it."""
         self.passed: set[bytes] = set()
         """Jobs that were cancelled while it ran them and it could not be told: its results are passed over."""
+        self.refused = False
+        """Its job was lost to another node, or what it said of one came too late: it has no word for that, but may ask."""
 
 
 class FunctionQueue:

@@ -139,6 +139,7 @@ class JobService:
                     worker.face.stop(held, b"lost")
                 else:
                     worker.passed.add(held.handle)
+                    worker.refused = True
 
     def begin_again(self, term: Term) -> None:
         """Hold jobs under a new term from now on; `resume` hands them out."""

@@ -69,6 +69,7 @@ class _Pending(NamedTuple):
     acknowledge: Acknowledge | None
     gate: Gate | None
     """Where the job's tokens go back to."""
+    worker: Worker | None
 
 
 class Settling:
@@ -207,10 +208,11 @@ class Settling:
         if gate is not None:
             held.gate = None
         if held.stored:
-            if held.worker is not None and rules.owner(settlement.job.options) is not None:
-                settlement.worker = held.worker.face.name()
+            worker = held.worker
+            if worker is not None and rules.owner(settlement.job.options) is not None:
+                settlement.worker = worker.face.name()
             self._window.release(held)
-            self._put(_Pending(settlement, exception, acknowledge, gate))
+            self._put(_Pending(settlement, exception, acknowledge, gate, worker))
         else:
             if gate is not None:
                 gate.give_back(held.job.key)
@@ -228,7 +230,7 @@ class Settling:
         self._end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: _Pending) -> None:
-        settlement, _, acknowledge, gate = pending
+        settlement, _, acknowledge, gate, _ = pending
         operation = self._open
         if operation is None or not operation.open:
             batch: list[_Pending] = []
@@ -258,7 +260,7 @@ class Settling:
     def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub
         freed: dict[FunctionQueue, None] = {}
-        for settlement, exception, acknowledge, gate in batch:
+        for settlement, exception, acknowledge, gate, worker in batch:
             job = settlement.job
             if gate is not None:
                 gate.give_back(job.key)
@@ -267,6 +269,8 @@ class Settling:
             if acknowledge is not None:
                 acknowledge(recorded)
             if not recorded:
+                if worker is not None:
+                    worker.refused = True
                 continue
             after = rules.target(settlement.event)
             queue = self._window.dispatch.queue(job.function)
@@ -302,6 +306,8 @@ class Settling:
                     pending.gate.give_back(pending.settlement.job.key)
                 if pending.acknowledge is not None:
                     pending.acknowledge(False)
+                if pending.worker is not None:
+                    pending.worker.refused = True
             return  # other nodes have these jobs
         self.unsettled.extend(batch)
 

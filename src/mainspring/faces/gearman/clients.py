@@ -179,11 +179,19 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:
-    """Answer once everything that the peer sent before is on disk."""
+    """Answer once everything that the peer sent before is on disk; where some of it was refused, end the connection instead."""
     service = peer.service
     answer = response(Type.ECHO_RES, args[0])
+
+    def refused() -> bool:
+        worker = peer.worker
+        return worker is not None and worker.refused and not worker.streams  # those that stream are told of each job
+
     if service.commits.idle and not service.settling.waits:
-        peer.outbox.send(answer)
+        if refused():
+            peer.close()
+        else:
+            peer.outbox.send(answer)
         return
     slot = peer.outbox.reserve()
 
@@ -195,6 +203,8 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
                 service.timers.at(service.clock.monotonic() + AGAIN, barrier)
             elif service.settling.late != late:
                 barrier()  # what came before the first one may have been overtaken by it
+            elif refused():
+                peer.close()
             else:
                 peer.outbox.fill(slot, answer)
 
