@@ -218,12 +218,16 @@ def test_a_new_term_may_begin_while_a_group_of_the_old_one_is_under_way(proxy: P
             proxy.freeze(Direction.TO_SERVER)
             job = one.job()
             group = one.begin(one.submit(job))
+            behind: list[asyncio.Future[list[object]]] = []
+            group.add_done_callback(lambda _: behind.append(one.begin(one.submit(job))))
             assert await two.engine.end(one.term)
             opening = asyncio.ensure_future(one.open())
             proxy.heal()
             await asyncio.wait_for(opening, 30)
-            with pytest.raises(StoreFencedError):
-                await group
+            for refused in (group, *behind):
+                with pytest.raises(StoreFencedError):
+                    await refused
+            assert len(behind) == 1
             assert await one.states(job) == [None]
             await one.submitted()
 

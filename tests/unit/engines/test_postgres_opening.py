@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,19 +165,6 @@ def test_one_of_several_servers_is_enough(database: str, free_port: int) -> None
             await one.submitted()
 
     asyncio.run(test())
-
-
-PROGRAM = """
-import sys
-sys.modules["asyncpg"] = None
-from mainspring.engines.postgres import postgres_engine
-postgres_engine("postgresql://x/y")
-"""
-
-
-def test_what_is_missing_is_named() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1].endswith("needs asyncpg: pip install 'mainspring[postgres]'")
 
 
 def test_a_node_can_be_seen_in_the_servers_own_list(database: str) -> None:

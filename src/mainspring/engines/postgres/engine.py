@@ -16,7 +16,7 @@ from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.watch import SLOW, Watch
 from mainspring.engines.postgres.writer import Writer
-from mainspring.errors import StoreError
+from mainspring.errors import StoreError, StoreFencedError
 from mainspring.ids import Term
 from mainspring.nodes.model import NodeRow
 from mainspring.storage.engine import Opened
@@ -79,6 +79,7 @@ class PostgresEngine:
         self._slow = slow
         self._nodes = Nodes()
         self._term = 0
+        """The term under which groups are committed; 0 where none has begun."""
         self._group: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._control: Control | None = None
@@ -118,8 +119,9 @@ class PostgresEngine:
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         await _warn(connection)
         await partitions.upkeep(connection)
-        await self._begin(connection, node)
-        await self._writer.begin(self._term, self._patience)
+        term = await self._begin(connection, node)
+        await self._writer.begin(term, self._patience)
+        self._term = term
         await control.start()
         self._start(self._relay.run(), "messages")
         self._start(self._fold_on(), "folding")
@@ -129,19 +131,22 @@ class PostgresEngine:
 
     async def _begin_again(self, node: NodeId) -> None:
         assert self._control is not None
+        self._term = 0
         if self._group is not None:
             # It cannot be committed any more, or has been; either way its end is known as soon as the server is asked.
             self._writer.give_up()
             await asyncio.wait({self._group})
-        await self._control.run(lambda connection: self._begin(connection, node), WORK)
-        await self._writer.begin(self._term, self._patience)
+        term = await self._control.run(lambda connection: self._begin(connection, node), WORK)
+        await self._writer.begin(term, self._patience)
+        self._term = term
         await self._control.greet_again()
 
-    async def _begin(self, connection: Connection[Record], node: NodeId) -> None:
+    async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
         row = NodeRow(term=0, name=node, counter=0)
-        self._term = await connection.fetchval(_SQL["begin_term"], node, membership.about(row))
-        for term, name in await connection.fetch(_SQL["terms"]):
-            self._nodes[term] = name
+        term: int = await connection.fetchval(_SQL["begin_term"], node, membership.about(row))
+        for known, name in await connection.fetch(_SQL["terms"]):
+            self._nodes[known] = name
+        return term
 
     async def _greet(self, connection: Connection[Record]) -> None:
         await self._relay.greet(connection, self._term)
@@ -156,6 +161,9 @@ class PostgresEngine:
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
         """Run a group; ``committed`` is called once it is known how it has ended, however long the store is away."""
         assert self._group is None, "one group at a time"
+        if not self._term:
+            committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
+            return
         self._group = asyncio.get_running_loop().create_task(self._run(group, committed))
 
     async def _run(self, group: Sequence[Operation], committed: Committed) -> None:
