@@ -183,9 +183,10 @@ INSERT INTO waits (job_id, term)
 SELECT s.job_id, s.term FROM unnest($1::bigint[], $2::bigint[]) AS s (job_id, term) WHERE (s.job_id IN (SELECT id FROM found)) IS TRUE
 ON CONFLICT DO NOTHING;
 
+-- Not by the index of terms, as `+ 0` says: a node may wait for many.
 -- name: leave
 DELETE FROM waits USING unnest($1::bigint[], $2::bigint[]) AS s (job_id, term)
-WHERE waits.job_id = ANY (ARRAY[s.job_id]) AND waits.term = ANY (ARRAY[s.term]);
+WHERE waits.job_id = ANY (ARRAY[s.job_id]) AND waits.term + 0 = s.term;
 
 -- name: lock_foreground
 SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND foreground ORDER BY id FOR UPDATE;

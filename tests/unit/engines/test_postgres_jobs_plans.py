@@ -1,0 +1,163 @@
+"""Every statement of the job operations is answered by indexes, whatever the tables' statistics were when its plan was made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.rows import SQL
+
+from .a_fleet import node, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import asyncpg
+
+WRITTEN = set(SQL) - {"partitions", "top", "now"}
+"""Those about jobs; the others read the catalogue, or nothing."""
+LISTS = {"list_jobs", "list_ended", "list_dead"}
+"""They pass over jobs in the order of ids until enough match."""
+FIRST = {"next", "look", "sweep", "take_inbox"}
+"""They take the first entries of an index."""
+ALL = {"held_elsewhere", "list_held"}
+"""They pass over all that is held, which is bounded by what runs."""
+SMALL = {"functions", "counts", "terms", "journal", "entry", "retired"}
+"""Tables that hold little, or whose rows are all wanted."""
+
+STATES = {
+    "empty": "",
+    "vacuumed": "VACUUM ANALYZE",
+    "full": f"""
+        INSERT INTO jobs (id, place, created_us, function, state, priority, slot, payload, uniq, due_us, expires_us, term)
+        SELECT i, i, 1, i % 5 + 1, i % 4, 1, i % 1024, '', 'u' || i::text::bytea, CASE i % 4 WHEN 0 THEN i END, i,
+            CASE WHEN i % 4 > 1 THEN i % 3 + 1 ELSE 0 END FROM generate_series(1, {20_000}) AS i;
+        INSERT INTO dead (id, place, ended_us, created_us, term, function, attempt, suspects, input_size, state, priority, slot,
+            payload)
+        SELECT 100000 + i, i, i, 1, 0, 1, 0, 0, 0, i % 3 + 5, 1, 1, '' FROM generate_series(1, 20000) AS i;
+        INSERT INTO ended (id, ended_us, created_us, term, function, attempt, suspects, input_size, output_size, priority)
+        SELECT 200000 + i, i, 1, 1, 1, 1, 0, 0, 0, 1 FROM generate_series(1, 20000) AS i;
+        INSERT INTO waits SELECT i, 1 FROM generate_series(1, 20000) AS i;
+        INSERT INTO inbox (function) SELECT 'f' FROM generate_series(1, 20000);
+        ANALYZE
+    """,
+    # The estimate of a table full of what is dead: no rows, many pages.
+    "all dead": """
+        INSERT INTO jobs (id, place, created_us, function, state, priority, slot, payload)
+        SELECT i, i, 1, 1, 1, 1, 1, '' FROM generate_series(1, 20000) AS i;
+        INSERT INTO waits SELECT i, 1 FROM generate_series(1, 20000) AS i;
+        INSERT INTO inbox (function) SELECT 'f' FROM generate_series(1, 20000);
+        ANALYZE;
+        UPDATE pg_class SET reltuples = 0
+        WHERE relname IN ('jobs', 'waits', 'inbox') AND relnamespace = current_schema()::regnamespace
+    """,
+}
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _nodes(part)
+
+
+async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> list[dict[str, Any]]:
+    """Return the steps of a statement's generic plan."""
+    prepared = f"tested_{name}"
+    await connection.execute(f"PREPARE {prepared} AS {SQL[name]}")
+    number = len(set(re.findall(r"\$(\d+)", SQL[name])))
+    values = f"({', '.join(['NULL'] * number)})" if number else ""
+    try:
+        (row,) = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE {prepared}{values}")
+    finally:
+        await connection.execute(f"DEALLOCATE {prepared}")
+    return list(_nodes(json.loads(row[0])[0]["Plan"]))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_rows_are_looked_up_by_indexes(database: str, state: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database, **SETTINGS) as other:
+            await other.execute("SELECT nextval('places')")
+            for statement in filter(None, STATES[state].split(";")):
+                await other.execute(statement)
+            for name in sorted(WRITTEN):
+                for step in await plan(other, name):
+                    table = step.get("Relation Name")
+                    if table is None or table in SMALL:
+                        continue
+                    if step["Node Type"] in {"ModifyTable", "LockRows"}:
+                        continue
+                    assert step["Node Type"] in {"Index Scan", "Index Only Scan"}, (name, step)
+                    assert "Index Cond" in step or name in LISTS | FIRST | ALL, (name, step)
+
+    asyncio.run(test())
+
+
+INDEXES = {
+    "claim": {"queue", "jobs_pkey"},
+    "lowest": {"queue"},
+    "submit_unique": set[str](),
+    "live": {"live"},
+    "succeed": {"jobs_pkey"},
+    "bury": {"jobs_pkey"},
+    "give_back": {"jobs_pkey"},
+    "assign": {"jobs_pkey"},
+    "cancel": {"jobs_pkey"},
+    "held_by": {"held"},
+    "due": {"due", "jobs_pkey"},
+    "expire": {"expiring", "jobs_pkey"},
+    "next": {"due", "expiring"},
+    "list_pending": {"queue", "jobs_pkey"},
+    "list_scheduled": {"due", "jobs_pkey"},
+    "list_held": {"held", "jobs_pkey"},
+    "drop_foreground": {"jobs_pkey", "waits_pkey"},
+    "leave": {"waits_pkey"},
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database, **SETTINGS) as other:
+            await other.execute("SELECT nextval('places')")
+            for statement in filter(None, STATES[state].split(";")):
+                await other.execute(statement)
+            for name, indexes in INDEXES.items():
+                steps = await plan(other, name)
+                taken = {step["Index Name"] for step in steps if "Index Name" in step}
+                assert taken == indexes, name
+            # What is first in an index is not sorted.
+            for name in ("claim", "due", "expire", "lowest", "next", "take_inbox", "look"):
+                steps = await plan(other, name)
+                assert not [step for step in steps if step["Node Type"] == "Sort" and _sorts_a_table(step)], name
+
+    asyncio.run(test())
+
+
+def _sorts_a_table(step: dict[str, Any]) -> bool:
+    """Whether what is sorted comes from a table, and not from what was taken out of one before."""
+    (source,) = (part for part in step["Plans"] if part["Parent Relationship"] == "Outer")
+    return "Relation Name" in source
+
+
+def test_every_statement_of_the_file_is_loaded_whole() -> None:
+    text = files("mainspring.engines.postgres").joinpath("jobs.sql").read_text("utf-8")
+    assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
+    for name, statement in SQL.items():
+        assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH)\s", statement), name
+        assert ";" not in statement
+        assert "-- name" not in statement
+
+
+def test_every_statement_is_used() -> None:
+    sources = "".join(
+        file.read_text("utf-8") for file in files("mainspring.engines.postgres").iterdir() if file.name.endswith(".py")
+    )
+    for name in SQL:
+        assert f'"{name}"' in sources, name
