@@ -43,6 +43,7 @@ def test_the_journal_of_an_ended_term_is_folded_whole_and_the_term_forgotten(dat
                 jobs = await two.submitted(2)
             before = await one.counts()
             await one.engine.fold_once()
+            await one.engine.forget_once()
             assert await rows(database, "journal") == 0
             assert await rows(database, "terms WHERE gone AND term > 0") == 1
             assert await one.counts() == before
@@ -59,6 +60,7 @@ def test_a_term_that_holds_jobs_is_not_forgotten(database: str) -> None:
                 await two.submitted(state=State.LEASED)
             assert await one.engine.end(two.term)
             await one.engine.fold_once()
+            await one.engine.forget_once()
             assert await rows(database, "terms WHERE gone AND term > 0") == 0
             assert await one.engine.abandoned() == [two.term]
 

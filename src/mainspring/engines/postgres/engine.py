@@ -40,6 +40,8 @@ PATIENCE: Final = 60.0
 """Seconds to wait at the start for a server that is not up yet."""
 FOLD: Final = 5.0
 """Seconds between two foldings of the journal."""
+FORGET: Final = 12
+"""Ended terms are looked through with every so many foldings."""
 FOLDING: Final = 8.0
 """Seconds for one folding, which takes a limited number of groups."""
 PARTITIONS: Final = 3600.0
@@ -227,16 +229,22 @@ class PostgresEngine:
     # ---- upkeep ----
 
     async def fold_once(self) -> None:
-        """Fold the journal into the counts, and mark the terms that nothing is left of."""
+        """Fold the journal into the counts."""
         control, checksum = self._control, self._address.checksum
         assert control is not None
         await best_effort("folding", control.run(lambda connection: journal.fold(connection, checksum), FOLDING))
-        await best_effort("folding", control.run(journal.forget_terms, FOLDING))
+
+    async def forget_once(self) -> None:
+        """Mark the terms that nothing is left of."""
+        assert self._control is not None
+        await best_effort("terms", self._control.run(journal.forget_terms, FOLDING))
 
     async def _fold_on(self) -> None:
         while True:
-            await asyncio.sleep(self._fold)
-            await self.fold_once()
+            for _ in range(FORGET):
+                await asyncio.sleep(self._fold)
+                await self.fold_once()
+            await self.forget_once()
 
     async def _partition_on(self) -> None:
         while True:
