@@ -10,7 +10,7 @@ from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, flag, plain
 
-COLUMNS = ("name", "term", "state", "address", "workers", "jobs", "weight", "version")
+COLUMNS = ("name", "term", "state", "address", "capacity", "jobs", "weight", "version")
 
 Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
 Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.faces.gearman.face import GearmanFace
-    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
     from mainspring.nodes.strategies import Strategy
     from mainspring.server.clock import StoreClock
@@ -51,12 +51,17 @@ def node_row(settings: ServerSettings, service: JobService, counter: int) -> Nod
         counter=counter,
         lease=settings.fleet.lease,
         weight=settings.fleet.weight,
-        capacity=sum(1 for worker in dispatch.workers if worker.abilities),
+        capacity=sum(_places(worker) for worker in dispatch.workers if worker.abilities),
         running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
         functions=tuple(name for name, _ in served),
         loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
         version=version(),
     )
+
+
+def _places(worker: Worker) -> int:
+    """Return how many jobs a worker can have at once, as far as it has said; a plain one has one."""
+    return worker.credit + len(worker.running) if worker.streams else 1
 
 
 class Fleet:

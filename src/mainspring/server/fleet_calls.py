@@ -94,8 +94,8 @@ class FleetCalls:
         if row["state"] != "dead" and not said.force:
             call.fault(
                 "conflict",
-                f"{row['name']} is {row['state']}: stop its process, or drain it first; to take its jobs away from it now, say so"
-                " with --force",
+                f"{row['name']} is {row['state']}: stop its process, and others have its jobs; to take them away from it now, say"
+                " so with --force",
             )
             return
         if await self._fleet.port.end(row["term"]):
@@ -133,7 +133,7 @@ def describe(row: NodeRow, *, dead: bool) -> dict[str, Any]:
         "term": row.term,
         "state": "dead" if dead else "draining" if row.draining else "live",
         "address": row.address or None,
-        "workers": row.capacity,
+        "capacity": row.capacity,
         "jobs": row.running,
         "weight": row.weight,
         "functions": [name.decode("utf-8", "backslashreplace") for name in row.functions],

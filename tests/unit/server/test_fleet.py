@@ -359,6 +359,21 @@ def test_status_counts_the_fleet_where_it_is_told_to() -> None:
     run(test())
 
 
+def test_a_nodes_capacity_is_what_its_workers_can_run_at_once() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            node = await fleet.node("n1")
+            assert node.fleet is not None
+            hand, plain, client = Hand(node, places=5), Worker(Hand(node, places=0)), Client(node)
+            node.service.register(plain, b"f", Ability())
+            assert node.fleet.row(0).capacity == 6  # a plain worker has one job at a time
+            await client.submit_background()
+            await hand.jobs.get()
+            assert (node.fleet.row(0).capacity, node.fleet.row(0).running) == (6, 1)
+
+    run(test())
+
+
 def test_the_figures_say_who_is_there() -> None:
     async def test() -> None:
         async with crowd() as fleet:
