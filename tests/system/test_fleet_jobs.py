@@ -177,6 +177,20 @@ def test_the_results_of_one_node_are_read_at_all(nodes: list[FleetNode], functio
         assert results == {handle: b"result of %d" % number for number, handle in enumerate(handles)}
 
 
+def test_what_runs_at_another_node_is_shown_with_its_attempt(nodes: list[FleetNode], function: bytes) -> None:
+    with nodes[0].extended() as client, nodes[1].worker(function) as worker:
+        handle = client.put(function)
+        job = worker.job()
+        for node in nodes[:2]:
+            named = {"handle": handle.decode()}
+            eventually(lambda: node.ask("jobs.show", **named)["state"] == "running", "it runs")  # noqa: B023
+            assert node.ask("jobs.show", **named)["attempt"] == 1
+            (listed,) = node.ask("jobs.list", function=function.decode())["jobs"]
+            assert (listed["state"], listed["attempt"]) == ("running", 1)
+        assert worker.settled_as(job, b"succeeded") == b"recorded"
+        assert nodes[0].ask("jobs.show", **named)["attempt"] == 1
+
+
 # ---- no job is stranded
 
 

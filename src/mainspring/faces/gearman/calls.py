@@ -143,6 +143,11 @@ def describe(job: Job, service: JobService) -> dict[str, Any]:
     }
 
 
+def _elsewhere(job: Job) -> Job:
+    """Return a job of the store that is not this node's: while it runs, the attempt under way counts, too."""
+    return msgspec.structs.replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job
+
+
 def _details(job: Job, service: JobService) -> dict[str, Any]:
     options = job.options
     held = service.window.held.get(service.handles.of(job.id))
@@ -212,7 +217,7 @@ def _list(call: Call, said: _ListParams) -> None:
         )
 
     def found(stored: list[Job]) -> None:
-        jobs = {job.id: job for job in stored}
+        jobs = {job.id: _elsewhere(job) for job in stored}
         for held in service.window.held.values():
             if held.job.id in jobs or not held.stored or state is State.RUNNING:
                 jobs[held.job.id] = service.seen(held)
@@ -227,12 +232,13 @@ def _show(call: Call, said: _HandleParams) -> None:
     if job_id is None:
         return
     service = call.peer.service
+    held = service.handles.of(job_id) in service.window.held
 
     def found(job: Job | None) -> None:
         if job is None:
             call.unknown(said.handle)
         else:
-            call.answer(_details(job, service))
+            call.answer(_details(job if held else _elsewhere(job), service))
 
     service.find(job_id, found, call.failed)
 
