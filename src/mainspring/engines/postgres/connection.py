@@ -41,6 +41,7 @@ SETTINGS: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
+    "enable_indexonlyscan": "off",
     "lock_timeout": "2s",
     # A node that is cut off or frozen must not hold its term's lock for long: whoever recovers its jobs waits for it.
     "idle_in_transaction_session_timeout": "5s",

@@ -33,9 +33,10 @@ ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL DO NOTHING
 RETURNING id;
 
 -- name: live
-SELECT j.function, j.uniq, j.id, j.state, j.attempt, j.foreground
+SELECT s.function, s.uniq, j.id, j.state, j.attempt, j.foreground
 FROM unnest($1::int[], $2::bytea[]) AS s (function, uniq)
-JOIN jobs AS j ON j.function = ANY (ARRAY[s.function]) AND j.uniq = ANY (ARRAY[s.uniq]) AND j.uniq IS NOT NULL;
+CROSS JOIN LATERAL (
+    SELECT * FROM jobs WHERE function = s.function AND uniq = s.uniq AND uniq IS NOT NULL OFFSET 0) AS j;
 
 -- The last success of each key.
 -- name: kept
