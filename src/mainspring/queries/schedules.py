@@ -1,4 +1,4 @@
-"""The read side of schedules: lists and pages. It never writes."""
+"""The read side of schedules: their histories in pages. It never writes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,6 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.schedules.model import Fire
-    from mainspring.schedules.reconcile import Stored
-
-
-class ListSchedules(Operation):
-    """Read schedules, in the order of their names: those that are named, or all. Outcome: ``list[Stored]``."""
-
-    __slots__ = ("names",)
-
-    def __init__(
-        self,
-        done: Callable[[list[Stored]], None],
-        failed: Callable[[StoreError], None],
-        names: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(done, failed)
-        self.names = names
 
 
 class ListFires(Operation):
@@ -51,4 +35,4 @@ class ListFires(Operation):
         self.rows = limit
 
 
-READING: Sequence[type[Operation]] = (ListSchedules, ListFires)
+READING: Sequence[type[Operation]] = (ListFires,)

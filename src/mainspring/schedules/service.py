@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import from_us, to_us
 from mainspring.errors import ConflictError, UsageError
-from mainspring.queries.schedules import ListFires, ListSchedules
 from mainspring.schedules import reconcile, registration
 from mainspring.schedules.model import Origin
 from mainspring.schedules.store import (
@@ -21,6 +20,7 @@ from mainspring.schedules.store import (
     Due,
     FindDue,
     FireSchedules,
+    ListSchedules,
     MendSchedules,
     SaveSchedules,
     TriggerSchedule,
@@ -95,11 +95,16 @@ class ScheduleService:
         self._look_us = 0
         self._looking = self._stale = self._mending = False
         self._looked = self._mended = clock.monotonic()
+        self._declared_since_us = 0
         self.lateness = 0.0
         """By how many seconds the last fire time that this node tried was late when its operation was made."""
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
+
+    def alone(self) -> None:
+        """No other node has this store: code that was declared before now does not run any more, unless it is declared again."""
+        self._declared_since_us = self._now_us()
 
     # ---- time ----
 
@@ -246,18 +251,6 @@ class ScheduleService:
         """Read schedules: those named, or all."""
         self._commits.put(ListSchedules(done, failed, names))
 
-    def history(
-        self,
-        name: str,
-        done: Callable[[list[Fire]], None],
-        failed: Failed,
-        *,
-        before_us: int | None = None,
-        limit: int = 100,
-    ) -> None:
-        """Read rows of a schedule, the newest first."""
-        self._commits.put(ListFires(name, done, failed, before_us, limit))
-
     # ---- those who change ----
 
     def save(self, changes: Sequence[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed) -> None:
@@ -292,7 +285,7 @@ class ScheduleService:
         mine = reconcile.digest(declared)
 
         def seen(known: list[Declared]) -> None:
-            since_us = self._now_us() - to_us(DECLARED_FOR)
+            since_us = max(self._now_us() - to_us(DECLARED_FOR), self._declared_since_us)
             live = {one.deployment.digest for one in known if one.last_seen_us >= since_us}
             deployments = [one.deployment for one in known]
             (me,) = (one for one in deployments if one.digest == mine)

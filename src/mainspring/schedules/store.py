@@ -210,9 +210,24 @@ class Upcoming(NamedTuple):
     """The first fire time of those that were not read; None where no other schedule has one."""
 
 
+class ListSchedules(Operation):
+    """Read schedules, in the order of their names: those that are named, or all. Outcome: ``list[Stored]``."""
+
+    __slots__ = ("names",)
+
+    def __init__(
+        self,
+        done: Callable[[list[Stored]], None],
+        failed: Callable[[StoreError], None],
+        names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(done, failed)
+        self.names = names
+
+
 WRITING: Sequence[type[Operation]] = (SaveSchedules, Declare, MendSchedules, FireSchedules, TriggerSchedule)
 """They come after what follows from the ends of jobs, and before submissions and claims."""
-READING: Sequence[type[Operation]] = (FindDue,)
+READING: Sequence[type[Operation]] = (FindDue, ListSchedules)
 
 
 # ---- what `work` needs of an engine ----

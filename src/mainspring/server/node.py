@@ -13,6 +13,7 @@ from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, S
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.following import Following
@@ -117,6 +118,9 @@ class Node:
             self.schedules = ScheduleService(
                 self.commits, store_clock or self.clock, self.service.timers, lambda: self.service.dispatch.paused
             )
+            if store_clock is None:
+                self.schedules.alone()
+            calls.add(ScheduleCalls(self.schedules, store_clock or self.clock).methods)
         if store_clock is None:
             calls.add(LoneCalls(lambda: node_row(self.settings, self.service, 0)).methods)
         else:

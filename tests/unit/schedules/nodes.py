@@ -16,10 +16,10 @@ from mainspring.ids import Handles, NodeId, job_ids
 from mainspring.jobs.following import Following
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.service import JobService
-from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
 from mainspring.schedules.service import ScheduleService
-from mainspring.schedules.store import Change, FireSchedules
+from mainspring.schedules.store import Change, FireSchedules, ListSchedules
 from mainspring.schedules.turns import first_in_line
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.testing import ManualClock

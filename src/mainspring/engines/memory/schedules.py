@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory import jobs
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Ended, Submit
-from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
@@ -196,7 +196,7 @@ def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
-def list_schedules(tables: Tables, operation: ListSchedules) -> list[Stored]:
+def list_schedules(tables: Tables, operation: ops.ListSchedules) -> list[Stored]:
     """List schedules."""
     names = sorted(tables.schedules) if operation.names is None else sorted(operation.names)
     return [tables.schedules[name] for name in names if name in tables.schedules]
@@ -212,6 +212,6 @@ def list_fires(tables: Tables, operation: ListFires) -> list[Fire]:
 
 READERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.FindDue: find_due,
-    ListSchedules: list_schedules,
+    ops.ListSchedules: list_schedules,
     ListFires: list_fires,
 }

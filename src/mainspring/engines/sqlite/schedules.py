@@ -10,7 +10,7 @@ from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.store import Ended, Submit
-from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
@@ -179,7 +179,7 @@ def find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
-def list_schedules(tx: Transaction, operation: ListSchedules) -> list[Stored]:
+def list_schedules(tx: Transaction, operation: ops.ListSchedules) -> list[Stored]:
     """List schedules."""
     if operation.names is None:
         return _stored(tx.cursor.execute(SQL["schedules"]))
@@ -196,6 +196,6 @@ def list_fires(tx: Transaction, operation: ListFires) -> list[Fire]:
 
 READERS: dict[type[Operation], Callable[[Transaction, Any], Any]] = {
     ops.FindDue: find_due,
-    ListSchedules: list_schedules,
+    ops.ListSchedules: list_schedules,
     ListFires: list_fires,
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.schedules import ListFires, ListSchedules
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Cron, Every, Fire, FireState, Schedule, Trigger
 from mainspring.testing.conformance.driver import EVERYTHING, ignore
@@ -181,7 +181,7 @@ class Scheduling:
 
     def read(self, *names: str) -> list[Stored]:
         """List schedules."""
-        (stored,) = self.group(ListSchedules(ignore, ignore, names or None))
+        (stored,) = self.group(ops.ListSchedules(ignore, ignore, names or None))
         return list(stored)
 
     def stored(self, name: str) -> Stored:

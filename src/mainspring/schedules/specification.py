@@ -1,0 +1,149 @@
+"""A schedule as programs and tools write it: the JSON object of the calls, and how it becomes a ``Schedule``.
+
+docs/reference/protocol.md lists the keys. Times are seconds since 1970 UTC, durations seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from mainspring.errors import UsageError
+from mainspring.jobs.model import Priority, Retry
+from mainspring.schedules import registration
+from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
+
+if TYPE_CHECKING:
+    from mainspring.schedules.model import Trigger
+
+_SECOND = 1_000_000
+_FURTHEST = 300_000_000_000.0
+"""Seconds beyond all years that there are; what is larger is refused elsewhere, and must not overflow here."""
+
+
+class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What is said about a schedule. What is left out is as before, or has its default."""
+
+    name: str
+    function: str | UnsetType = UNSET
+    payload: bytes | UnsetType = UNSET
+    """Base64 in JSON."""
+    cron: str | UnsetType = UNSET
+    every: float | UnsetType = UNSET
+    at: float | UnsetType = UNSET
+    timezone: str | UnsetType = UNSET
+    start: float | UnsetType | None = UNSET
+    end: float | UnsetType | None = UNSET
+    jitter: float | UnsetType = UNSET
+    exclude: list[str] | UnsetType = UNSET
+    misfire: Misfire | UnsetType = UNSET
+    misfire_after: float | UnsetType = UNSET
+    overlap: str | UnsetType = UNSET
+    parents: list[str] | UnsetType = UNSET
+    wait_for_children: bool | UnsetType = UNSET
+    priority: str | UnsetType = UNSET
+    retry: Retry | UnsetType | None = UNSET
+    timeout: float | UnsetType | None = UNSET
+    unique: str | UnsetType = UNSET
+    expires: float | UnsetType | None = UNSET
+
+    def schedule(self, before: Schedule | None = None) -> Schedule:
+        """Return the whole schedule; raises UsageError where it cannot be right by itself.
+
+        Naming a trigger takes the place of parents, and the other way round.
+        """
+        fields = self._fields()
+        trigger = self._trigger()
+        if trigger is not None:
+            fields |= {"trigger": trigger} | ({} if self.parents else {"parents": ()})
+        elif self.parents:
+            fields |= {"trigger": None, "start_us": None, "end_us": None} | {
+                key: value for key, value in fields.items() if key in {"start_us", "end_us"}
+            }
+        if before is None:
+            after = Schedule(**({"function": self.name.encode()} | fields), name=self.name)
+        else:
+            after = replace(before, **fields)
+        registration.check(after)
+        return after
+
+    def _trigger(self) -> Trigger | None:
+        said: list[Trigger] = []
+        if self.cron is not UNSET:
+            said.append(Cron(self.cron))
+        if self.every is not UNSET:
+            said.append(Every(_us(self.every)))
+        if self.at is not UNSET:
+            said.append(At(_us(self.at)))
+        if len(said) > 1:
+            raise UsageError(f"schedule {self.name!r}: cron, every and at exclude each other: give one of them")
+        return said[0] if said else None
+
+    def _fields(self) -> dict[str, Any]:
+        values = (
+            ("timezone", self.timezone),
+            ("jitter", self.jitter),
+            ("misfire", self.misfire),
+            ("misfire_after", self.misfire_after),
+            ("wait_for_children", self.wait_for_children),
+            ("retry", self.retry),
+            ("timeout", self.timeout),
+            ("expires", self.expires),
+            ("args", self.payload),
+        )
+        fields: dict[str, Any] = {key: value for key, value in values if value is not UNSET}
+        for key, text in (("function", self.function), ("unique", self.unique)):
+            if text is not UNSET:
+                fields[key] = text.encode("utf-8", "surrogateescape")
+        for key, names in (("exclude", self.exclude), ("parents", self.parents)):
+            if names is not UNSET:
+                fields[key] = tuple(names)
+        for key, time in (("start_us", self.start), ("end_us", self.end)):
+            if time is not UNSET:
+                fields[key] = None if time is None else _us(time)
+        if self.overlap is not UNSET:
+            fields["overlap"] = _named(self.overlap, {one.value: one for one in Overlap}, "overlap")
+        if self.priority is not UNSET:
+            fields["priority"] = int(_named(self.priority, {one.name.lower(): one for one in Priority}, "priority"))
+        return fields
+
+
+def specify(schedule: Schedule) -> Specification:
+    """Return all that is said about a schedule."""
+    trigger = schedule.trigger
+    return Specification(
+        name=schedule.name,
+        function=schedule.function.decode("utf-8", "surrogateescape"),
+        payload=schedule.args,
+        cron=trigger.expression if isinstance(trigger, Cron) else UNSET,
+        every=trigger.interval_us / _SECOND if isinstance(trigger, Every) else UNSET,
+        at=trigger.at_us / _SECOND if isinstance(trigger, At) else UNSET,
+        timezone=schedule.timezone,
+        start=None if schedule.start_us is None else schedule.start_us / _SECOND,
+        end=None if schedule.end_us is None else schedule.end_us / _SECOND,
+        jitter=schedule.jitter,
+        exclude=list(schedule.exclude),
+        misfire=schedule.misfire,
+        misfire_after=schedule.misfire_after,
+        overlap=schedule.overlap.value,
+        parents=list(schedule.parents),
+        wait_for_children=schedule.wait_for_children,
+        priority=Priority(schedule.priority).name.lower(),
+        retry=schedule.retry,
+        timeout=schedule.timeout,
+        unique=schedule.unique.decode("utf-8", "surrogateescape"),
+        expires=schedule.expires,
+    )
+
+
+def _us(seconds: float) -> int:
+    return round(max(-_FURTHEST, min(seconds, _FURTHEST)) * _SECOND)
+
+
+def _named(text: str, known: dict[str, Any], what: str) -> Any:
+    if text not in known:
+        raise UsageError(f"{what} must be one of {', '.join(known)}; it is {text!r}")
+    return known[text]

@@ -1,0 +1,199 @@
+"""What `mainspring schedules` and Apps ask of a node."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from mainspring.faces.gearman.schedule_calls import ScheduleCalls
+from mainspring.jobs.following import Following
+from mainspring.schedules.service import ScheduleService
+
+from .a_face import F, Node, Peer
+
+MINUTE = 60.0
+
+
+@pytest.fixture
+def schedules(node: Node) -> ScheduleService:
+    node.engine.followers = Following(node.service, node.face.next_id)
+    service = ScheduleService(node.life.commits, node.clock, node.service.timers)
+    node.face.calls.add(ScheduleCalls(service, node.clock).methods)
+    return service
+
+
+@pytest.fixture
+def tool(node: Node, schedules: ScheduleService) -> Peer:
+    del schedules
+    return node.connect(extended=True)
+
+
+def names(tool: Peer) -> list[str]:
+    return [one["name"] for one in tool.call("schedules.list")["schedules"]]
+
+
+def test_a_schedule_from_its_making_to_its_end(tool: Peer) -> None:
+    added = tool.call("schedules.add", name="a", function="f", cron="@daily", timezone="Europe/Berlin", timeout=5)
+    assert added == {
+        "name": "a",
+        "function": "f",
+        "when": "cron '@daily'",
+        "timezone": "Europe/Berlin",
+        "state": "active",
+        "next_at": "2023-11-14T23:00:00.000000Z",
+        "last_at": None,
+        "waiting": 0,
+        "origin": "cli",
+        "app": None,
+    }
+    assert tool.call("schedules.list") == {"schedules": [added]}
+    assert tool.call("schedules.pause", name="a")["state"] == "paused"
+    assert tool.call("schedules.next", name="a") == {"schedule": "a", "paused": True, "times": []}
+    assert tool.call("schedules.resume", name="a")["state"] == "active"
+    assert tool.call("schedules.edit", name="a", every=90, timeout=None)["when"] == "every 0:01:30"
+    shown = tool.call("schedules.show", name="a")
+    assert (shown["every"], shown["cron"], shown["timeout"], shown["version"]) == (90.0, None, None, 4)
+    assert tool.call("schedules.next", name="a", count=2)["times"] == [
+        "2023-11-14T22:13:30.000000Z",
+        "2023-11-14T22:15:00.000000Z",
+    ]
+    assert tool.call("schedules.remove", name="a") == {"name": "a", "state": "removed"}
+    assert names(tool) == []
+
+
+def test_all_that_is_said_is_shown(tool: Peer) -> None:
+    said: dict[str, Any] = {
+        "payload": base64.b64encode(b"\x00").decode(),
+        "start": 1_800_000_000,
+        "end": 1_900_000_000,
+        "jitter": 2.5,
+        "exclude": ["2030-12-24"],
+        "misfire": 3,
+        "misfire_after": 2.0,
+        "overlap": "queue",
+        "wait_for_children": True,
+        "priority": "high",
+        "retry": {"max_attempts": 3},
+        "unique": "u",
+        "expires": 60.0,
+    }
+    tool.call("schedules.add", name="a", every=MINUTE, **said)
+    shown = tool.call("schedules.show", name="a")
+    assert {key: shown[key] for key in said if key not in {"start", "end", "retry"}} == {
+        key: value for key, value in said.items() if key not in {"start", "end", "retry"}
+    }
+    assert shown["retry"]["max_attempts"] == 3
+    assert (shown["start"], shown["end"]) == ("2027-01-15T08:00:00.000000Z", "2030-03-17T17:46:40.000000Z")
+    assert tool.call("schedules.add", name="b", at=1_800_000_000)["when"] == "at 2027-01-15T08:00:00+00:00"
+    assert tool.call("schedules.show", name="b")["at"] == "2027-01-15T08:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("add", {"name": "a"}, "usage"),
+        ("add", {"name": "a", "cron": "never"}, "usage"),
+        ("add", {"name": "a", "cron": "@daily", "more": 1}, "usage"),
+        ("add", {"name": "there", "cron": "@daily"}, "conflict"),
+        ("add", {"name": "a", "parents": ["b"]}, "usage"),
+        ("edit", {"name": "there", "overlap": "x"}, "usage"),
+        ("edit", {"name": "there", "parents": ["there"]}, "usage"),
+        ("edit", {"name": "b"}, "not_found"),
+        ("show", {"name": "b"}, "not_found"),
+        ("pause", {"name": "b"}, "not_found"),
+        ("resume", {"name": "b"}, "not_found"),
+        ("remove", {"name": "b"}, "not_found"),
+        ("trigger", {"name": "b"}, "not_found"),
+        ("next", {"name": "b"}, "not_found"),
+        ("next", {"name": "there", "count": 0}, "usage"),
+        ("history", {"name": "b"}, "not_found"),
+        ("history", {"name": "there", "limit": 1001}, "usage"),
+        ("declare", {"app": "x", "schedules": [{"name": "a"}]}, "usage"),
+    ],
+)
+def test_calls_that_cannot_be_answered(tool: Peer, method: str, params: dict[str, Any], code: str) -> None:
+    tool.call("schedules.add", name="there", every=MINUTE)
+    assert tool.call(f"schedules.{method}", **params) == code
+    assert names(tool) == ["there"]
+
+
+@pytest.mark.parametrize("method", ["list", "show", "add", "edit", "pause", "remove", "trigger", "history", "declare"])
+def test_a_store_that_fails_is_unavailable(node: Node, tool: Peer, method: str) -> None:
+    params = {
+        "list": b"{}",
+        "add": b'{"name": "a", "every": 60}',
+        "declare": b'{"app": "x", "schedules": []}',
+    }.get(method, b'{"name": "a"}')
+    tool.say(1004, b"1", f"schedules.{method}".encode(), params)
+    node.fail()
+    ((name, args),) = tool.hear()
+    assert (name, args[1]) == ("FAULT", "unavailable")
+
+
+def test_a_run_by_hand_and_its_history(node: Node, tool: Peer) -> None:
+    tool.call("schedules.add", name="a", function="f", every=MINUTE)
+    assert tool.call("schedules.history", name="a") == {"runs": []}
+    run = tool.call("schedules.trigger", name="a")
+    assert run["fire_time"] == "2023-11-14T22:13:20.000000Z"
+    node.history.live.add(node.service.handles.parse(run["handle"].encode()) or 0)
+    worker = node.stream(F)
+    node.commit()
+    ((_, args),) = [packet for packet in worker.hear() if packet[0] == "ASSIGN"]
+    assert args[0] == run["handle"]
+    assert '"fire_time":1700000000.0' in args[4]
+    worker.say(1013, args[0].encode(), args[1].encode(), b"failed", b'{"error":{"type":"E","message":"m"}}', b"")
+    node.commit()
+    (row,) = tool.call("schedules.history", name="a")["runs"]
+    assert row == run | {
+        "node": "n",
+        "worker": row["worker"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "outcome": "failed",
+        "error": "E: m",
+        "attempt": 1,
+        "finished": True,
+    }
+    assert row["worker"]
+    assert row["started_at"] <= row["ended_at"]
+    assert tool.call("schedules.history", name="a", before=1_700_000_000) == {"runs": []}
+
+
+def test_code_declares_its_schedules(tool: Peer) -> None:
+    a, b = {"name": "a", "every": MINUTE}, {"name": "b", "parents": ["a"]}
+    declared = tool.call("schedules.declare", app="x", schedules=[b, a])
+    assert declared["governs"]
+    assert [(one["kind"], one["name"]) for one in declared["changes"]] == [("added", "a"), ("added", "b")]
+    assert tool.call("schedules.declare", app="x", schedules=[a, b])["changes"] == []
+    assert tool.call("schedules.show", name="a")["app"] == "x"
+    (changed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}, b])["changes"]
+    assert changed == {"kind": "changed", "name": "a", "text": "changed a: every 0:01:00 → every 0:00:30"}
+    (removed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}])["changes"]
+    assert (removed["kind"], removed["name"]) == ("removed", "b")
+    assert names(tool) == ["a"]
+    # Another App does not touch it, and says so.
+    (left,) = tool.call("schedules.declare", app="y", schedules=[a])["changes"]
+    assert left["kind"] == "left alone"
+
+
+def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleService, tool: Peer) -> None:
+    old, new = [{"name": "a", "every": 60}], [{"name": "a", "every": 30}]
+    assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
+    node.wait(1)
+    assert tool.call("schedules.declare", app="x", schedules=new)["governs"]
+    for _ in range(5):
+        node.wait(20)
+        assert tool.call("schedules.declare", app="x", schedules=old) == {"governs": False, "changes": []}
+        assert tool.call("schedules.declare", app="x", schedules=new) == {"governs": True, "changes": []}
+    assert tool.call("schedules.show", name="a")["every"] == 30
+    # The new one was taken back: after a while the old one counts again.
+    node.wait(100)
+    assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
+    assert tool.call("schedules.show", name="a")["every"] == 60
+    # A node that is alone and starts again knows that nobody else runs.
+    assert tool.call("schedules.declare", app="x", schedules=new)["governs"]
+    node.wait(1)
+    schedules.alone()
+    assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
