@@ -84,6 +84,7 @@ class JobService:
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
         self.intake.look = self._look_ended
         self.sharing: Sharing | None = None
+        self._ends = False
         self.looking: dict[int, int] = {}
         """Jobs that are being looked up for somebody who will be told, also where there is none; and how often."""
 
@@ -148,7 +149,9 @@ class JobService:
             self.sharing.begin_again()
 
     def resume(self) -> None:
-        """Hand out jobs again, after `fenced` or `hand_back`."""
+        """Hand out jobs again, after `fenced` or `hand_back`; not after `end`."""
+        if self._ends:
+            return
         self.dispatch.paused = False
         for queue in self.dispatch.queues.values():
             self.window.serve(queue)
@@ -159,6 +162,11 @@ class JobService:
         for held in list(self.window.held.values()):
             if held.stored and held.worker is None:
                 self.settling.released(held)
+
+    def end(self) -> None:
+        """Hand out nothing any more: the node ends, whatever becomes of its lease until then."""
+        self._ends = True
+        self.hand_back()
 
     def _ended_in_store(self, job: Job, before: int) -> None:
         """A stored job that waited has ended without having been held."""

@@ -171,7 +171,7 @@ class Node:
     async def drain(self) -> None:
         """Let running jobs end for a while, then hand them back, and wait until everything is on disk."""
         self._ready = False
-        self.service.hand_back()
+        self.service.end()
         while self.running() and not self._drained() and self.broken is None:  # noqa: ASYNC110 - no hot path counts for a drain
             await asyncio.sleep(0.02)
         if self.broken is None:
