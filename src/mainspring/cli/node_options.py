@@ -32,6 +32,7 @@ from mainspring.server.settings import (
     default_node_name,
     parse_store,
 )
+from mainspring.worker.selector import import_place
 
 NODE = Group("Node", sort_key=1)
 PORTS = Group("Ports", sort_key=2)
@@ -47,9 +48,12 @@ def http_address(text: str) -> Address | None:
 
 
 def known_strategy(text: str) -> str:
-    """Check a strategy's name.  Raises SettingsError."""
-    strategy(text)
-    return text
+    """Return a strategy's name; one that a file or a module registers is written after its place.  Raises SettingsError."""
+    place, colon, name = text.rpartition(":")
+    if colon:
+        import_place(place)
+    strategy(name)
+    return name
 
 
 def log_level(text: str) -> str:
@@ -101,7 +105,8 @@ class NodeOptions:
         str,
         option(
             "--strategy",
-            "How nodes of one database share its jobs: default, id_hash, least_count or weight.",
+            "How nodes of one database share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for one that a file"
+            " registers.",
             group=FLEET,
             converter=reading(known_strategy),
         ),

@@ -27,7 +27,7 @@ def load(selector: str) -> HasRegistry:
     Raises SettingsError where there is no such file, module or App, or its import fails; the cause is chained.
     """
     place, _, name = selector.partition(":")
-    module = _import_file(Path(place)) if place.endswith(".py") or "/" in place else _import_module(place)
+    module = import_place(place)
     if name:
         found = getattr(module, name, None)
         if not _is_app(found):
@@ -48,6 +48,11 @@ def load(selector: str) -> HasRegistry:
 def load_registry(selector: str) -> Registry:
     """Return the functions of the App.  Raises SettingsError."""
     return load(selector).registry
+
+
+def import_place(place: str) -> ModuleType:
+    """Import ``FILE.py`` or a module, which may be in the working directory.  Raises SettingsError, with the cause chained."""
+    return _import_file(Path(place)) if place.endswith(".py") or "/" in place else _import_module(place)
 
 
 def _is_app(value: object) -> TypeGuard[HasRegistry]:

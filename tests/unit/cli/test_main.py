@@ -26,6 +26,8 @@ def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
 
 
 WRONG = [
+    ("serve --strategy hash", "the known ones are default, id_hash"),
+    ("serve --strategy missing.py:mine", "--strategy: there is no file"),
     ("serve --gearmn x", "Did you mean --gearman?"),
     ("serv", 'Did you mean "serve"?'),
     ("jobs lst", 'Did you mean "list"?'),

@@ -1,0 +1,28 @@
+"""The options of a node that mean more than their text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.cli.node_options import known_strategy
+from mainspring.errors import SettingsError
+from mainspring.nodes.strategies import IdHash, strategy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_strategy_may_be_one_that_a_file_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules_of_ours.py").write_text(
+        "from mainspring.nodes.strategies import IdHash, register\nregister('sticky_ours', lambda: IdHash(overdue=60))\n"
+    )
+    with pytest.raises(SettingsError, match="no strategy 'sticky_ours'"):
+        known_strategy("sticky_ours")
+    assert known_strategy("rules_of_ours.py:sticky_ours") == "sticky_ours"
+    assert isinstance(strategy("sticky_ours"), IdHash)
+    assert known_strategy("rules_of_ours:id_hash") == "id_hash"
+    with pytest.raises(SettingsError, match="no strategy 'other'"):
+        known_strategy("rules_of_ours.py:other")
