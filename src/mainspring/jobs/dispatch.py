@@ -108,7 +108,7 @@ class Dispatch:
         self.workers[worker] = None
         self.answered(worker)
         for queue in worker.abilities:
-            if queue.size > queue.woken and not self.paused and queue.startable(queue.woken + 1) > queue.woken:
+            if queue.size > queue.woken and not self._holds_back() and queue.startable(queue.woken + 1) > queue.woken:
                 self.rouse(worker)
                 self._wake(worker, queue)
                 return True
@@ -138,6 +138,10 @@ class Dispatch:
         return queue
 
     # ---- jobs ----
+
+    def _holds_back(self) -> bool:
+        """Say whether nothing may be handed out at this moment."""
+        return self.paused or (self.believes is not None and not self.believes())
 
     @staticmethod
     def push(held: Held, *, first: bool = False) -> None:
@@ -192,7 +196,7 @@ class Dispatch:
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a worker the next job of its functions."""
-        if self.paused or (self.believes is not None and not self.believes()):
+        if self._holds_back():
             return None
         queues = list(worker.abilities)
         if len(queues) == 1:
@@ -214,7 +218,7 @@ class Dispatch:
 
     def match(self, queue: FunctionQueue) -> Iterator[Effect]:
         """Hand a function's jobs to workers that take them as they come, and wake sleepers for the rest."""
-        if self.paused or (self.believes is not None and not self.believes()):
+        if self._holds_back():
             return
         takers = queue.takers
         while queue.size and takers:
