@@ -109,9 +109,8 @@ class Server:
         bound = [(address, sock) for address in listen.gearman for sock in bind(address, listen.backlog)]
         http = list(bind(listen.http, listen.backlog)) if listen.http is not None else []
         legacy = list(bind(listen.gearman_http, listen.backlog)) if listen.gearman_http is not None else []
-        if bound:
-            first = _listening("gearman", bound[0][1])
-            self.node.address = f"{first.host}:{first.port}"
+        # A socket in the file system leads nobody here who reads of it elsewhere.
+        self.node.address = next((str(bound_address(sock)) for at, sock in bound if isinstance(at, TcpAddress)), "")
         try:
             await self.node.open()
         except BaseException:

@@ -1,0 +1,33 @@
+"""A node with its ports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from mainspring.server.addresses import Address, TcpAddress, UnixAddress
+from mainspring.server.build import Server
+from mainspring.server.logs import start_logging
+from mainspring.server.settings import ListenSettings, LogSettings, ServerSettings, parse_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def told(*addresses: Address) -> tuple[str, list[str]]:
+    """Return the address that a node tells the others, and the hosts where it listens."""
+    settings = ServerSettings(store=parse_store("memory://"), listen=ListenSettings(gearman=addresses))
+    server = Server(settings, start_logging(LogSettings(enabled=False)))
+    listening = await server.start()
+    try:
+        return server.node.address, [f"{port.host}:{port.port}" for port in listening]
+    finally:
+        await server.stop()
+
+
+def test_others_are_told_of_a_port_that_leads_here(tmp_path: Path) -> None:
+    private = UnixAddress(str(tmp_path / "workers.sock"))
+    address, (_, listening) = asyncio.run(told(private, TcpAddress("127.0.0.1", 0)))
+    assert address == listening != ""
+    assert asyncio.run(told(private))[0] == ""
+    assert asyncio.run(told(TcpAddress("::1", 0)))[0].startswith("[::1]:")
