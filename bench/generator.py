@@ -32,11 +32,13 @@ def build() -> None:
 
 
 def load(server: Server, mode: str, **options: Any) -> dict[str, Any]:
-    """Run the generator once against a server and return the object that it prints.
+    """Run the generator once against a server, or spread over the nodes of a fleet, and return the object that it prints.
 
     Raises LoadError where it stops with an error.
     """
-    command = [str(LOAD), "--mode", mode, "--port", str(server.port)]
+    command = [str(LOAD), "--mode", mode]
+    for port in server.ports:
+        command += ["--port", str(port)]
     for pid in server.pids():
         command += ["--pid", str(pid)]
     for name, value in options.items():

@@ -25,18 +25,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STALL_SECONDS = 20, MAX_PIDS = 64, NUMBER_WIDTH = 12, MAX_PAYLOAD = 1 << 20, MAX_EVENTS = 256 };
+enum { STALL_SECONDS = 20, MAX_PIDS = 64, MAX_PORTS = 16, NUMBER_WIDTH = 12, MAX_PAYLOAD = 1 << 20, MAX_EVENTS = 256 };
 enum mode { ECHO, SUBMIT, DRAIN, E2E, FG };
 static const char *const MODE_NAMES[] = {"echo", "submit", "drain", "e2e", "fg"};
 enum uniques { UNIQUE_NONE, UNIQUE_SEQ, UNIQUE_RANDOM };
 static const char *const UNIQUE_NAMES[] = {"none", "seq", "random"};
 
 static struct {
-    int port, mode, unique, conns, workers, sleepers, window, payload;
+    int mode, unique, conns, workers, sleepers, window, payload;
     uint64_t jobs, first;
     const char *function;
-    int pids[MAX_PIDS], pid_count;
-} options = {.port = 4730, .mode = -1, .conns = 1, .window = 1, .payload = NUMBER_WIDTH, .jobs = 100000, .function = "bench"};
+    int pids[MAX_PIDS], pid_count, ports[MAX_PORTS], port_count;
+} options = {.mode = -1, .conns = 1, .window = 1, .payload = NUMBER_WIDTH, .jobs = 100000, .function = "bench"};
 
 struct connection {
     int fd, index;
@@ -332,8 +332,10 @@ static void run_until(bool (*done)(void)) {
     }
 }
 
+// The clients take turns in choosing a server, and so do the workers: each server has its share of both.
 static void open_connection(struct connection *c) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
+    int port = options.ports[(c->is_worker ? c->index - client_count : c->index) % options.port_count];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (c->fd < 0) fail(2, "socket: %s", strerror(errno));
@@ -443,7 +445,7 @@ static void parse_options(int argc, char **argv) {
         {"payload", 1, 0, 'b'}, {"function", 1, 0, 'F'}, {"pid", 1, 0, 'P'}, {0}};
     for (int option; (option = getopt_long(argc, argv, "", known, 0)) != -1;) switch (option) {
         case 'm': options.mode = index_of(optarg, MODE_NAMES, 5); break;
-        case 'p': options.port = atoi(optarg); break;
+        case 'p': if (options.port_count < MAX_PORTS) options.ports[options.port_count++] = atoi(optarg); break;
         case 'n': options.jobs = strtoull(optarg, 0, 10); break;
         case 'f': options.first = strtoull(optarg, 0, 10); break;
         case 'c': options.conns = atoi(optarg); break;
@@ -456,10 +458,11 @@ static void parse_options(int argc, char **argv) {
         case 'P': if (options.pid_count < MAX_PIDS) options.pids[options.pid_count++] = atoi(optarg); break;
         default: options.mode = -1; optind = argc; break;
     }
+    if (!options.port_count) options.ports[options.port_count++] = 4730;
     bool needs_workers = options.mode >= DRAIN;
     if (options.mode < 0 || !options.jobs || options.conns < 1 || options.window < 1 || options.workers < needs_workers ||
         options.payload < NUMBER_WIDTH || options.payload > MAX_PAYLOAD)
-        fail(2, "usage: load --mode echo|submit|drain|e2e|fg --port N --jobs N [--first N] [--conns N] [--window N]\n"
+        fail(2, "usage: load --mode echo|submit|drain|e2e|fg --port N… --jobs N [--first N] [--conns N] [--window N]\n"
                 "  [--workers N] [--sleepers N] [--unique none|seq|random] [--payload BYTES, 12 or more] [--function NAME]\n"
                 "  [--pid N]…    (drain, e2e and fg need workers)");
     if (!needs_workers) options.workers = 0;

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tests.postgres.server import NotInstalledError, PostgresError, PostgresServer, programs  # noqa: E402 - found by the path above
+from tests.postgres.server import NotInstalledError, PostgresError, PostgresServer, name_of, programs  # noqa: E402 - found by the path above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,22 @@ class Database:
                 yield cls(server)
         except PostgresError as error:
             raise servers.StartError(str(error)) from None
+
+    def sql(self, statement: str) -> list[list[str]]:
+        """Run a statement; returns its rows, all values as text. Raises StartError."""
+        try:
+            lines = self._server.sql(statement, name_of(self.dsn)).splitlines()
+        except PostgresError as error:
+            raise servers.StartError(str(error)) from None
+        return [line.split("|") for line in lines]
+
+    def set(self, **settings: str) -> None:
+        """Change settings that need no restart; sessions see them a moment later."""
+        self._server.set(**settings)
+
+    def log(self) -> str:
+        """Return what the server has logged."""
+        return self._server.log()
 
     def cpu_seconds(self) -> float:
         """Return the processor time of the postmaster, of all its children, and of those that have ended."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import machine
+import postgres_scenarios
 import python_api
 from measure import Cell, Run, Scale, Side
+from postgres_fleet import fleet
 from postgres_peers import Peer
 from scenarios import WIDE, rate
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 def cells(template: str | None = None) -> list[Cell]:
     """Return the cells; a template with {store} stands in for Mainspring's command."""
     mainspring = postgres.mainspring(template)
-    return [*_gearman(mainspring), *_python(mainspring)]
+    return [*_gearman(mainspring), *_python(mainspring), *_fleet(mainspring, template)]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:
@@ -67,6 +69,53 @@ def _python(mainspring: postgres.OnPostgres) -> list[Cell]:
             at_least=10,
         )
         for name, peer in peers
+    ]
+
+
+def _fleet(mainspring: postgres.OnPostgres, template: str | None) -> list[Cell]:
+    three, one = fleet(3, template), fleet(1, template)
+    spread = _e2e(100_000, 5_000, {"workers": 18, "conns": 9, "window": 256})  # divided by three as by one
+    return [
+        Cell(
+            key="postgres-nodes",
+            measure="3 nodes on PostgreSQL, end to end, 18 workers and 9 connections spread over them",
+            required="0.9 x 1 node",
+            unit="jobs/s",
+            sides=(Side("3 nodes", three, WithDatabase(spread)), Side("1 node", one, WithDatabase(spread))),
+            ratio_to=1,
+            at_least=0.9,
+        ),
+        Cell(
+            key="postgres-recovery",
+            measure="SIGKILL of a node that holds 10,000 jobs, lease of 15 s: until all run elsewhere, beyond the lease",
+            required="under 2 s",
+            unit="s",
+            sides=(Side("3 nodes", three, postgres_scenarios.recovery),),
+            under=2.0,
+        ),
+        Cell(
+            key="postgres-idle",
+            measure="an idle fleet of 3 nodes with 16 workers each: queries on the database",
+            required="under 10/s",
+            unit="queries/s",
+            sides=(Side("3 nodes", three, postgres_scenarios.idle),),
+            under=10.0,
+            once=True,
+        ),
+        Cell(
+            key="postgres-pinned",
+            measure="a transaction pins xmin for 10 minutes beside a load: the rate in the last third, of that in the first",
+            required="0.8",
+            unit="x",
+            sides=(
+                Side("pinned", mainspring, postgres_scenarios.Thirds(pinned=True, seconds=600, quick=60)),
+                Side(
+                    "2 minutes, not pinned", mainspring, postgres_scenarios.Thirds(pinned=False, seconds=120, quick=30)
+                ),
+            ),
+            at_least=0.8,
+            once=True,
+        ),
     ]
 
 

@@ -108,17 +108,18 @@ def _time_to_first_job(server: Server, jobs: int) -> Run:
 
 def _grab_one(worker: socket.socket) -> None:
     """Ask for jobs as a worker does, sleeping in between, until one comes."""
-    worker.sendall(_packet(CAN_DO, b"bench") + _packet(GRAB_JOB))
+    worker.sendall(packet(CAN_DO, b"bench") + packet(GRAB_JOB))
     for kind in _packet_types(worker):
         if kind == JOB_ASSIGN:
             return
         if kind == NO_JOB:
-            worker.sendall(_packet(PRE_SLEEP))
+            worker.sendall(packet(PRE_SLEEP))
         elif kind == NOOP:
-            worker.sendall(_packet(GRAB_JOB))
+            worker.sendall(packet(GRAB_JOB))
 
 
-def _packet(kind: int, body: bytes = b"") -> bytes:
+def packet(kind: int, body: bytes = b"") -> bytes:
+    """Return a request of the Gearman protocol."""
     return b"\0REQ" + struct.pack(">II", kind, len(body)) + body
 
 

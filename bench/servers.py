@@ -131,6 +131,11 @@ class Server:
             self._process.wait()
         self._process = None
 
+    @property
+    def ports(self) -> list[int]:
+        """Where clients and workers connect: one port, or those of all nodes."""
+        return [self.port]
+
     def pids(self) -> list[int]:
         """Return the process and its descendants."""
         assert self._process is not None

@@ -1,0 +1,62 @@
+"""Several nodes on one PostgreSQL store: a fleet on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import servers
+from servers import Contestant, Server
+
+from postgres import Database, ServerOnPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class FleetOnPostgres(Contestant):
+    """Nodes whose command holds {database}; each gets a name of its own."""
+
+    nodes: int = 3
+
+    @contextlib.contextmanager
+    def running(self, parent: Path) -> Iterator[Fleet]:
+        """Run a database server, and then the nodes, one after the other. Raises StartError."""
+        with contextlib.ExitStack() as stack:
+            database = stack.enter_context(Database.running(parent))
+            command = self.command.replace("{database}", database.dsn)
+            nodes = [
+                stack.enter_context(
+                    ServerOnPostgres(
+                        Contestant(f"{self.name}, node {number}", f"{command} --name n{number}"), parent, database
+                    )
+                )
+                for number in range(1, self.nodes + 1)
+            ]
+            yield Fleet(self, nodes, database)
+
+
+class Fleet(Server):
+    """Running nodes, which the generator takes for one server with several ports."""
+
+    def __init__(self, contestant: Contestant, nodes: list[ServerOnPostgres], database: Database) -> None:
+        self.contestant = contestant
+        self.nodes = nodes
+        self.database = database
+        self.directory = nodes[0].directory
+
+    @property
+    def ports(self) -> list[int]:
+        return [node.port for node in self.nodes]
+
+    def pids(self) -> list[int]:
+        return [pid for node in self.nodes for pid in node.pids()]
+
+
+def fleet(nodes: int, template: str | None = None, options: str = "") -> FleetOnPostgres:
+    """Return a fleet of Mainspring; a template with {store} stands in for another command."""
+    command = (template or servers.MAINSPRING_COMMAND).replace("{store}", "{database}")
+    return FleetOnPostgres(f"{nodes} {'node' if nodes == 1 else 'nodes'}", f"{command} {options}".strip(), nodes)
