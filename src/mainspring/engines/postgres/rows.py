@@ -11,7 +11,7 @@ from mainspring.ids import slot_of
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from asyncpg import Record
 
@@ -30,8 +30,22 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Options).decode
 _SCHEDULED = int(State.SCHEDULED)
 
+PORTION: Final = 64 * 2**20
+"""Bytes of payloads or results that are sent in one statement, or one larger one: PostgreSQL refuses messages of a gigabyte."""
+
 Columns = list[Any]
 """Parallel arrays, one per parameter of a statement."""
+
+
+def portions(items: Sequence[T], size: Callable[[T], int], most: int = PORTION) -> Iterator[Sequence[T]]:
+    """Cut a sequence into runs whose sizes add up to no more than ``most``; an item that is larger is a run of its own."""
+    begin = total = 0
+    for at, item in enumerate(items):
+        total += size(item)
+        if total > most and at > begin:
+            yield items[begin:at]
+            begin, total = at, size(item)
+    yield items[begin:]
 
 
 def sparse(values: list[T | None]) -> list[T | None]:

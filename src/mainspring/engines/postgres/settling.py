@@ -72,15 +72,23 @@ def _by_lease(item: tuple[Lease, Settlement]) -> Lease:
 
 
 async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
-    results = rows.sparse([settlement.result or None for settlement in settlements])
-    ((number, waited, ids, terms),) = await tx.connection.fetch(
-        SQL["succeed"], *rows.settled(settlements), _due(settlements), results, _errors(settlements)
-    )
-    if waited:
-        await waiting.tell(tx, waited)
-    if number == len(settlements):
-        return {(settlement.job.id, settlement.job.term) for settlement in settlements}
-    return set(zip(ids or (), terms or (), strict=True))
+    accepted: set[Lease] = set()
+    for portion in rows.portions(settlements, _size):
+        results = rows.sparse([settlement.result or None for settlement in portion])
+        ((number, waited, ids, terms),) = await tx.connection.fetch(
+            SQL["succeed"], *rows.settled(portion), _due(portion), results, _errors(portion)
+        )
+        if waited:
+            await waiting.tell(tx, waited)
+        if number == len(portion):
+            accepted.update((settlement.job.id, settlement.job.term) for settlement in portion)
+        else:
+            accepted.update(zip(ids or (), terms or (), strict=True))
+    return accepted
+
+
+def _size(settlement: Settlement) -> int:
+    return len(settlement.result)
 
 
 async def _bury(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
@@ -121,11 +129,11 @@ async def _give_back(tx: Transaction, settlements: list[Settlement]) -> set[Leas
     return set(places)
 
 
-def _due(settlements: list[Settlement]) -> list[int | None]:
+def _due(settlements: Sequence[Settlement]) -> list[int | None]:
     return rows.sparse([settlement.due_us or None for settlement in settlements])
 
 
-def _errors(settlements: list[Settlement]) -> list[bytes | None]:
+def _errors(settlements: Sequence[Settlement]) -> list[bytes | None]:
     return rows.sparse([settlement.error or None for settlement in settlements])
 
 

@@ -89,7 +89,10 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
     ]
     plain = [new for new in news if not new.job.unique]
     if plain:
-        await tx.connection.fetch(SQL["submit"], *_columns(plain))
+        fresh = True
+        for portion in rows.portions(plain, _size):
+            await tx.connection.fetch(SQL["submit"], *_columns(portion), fresh)
+            fresh = False
         await _stored(tx, plain)
     if len(plain) == len(news):
         return {}
@@ -98,7 +101,11 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
     return joined
 
 
-def _columns(news: list[New]) -> rows.Columns:
+def _size(new: New) -> int:
+    return len(new.job.payload)
+
+
+def _columns(news: Sequence[New]) -> rows.Columns:
     return rows.submitted(
         [new.job for new in news],
         [new.rank for new in news],
@@ -171,12 +178,15 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
     candidates = [race.candidate for _, race in sorted(races.items()) if race.candidate is not None]
     if not candidates:
         return
-    columns = _columns(candidates)
-    for at, new in enumerate(candidates):
-        race = races[new.function, new.job.unique]
-        _foresee(race, new, at, columns)
-    extra = rows.uniques([new.job for new in candidates])
-    stored = {row[0] for row in await tx.connection.fetch(SQL["submit_unique"], *columns, *extra, fresh)}
+    stored: set[int] = set()
+    for portion in rows.portions(candidates, _size):
+        columns = _columns(portion)
+        for at, new in enumerate(portion):
+            _foresee(races[new.function, new.job.unique], new, at, columns)
+        extra = rows.uniques([new.job for new in portion])
+        records = await tx.connection.fetch(SQL["submit_unique"], *columns, *extra, fresh)
+        stored.update(record[0] for record in records)
+        fresh = False
     won = [new for new in candidates if new.job.id in stored]
     waiting = []
     for new in won:
