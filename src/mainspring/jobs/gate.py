@@ -71,8 +71,8 @@ class Gate:
         self._open = open_account
         self.limits = UNLIMITED
         self.paused = False
-        self.keyed = False
-        """Whether a job with a key was ever here, or the limits are by key."""
+        self._keys_seen = False
+        """Whether a job with a key was ever here."""
         self.own: Account | None = None
         self.running = 0
         self.lines: dict[bytes, Line] = {}
@@ -98,7 +98,6 @@ class Gate:
         now_us = self.now_us()
         self.paused = paused
         self.limits = limits
-        self.keyed = self.keyed or limits.per_key
         if limits.concurrency is None and limits.rate is None:
             self.own = None
         elif self.own is None:
@@ -126,6 +125,11 @@ class Gate:
         self._line(held.job.key).running += 1
 
     @property
+    def keyed(self) -> bool:
+        """Whether jobs are to be claimed by key."""
+        return self._keys_seen or self.limits.per_key
+
+    @property
     def limited(self) -> bool:
         """Whether anything was said about the function: the gate is not to be forgotten."""
         return self.paused or self.limits != UNLIMITED
@@ -135,7 +139,7 @@ class Gate:
     def _line(self, key: bytes) -> Line:
         line = self.lines.get(key)
         if line is None:
-            self.keyed = self.keyed or key != b""
+            self._keys_seen = self._keys_seen or key != b""
             line = self.lines[key] = Line(key, self._account(key, self.now_us()))
         return line
 

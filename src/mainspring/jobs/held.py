@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.gate import Gate
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.timers import Timer
+    from mainspring.resources.model import Limits
 
 
 class Held:
@@ -92,6 +93,8 @@ class Ability(NamedTuple):
     """Whether a run that takes longer goes back to the queue, as in Gearman, or counts as failed."""
     heartbeat: float | None = None
     retry: Retry | None = None
+    limits: Limits | None = None
+    """What it says of the function's limits."""
 
 
 class WorkerFace(Protocol):
@@ -245,10 +248,10 @@ class FunctionQueue:
         return unused and not (told or any(self.backlog))
 
     def queued(self) -> list[Held]:
-        """Return the jobs that wait here; looks at each."""
+        """Return the jobs that wait here, each once, also where it was taken out and put back; looks at each."""
         if self.gate is not None:
-            return list(self.gate.queued())
-        return [held for ready in self.ready for held in ready if held.queued]
+            return list(dict.fromkeys(self.gate.queued()))
+        return list(dict.fromkeys(held for ready in self.ready for held in ready if held.queued))
 
     def startable(self, most: int) -> int:
         """Return how many jobs could be handed out now: exactly whether any can, and not above ``most``."""

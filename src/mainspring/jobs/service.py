@@ -10,6 +10,7 @@ from mainspring.errors import ConflictError, NotFoundError
 from mainspring.ids import Term
 from mainspring.jobs import rules
 from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.functions import Functions
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
@@ -83,6 +84,7 @@ class JobService:
         )
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
         self.intake.look = self._look_ended
+        self.functions = Functions(self.window)
         self.sharing: Sharing | None = None
         self._ends = False
         self.looking: dict[int, int] = {}
@@ -93,8 +95,9 @@ class JobService:
 
         On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
         """
-        if self.sharing is not None:
-            self.sharing.look(lambda: ready(0), failed)
+        sharing = self.sharing
+        if sharing is not None:
+            self.functions.load(lambda: sharing.look(lambda: ready(0), failed), failed)
             return
 
         def counted(counts: dict[tuple[bytes, int, int], int], recovered: int) -> None:
@@ -111,12 +114,13 @@ class JobService:
         def recovered(outcome: Recovered) -> None:
             self.commits.put(Count(lambda counts: counted(counts, outcome.number), failed))
 
-        self.commits.put(Recover(self.term, recovered, failed))
+        self.functions.load(lambda: self.commits.put(Recover(self.term, recovered, failed)), failed)
 
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
         if self.sharing is not None:
             self.sharing.tick(self.clock.monotonic())
+        self.functions.tick(self.clock.monotonic())
         return self._upkeep.tick()
 
     def share(self, relay: Relay) -> Sharing:
@@ -182,6 +186,8 @@ class JobService:
 
     def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
         """A worker can run a function."""
+        if ability.limits is not None:
+            self.functions.declare(function, ability.limits)
         self.window.serve(self.dispatch.register(worker, function, ability))
 
     def unregister(self, worker: Worker, function: bytes) -> None:

@@ -61,12 +61,19 @@ GOLDEN = {
         ("payload", "BLOB", 0, None, 0),
         ("result", "BLOB", 0, None, 0),
         ("error", "BLOB", 0, None, 0),
+        ("key", "BLOB", 0, None, 0),
     ],
     "joins": [
         ("child", "TEXT", 1, None, 1),
         ("fire_us", "INTEGER", 1, None, 2),
         ("parents_left", "INTEGER", 1, None, 0),
         ("stopped", "INTEGER", 1, None, 0),
+    ],
+    "limits": [
+        ("namespace", "TEXT", 1, None, 1),
+        ("function", "BLOB", 1, None, 2),
+        ("version", "INTEGER", 1, None, 0),
+        ("said", "BLOB", 1, None, 0),
     ],
     "schedules": [
         ("id", "INTEGER", 0, None, 1),
@@ -87,7 +94,7 @@ INDEXES = {
     "fires_unfinished": "CREATE INDEX fires_unfinished ON fires (schedule, fire_us) WHERE standing < 4",
     "kept": "CREATE INDEX kept ON jobs (function, uniq, ended_us) WHERE keep = 1 AND state = 4",
     "live": "CREATE UNIQUE INDEX live ON jobs (function, uniq) WHERE uniq IS NOT NULL AND state < 4",
-    "queue": "CREATE INDEX queue ON jobs (state, function, priority) WHERE state BETWEEN 1 AND 3",
+    "queue": "CREATE INDEX queue ON jobs (state, function, priority, key) WHERE state BETWEEN 1 AND 3",
     "schedules_due": "CREATE INDEX schedules_due ON schedules (next_us, name) WHERE next_us IS NOT NULL",
     "schedules_queued": "CREATE INDEX schedules_queued ON schedules (name) WHERE queued > 0",
     "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4",

@@ -24,6 +24,9 @@ PLANS = {
     "find": [BY_ID],
     "held_elsewhere": ["SEARCH jobs USING INDEX queue (state>? AND state<?)"],
     "claim": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} queue (state=? AND function=?)"],
+    "next_key": [f"{COVERING} queue (state=? AND function=? AND priority=? AND key>?)"],
+    "claim_of_key": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} queue (state=? AND function=? AND priority=? AND key=?)"],
+    "limits_of": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function=?)"],
     "due": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} due (due_us<?)"],
     "late": ["SEARCH jobs USING INDEX expiring (expires_us>? AND expires_us<?)"],
     "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} succeeded (ended_us<?)"],
@@ -91,7 +94,7 @@ def test_every_statement_of_the_file_is_loaded_whole() -> None:
 def test_every_statement_is_used() -> None:
     sources = [
         files("mainspring.engines.sqlite").joinpath(f"{module}.py").read_text("utf-8")
-        for module in ("engine", "jobs", "queries", "schedules", "transaction")
+        for module in ("engine", "jobs", "queries", "resources", "schedules", "transaction")
     ]
     for name in SQL:
         assert any(f'"{name}"' in source for source in sources), name

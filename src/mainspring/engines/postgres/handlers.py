@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from mainspring.engines.postgres import jobs
+from mainspring.engines.postgres import jobs, resources
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs import store as ops
 from mainspring.jobs.store import PHASES
 from mainspring.queries.jobs import ListJobs
+from mainspring.resources.store import PHASES as RESOURCES
+from mainspring.resources.store import ListLimits
 from mainspring.storage.operation import Operation
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
 
-HANDLERS: Final[dict[type[Operation], Handler]] = {**jobs.HANDLERS}
-ORDER: Final[tuple[type[Operation], ...]] = (*PHASES, ListJobs)
-READING: Final = frozenset({ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs})
+HANDLERS: Final[dict[type[Operation], Handler]] = {**jobs.HANDLERS, **resources.HANDLERS}
+ORDER: Final[tuple[type[Operation], ...]] = (*PHASES, *RESOURCES, ListJobs)
+READING: Final = frozenset({ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListLimits, ListJobs})
 """Groups of these alone need no transaction, no fence and no journal. An operation that writes must not be among them."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from mainspring.engines.sqlite import jobs, opening, queries, schedules
+from mainspring.engines.sqlite import jobs, opening, queries, resources, schedules
 from mainspring.engines.sqlite.failures import explain
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.schedules import SqliteSchedules
@@ -20,6 +20,7 @@ from mainspring.ids import Term
 from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING
 from mainspring.storage.engine import Opened
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-_ORDER = (*WRITING, *PHASES[len(ENDING) :], *READING, *SCHEDULE_QUERIES)
-_HANDLERS = jobs.HANDLERS
+_ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, *READING, *SCHEDULE_QUERIES)
+_HANDLERS = {**jobs.HANDLERS, **resources.HANDLERS}
 _READERS = schedules.READERS
 _FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""

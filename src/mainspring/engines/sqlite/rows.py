@@ -73,6 +73,7 @@ def submitted(job: Job, function: int) -> Row:
         job.input_size,
         None if options is None else _encode(options),
         job.payload,
+        job.key or None,
     )
 
 
@@ -81,7 +82,7 @@ def stored(rows: Iterable[Sequence[Any]], names: Mapping[int, tuple[str, bytes]]
     jobs = []
     for (
         job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
-        input_size, output_size, options, error, result, payload,
+        input_size, output_size, options, error, result, payload, key,
     ) in rows:  # fmt: skip
         namespace, name = names[function]
         jobs.append(
@@ -89,6 +90,7 @@ def stored(rows: Iterable[Sequence[Any]], names: Mapping[int, tuple[str, bytes]]
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
                 None if options is None else _decode(options),
                 term, attempt, suspects, started, ended, result or b"", error or b"", input_size, output_size, namespace,
+                key=key or b"",
             )
         )  # fmt: skip
     return jobs

@@ -1,11 +1,11 @@
-"""The named statements of ``statements.sql`` and ``schedules.sql``."""
+"""The named statements of ``statements.sql``, ``schedules.sql`` and ``resources.sql``."""
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
 
-FILES = ("statements.sql", "schedules.sql")
+FILES = ("statements.sql", "schedules.sql", "resources.sql")
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
 
 

@@ -13,12 +13,12 @@ INSERT INTO terms (node) VALUES (?) RETURNING term;
 SELECT term, node FROM terms;
 
 -- name: submit
-INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: submit_unique
-INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL AND state < 4 DO NOTHING;
 
 -- name: live
@@ -39,14 +39,15 @@ WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 SELECT id, state, function, priority, attempt, suspects, term FROM jobs INDEXED BY queue
 WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3;
 
+-- Where no job has a key, this is the order of age; a node that knows of keys claims by key instead.
 -- name: claim
 UPDATE jobs SET state = 2, term = ?
 WHERE id IN (
     SELECT id FROM jobs INDEXED BY queue
     WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3
-    ORDER BY priority, id LIMIT ?)
+    ORDER BY priority, key, id LIMIT ?)
 RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, result, payload;
+    input_size, output_size, options, error, result, payload, key;
 
 -- name: assign
 UPDATE jobs SET state = 3, attempt = ? WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
@@ -93,35 +94,35 @@ RETURNING function, state, priority;
 
 -- name: find
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, result, NULL
+    input_size, output_size, options, error, result, NULL, key
 FROM jobs WHERE id = ?;
 
 -- Lists are in the order of ids. Without an index, jobs are passed from the newest on until enough match; where few jobs are in
 -- the state that is asked for, its partial index gives them sooner.
 -- name: list
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL
+    input_size, output_size, options, error, NULL, NULL, key
 FROM jobs
 WHERE id < ?1 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
 -- name: list_scheduled
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL
+    input_size, output_size, options, error, NULL, NULL, key
 FROM jobs INDEXED BY due WHERE state = 0
     AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
 -- name: list_queue
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL
+    input_size, output_size, options, error, NULL, NULL, key
 FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3
     AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
 -- name: list_unsuccessful
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL
+    input_size, output_size, options, error, NULL, NULL, key
 FROM jobs INDEXED BY unsuccessful WHERE state > 4
     AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;

@@ -1,0 +1,144 @@
+"""The resources slice on PostgreSQL.
+
+Pools are taken turns in: an advisory lock for each, taken in their order and kept to the end of the group, makes the sum of what
+nodes have right without a row that all of them would have to update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.engines.postgres.statements import load
+from mainspring.resources import rules
+from mainspring.resources import store as ops
+from mainspring.resources.model import FunctionLimits, Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.storage.operation import Operation
+
+_SQL = load("resources.sql")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(FunctionLimits).decode
+
+Pool = tuple[int, bytes]
+"""The number of a function, and the name of one of its pools."""
+
+
+async def list_limits(tx: Transaction, operations: Sequence[ops.ListLimits]) -> list[list[FunctionLimits]]:
+    """Read what is said of functions; see ``ListLimits``."""
+    said = [_decode(row[0]) for row in await tx.connection.fetch(_SQL["limits"])]
+    return [said for _ in operations]
+
+
+async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
+    """Write what is said of functions; see ``SaveLimits``."""
+    await tx.functions.learn({("default", operation.said.function) for operation in operations})
+    outcomes: dict[int, FunctionLimits] = {}
+    for index in sorted(range(len(operations)), key=lambda at: operations[at].said.function):
+        said = operations[index].said
+        function = tx.functions.number("default", said.function)
+        wanted = msgspec.structs.replace(said, version=said.version + 1)
+        row = await tx.connection.fetchrow(_SQL["save_limits"], function, wanted.version, _encode(wanted))
+        row = row or await tx.connection.fetchrow(_SQL["limits_of"], function)
+        assert row is not None
+        outcomes[index] = _decode(row[0])
+    return [outcomes[index] for index in range(len(operations))]
+
+
+async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[list[ops.Grant]]:
+    """Lease tokens and starts; see ``Acquire``. Whatever the group asks for, it is a handful of statements."""
+    await tx.functions.learn({("default", ask.function) for operation in operations for ask in operation.asks})
+    pools = sorted({_pool(tx, ask) for operation in operations for ask in operation.asks})
+    if not pools:
+        return [[] for _ in operations]
+    columns = [pool[0] for pool in pools], [pool[1] for pool in pools]
+    await tx.connection.fetch(_SQL["lock_pools"], *columns)
+    division = _Division(await tx.connection.fetchval(_SQL["now_us"]))
+    for function, pool, term, *holding in await tx.connection.fetch(_SQL["holdings"], *columns):
+        division.holdings.setdefault((function, pool), {})[term] = rules.Holding(*holding)
+    for function, pool, number, per_us, burst, *bucket in await tx.connection.fetch(_SQL["buckets"], *columns):
+        division.buckets[function, pool] = Rate(number, per_us, burst), rules.Bucket(*bucket)
+    outcomes = [[division.ask(_pool(tx, ask), op.term, ask) for ask in op.asks] for op in operations]
+    await division.write(tx)
+    return outcomes
+
+
+def _pool(tx: Transaction, ask: ops.Ask) -> Pool:
+    return tx.functions.number("default", ask.function), ask.pool
+
+
+class _Division:
+    """The pools that a group asks in, as they are after each of its asks."""
+
+    def __init__(self, now_us: int) -> None:
+        self._now_us = now_us
+        self.holdings: dict[Pool, dict[int, rules.Holding]] = {}
+        self.buckets: dict[Pool, tuple[Rate, rules.Bucket]] = {}
+        self._held: dict[tuple[Pool, int], rules.Holding] = {}
+        self._filled: set[Pool] = set()
+
+    def ask(self, pool: Pool, term: int, ask: ops.Ask) -> ops.Grant:
+        """Give what is there."""
+        now_us = self._now_us
+        grant = ops.Grant()
+        if ask.limit:
+            holdings = self.holdings.setdefault(pool, {})
+            before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
+            own, claimants, short = rules.divided(holdings.values(), ask.limit, before, ask.tokens, now_us)
+            holdings[term] = self._held[pool, term] = own
+            grant = ops.Grant(own.tokens, claimants, short)
+        if ask.rate is not None:
+            rate, bucket = self.buckets.get(pool, (ask.rate, rules.full(ask.rate, now_us)))
+            if rate != ask.rate:
+                bucket = rules.poured(rate, ask.rate, rules.refilled(rate, bucket, now_us))
+            starts, bucket = rules.take(ask.rate, bucket, now_us, ask.starts)
+            self.buckets[pool] = ask.rate, bucket
+            self._filled.add(pool)
+            grant = grant._replace(starts=starts, next_us=rules.next_us(ask.rate, bucket))
+        return grant
+
+    async def write(self, tx: Transaction) -> None:
+        """Write what has changed."""
+        kept = sorted(entry for entry, own in self._held.items() if own.wanted)
+        gone = sorted(entry for entry, own in self._held.items() if not own.wanted)
+        if kept:
+            own = [self._held[entry] for entry in kept]
+            await tx.connection.fetch(
+                _SQL["hold"],
+                *_columns(kept),
+                [one.tokens for one in own],
+                [one.wanted for one in own],
+                [one.asked_us for one in own],
+            )
+        if gone:
+            await tx.connection.fetch(_SQL["let_go"], *_columns(gone))
+        if self._filled:
+            pools = sorted(self._filled)
+            rates = [self.buckets[pool][0] for pool in pools]
+            levels = [self.buckets[pool][1] for pool in pools]
+            await tx.connection.fetch(
+                _SQL["fill"],
+                [pool[0] for pool in pools],
+                [pool[1] for pool in pools],
+                [rate.number for rate in rates],
+                [rate.per_us for rate in rates],
+                [rate.burst for rate in rates],
+                [bucket.level for bucket in levels],
+                [bucket.updated_us for bucket in levels],
+            )
+
+
+def _columns(entries: list[tuple[Pool, int]]) -> tuple[list[int], list[bytes], list[int]]:
+    return [pool[0] for pool, _ in entries], [pool[1] for pool, _ in entries], [term for _, term in entries]
+
+
+HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
+    ops.ListLimits: list_limits,
+    ops.SaveLimits: save_limits,
+    ops.Acquire: acquire,
+}

@@ -1,0 +1,24 @@
+-- name: limits
+SELECT version, said FROM limits;
+
+-- name: limits_of
+SELECT version, said FROM limits WHERE namespace = 'default' AND function = ?;
+
+-- name: save_limits
+INSERT INTO limits (namespace, function, version, said) VALUES ('default', ?, ?, ?)
+ON CONFLICT (namespace, function) DO UPDATE SET version = excluded.version, said = excluded.said;
+
+-- The jobs without a key come first; those that have one follow in the order of their keys.
+-- name: next_key
+SELECT key FROM jobs INDEXED BY queue
+WHERE state = 1 AND function = ? AND priority = ? AND key > ? AND state BETWEEN 1 AND 3
+ORDER BY key LIMIT 1;
+
+-- name: claim_of_key
+UPDATE jobs SET state = 2, term = ?
+WHERE id IN (
+    SELECT id FROM jobs INDEXED BY queue
+    WHERE state = 1 AND function = ? AND priority = ? AND key IS ? AND state BETWEEN 1 AND 3
+    ORDER BY id LIMIT ?)
+RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, result, payload, key;

@@ -1,0 +1,148 @@
+"""What is said of functions: their limits and pauses, as they are stored, and as they hold at this node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from mainspring.clock import to_us
+from mainspring.resources import rules
+from mainspring.resources.model import UNLIMITED, FunctionLimits
+from mainspring.resources.store import ListLimits, SaveLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.window import Window
+    from mainspring.resources.model import Limits
+
+    Change = Callable[[FunctionLimits, int], FunctionLimits]
+    """Takes what is said of a function and the wall time in microseconds; returns what is to be said from now on."""
+
+READ_EVERY = 3.0
+"""Seconds between looks at what was said at other nodes."""
+REPEAT_EVERY = 15.0
+"""Seconds between looks whether a declaration has to be repeated, or is forgotten."""
+
+log = structlog.get_logger("mainspring.functions")
+
+
+class Functions:
+    """Keeps a node's gates in agreement with what is said of functions."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._clock = window.clock
+        self._said: dict[bytes, FunctionLimits] = {}
+        self._read = self._repeated = self._clock.monotonic()
+        self._reading = False
+
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
+    def said(self, function: bytes) -> FunctionLimits:
+        """Return what is said of a function, as far as this node knows."""
+        return self._said.get(function) or FunctionLimits(function)
+
+    def names(self) -> Iterable[bytes]:
+        """Return the functions of which anything is said."""
+        return self._said
+
+    def limits(self, function: bytes) -> Limits:
+        """Return the limits that hold for a function."""
+        return rules.effective(self.said(function), self._now_us())
+
+    # ---- learning ----
+
+    def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+        """Read what is said of all functions; nothing may be handed out before."""
+
+        def loaded(rows: list[FunctionLimits]) -> None:
+            self._reading = False
+            for row in rows:
+                self._learn(row)
+            then()
+
+        def not_loaded(error: StoreError) -> None:
+            self._reading = False
+            failed(error)
+
+        self._reading = True
+        self._window.commits.put(ListLimits(loaded, not_loaded))
+
+    def _learn(self, row: FunctionLimits) -> None:
+        if row.version >= self.said(row.function).version:
+            self._said[row.function] = row
+            self._apply(row.function)
+
+    def _apply(self, function: bytes) -> None:
+        window = self._window
+        said = self.said(function)
+        limits = rules.effective(said, self._now_us())
+        if limits == UNLIMITED and not said.paused:
+            queue = window.dispatch.queues.get(function)
+            if queue is None or queue.gate is None or not queue.gate.limited:
+                return
+        queue = window.dispatch.queue(function)
+        gate = window.gate(queue)
+        if gate.limits == limits and gate.paused == said.paused:
+            return
+        log.info("limits", function=function.decode("utf-8", "backslashreplace"), paused=said.paused, **_told(limits))
+        gate.change(limits, paused=said.paused)
+        if not gate.limited and not gate.keyed:
+            window.open_gate(queue)
+        window.serve(queue)
+
+    # ---- saying ----
+
+    def declare(self, function: bytes, limits: Limits) -> None:
+        """A worker that runs a function here says what its limits are. They hold here at once."""
+        now_us = self._now_us()
+        said = self.said(function)
+        if not rules.is_stale(said, limits, now_us):
+            return
+        self._said[function] = rules.declared(said, limits, now_us)
+        self._apply(function)
+        self.change(function, lambda said, now_us: rules.declared(said, limits, now_us), lambda _: None, lambda _: None)
+
+    def change(
+        self,
+        function: bytes,
+        change: Change,
+        done: Callable[[FunctionLimits], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        """Say something else of a function; it holds here when it is stored, elsewhere some seconds later."""
+        wanted = change(self.said(function), self._now_us())
+
+        def saved(stored: FunctionLimits) -> None:
+            self._learn(stored)
+            if stored == msgspec.structs.replace(wanted, version=wanted.version + 1):
+                done(stored)
+            else:
+                self.change(function, change, done, failed)  # somebody else was first
+
+        self._window.commits.put(SaveLimits(wanted, saved, failed))
+
+    # ---- time ----
+
+    def tick(self, now: float) -> None:
+        """Look at what others have said, and repeat what the workers of this node say."""
+        if self._window.shared and now - self._read >= READ_EVERY and not self._reading:
+            self._read = now
+            self.load(lambda: None, lambda _: None)
+        if now - self._repeated >= REPEAT_EVERY:
+            self._repeated = now
+            for worker in list(self._window.dispatch.workers):
+                for queue, ability in list(worker.abilities.items()):
+                    if ability.limits is not None:
+                        self.declare(queue.name, ability.limits)
+            for function in list(self._said):
+                self._apply(function)
+
+
+def _told(limits: Limits) -> dict[str, str]:
+    return {name: str(value) for name, value in msgspec.structs.asdict(limits).items() if value is not None}
