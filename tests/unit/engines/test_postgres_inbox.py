@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import random
 
+import asyncpg
 import msgspec
+import pytest
 
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
@@ -13,9 +15,6 @@ from mainspring.jobs.model import Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 
 from .a_fleet import NOW, Node, ignore, node, session
-
-if TYPE_CHECKING:
-    import asyncpg
 
 NEVER = 2**60
 
@@ -186,5 +185,20 @@ def test_aliases_are_forgotten_after_the_job_they_lead_to(database: str) -> None
             await one.group(sweep)
             assert await one.find(alias, live) == {}
             assert await other.fetchval("SELECT count(*) FROM aliases") == 0
+
+    asyncio.run(test())
+
+
+def test_no_submission_can_hold_up_the_others(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            odd = await insert(other, options=b"\x01")
+            long_name = random.Random(1).randbytes(8192)  # which no compression makes short
+            long = await insert(other, function=long_name)
+            assert (await take(one)).pending.keys() == {(b"f", Priority.NORMAL), (long_name, Priority.NORMAL)}
+            assert [await state(one, job_id) for job_id in (odd, long)] == [State.PENDING, State.PENDING]
+            for columns in ({"function": b"x" * 8193}, {"function": b""}, {"uniq": b"u" * 65}, {"uniq": b""}):
+                with pytest.raises(asyncpg.CheckViolationError):
+                    await insert(other, **columns)
 
     asyncio.run(test())

@@ -1,6 +1,7 @@
 -- name: functions_named
-SELECT id, namespace, name FROM functions
-JOIN unnest($1::text[], $2::bytea[]) AS asked (namespace, name) USING (namespace, name);
+SELECT f.id, f.namespace, f.name FROM functions f
+JOIN unnest($1::text[], $2::bytea[]) AS asked (namespace, name)
+    ON f.namespace = asked.namespace AND sha256(f.name) = sha256(asked.name);
 
 -- name: functions_numbered
 SELECT id, namespace, name FROM functions WHERE id = ANY ($1::int[]);
@@ -9,7 +10,7 @@ SELECT id, namespace, name FROM functions WHERE id = ANY ($1::int[]);
 -- name: functions_new
 INSERT INTO functions (namespace, name)
 SELECT namespace, name FROM unnest($1::text[], $2::bytea[]) AS asked (namespace, name)
-ON CONFLICT (namespace, name) DO NOTHING
+ON CONFLICT (namespace, sha256(name)) DO NOTHING
 RETURNING id, namespace, name;
 
 -- name: nodes_of

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import SQL
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.transaction import Transaction
 
+log = structlog.get_logger("mainspring.postgres")
 _decode = msgspec.msgpack.Decoder(Options).decode
 _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
@@ -88,12 +90,23 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
                 created,
                 due,
                 expires,
-                None if options is None else _decode(options),
+                _options(job_id, options),
                 input_size=len(payload),
                 namespace=namespace,
             )
         )
     return jobs
+
+
+def _options(job_id: int, data: bytes | None) -> Options | None:
+    """Read a submission's options. Those that cannot be read are left out: the job waits for nobody, nor do those behind it."""
+    if data is None:
+        return None
+    try:
+        return _decode(data)
+    except msgspec.MsgspecError as error:
+        log.warning("the options of a submission cannot be read: it runs without them", id=job_id, error=str(error))
+        return None
 
 
 async def peek(tx: Transaction, ids: Iterable[int]) -> list[Job]:

@@ -5,9 +5,10 @@
 CREATE TABLE functions (
     id        int   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace text  NOT NULL,
-    name      bytea NOT NULL,
-    UNIQUE (namespace, name)
+    name      bytea NOT NULL
 );
+-- By a hash: a name may have 8 KiB, and an index entry 2,704 bytes at most.
+CREATE UNIQUE INDEX functions_names ON functions (namespace, sha256(name));
 
 -- One row per run of a node. Groups lock it FOR KEY SHARE, `end` locks it FOR UPDATE: nothing is committed behind the end.
 CREATE TABLE terms (

@@ -114,14 +114,15 @@ CREATE INDEX dead_time ON dead (state, ended_us);
 
 CREATE TABLE dead_other PARTITION OF dead DEFAULT;
 
--- What users' own transactions submit, until a node moves it on. Ids are those of term 0.
+-- What users' own transactions submit, until a node moves it on. Ids are those of term 0. What a node could not move on is refused
+-- here: it would hold up all that is behind it.
 CREATE SEQUENCE inbox_ids MAXVALUE 999999999999;
 
 CREATE TABLE inbox (
     id         bigint   PRIMARY KEY DEFAULT nextval('inbox_ids'),
     namespace  text     NOT NULL DEFAULT 'default',
-    function   bytea    NOT NULL,
-    uniq       bytea,
+    function   bytea    NOT NULL CHECK (length(function) BETWEEN 1 AND 8192),
+    uniq       bytea    CHECK (length(uniq) BETWEEN 1 AND 64),
     priority   smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 2),
     created_us bigint   NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     due_us     bigint   NOT NULL DEFAULT 0,
