@@ -20,14 +20,14 @@ class SystemClock:
 class StoreClock:
     """The store's wall time on a node's own clock: when something is due is the same moment for all nodes.
 
-    ``offset`` is by how many seconds the store's clock is before the node's own, as it was measured last.
+    It goes on with the monotonic clock, so that a wall clock that is stepped changes nothing. ``offset`` is by how many seconds the
+    store's clock is before that, as it was measured last, and before that as this machine's wall clock says.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._wall = clock.wall
         self.monotonic = clock.monotonic
-        self.offset = 0.0
+        self.offset = clock.wall() - clock.monotonic()
 
     def wall(self) -> float:
         """Return seconds since 1970-01-01 UTC, by the store's clock."""
-        return self._wall() + self.offset
+        return self.monotonic() + self.offset
