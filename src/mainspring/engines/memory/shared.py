@@ -14,6 +14,7 @@ from mainspring.events.relay import Pending, Settled
 from mainspring.ids import Term
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
+from mainspring.nodes.model import NodeRow
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import ListLimits
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
-    from mainspring.nodes.model import NodeRow
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
@@ -79,6 +79,7 @@ class SharedMemoryEngine:
         content.ears.pop(self._term, None)
         self._term = len(content.terms) + 1
         content.terms[self._term] = node
+        content.rows[self._term] = NodeRow(term=self._term, name=node, counter=0)  # if it dies now, it is found dead
         if self._ear is not None:
             content.ears[self._term] = self._ear
         return Opened(Term(self._term), content.terms)
