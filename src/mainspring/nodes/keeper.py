@@ -176,6 +176,9 @@ class Keeper:
         await self._port.end(before)
         sent_at = self._clock.monotonic()
         self._take(await self._begin(), sent_at)
+        if self.lease.remaining(self._clock.monotonic()) <= min(AGAIN, self._every):
+            self._fenced = True  # the store took so long over it that the timer, which rests, would miss its end
+            return
         self._node.begin_again(self.term)
         await self._beat()
         self._node.recover([before])
