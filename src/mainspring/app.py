@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.addresses import Address, servers_or_default
@@ -12,6 +13,7 @@ from mainspring.client.job import Job
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options, seconds
 from mainspring.client.outcomes import failure
 from mainspring.client.payload import Signature
+from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, build_schedule
 from mainspring.client.submission import Submission, Verbatim
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
@@ -22,6 +24,7 @@ from mainspring.worker.runtime import Worker, WorkerSettings
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+    from datetime import date, datetime
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,18 +86,28 @@ class _Define:
         return self._define(call)
 
 
+def _payload(signature: Signature, args: Arguments) -> bytes:
+    return signature.encode((), dict(args)) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
+
+
 class App:
     """Tasks, and the servers that their jobs go to.
 
     ``server`` is ``HOST:PORT``, or several with commas, tried in that order; without it the environment's
     MAINSPRING_SERVER when it is first needed, else 127.0.0.1:4730. ``tls``: speak TLS, with this context; without both,
     with the files that MAINSPRING_TLS_CA, MAINSPRING_TLS_CERT and MAINSPRING_TLS_KEY name then.
+
+    ``name`` tells Apps with schedules that share a store apart; without it, the name of the file that workers are
+    started with, without its ending.
     """
 
-    def __init__(self, server: str | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, server: str | None = None, *, tls: ssl.SSLContext | None = None, name: str | None = None
+    ) -> None:
         self._server = server
         self._tls = tls
         self.registry = Registry()
+        self.schedules = Declarations(name)
         self.connections = Connections(self.servers, self.tls)
 
     def servers(self) -> tuple[Address, ...]:
@@ -166,6 +179,68 @@ class App:
             return self._define(call, name, executor, options)
 
         return define(call) if call is not None else _Define(define)
+
+    def scheduled(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: datetime | None = None,
+        parent: Parent | Sequence[Parent] | None = None,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0.0,
+        exclude: Iterable[date | str] = (),
+        misfire: Literal["skip", "once", "all"] | int = "once",
+        overlap: Literal["allow", "forbid", "queue", "replace"] = "allow",
+        wait_for_children: bool = False,
+        args: Arguments = (),
+        unique: str = "",
+        name: str | None = None,
+        executor: Literal["thread", "process"] = "thread",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        expires: Duration | None = None,
+        priority: Priority | None = None,
+    ) -> _Define:
+        """Define a task that runs by itself, at times that one of these says.
+
+        ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first,
+        or a name such as ``@daily``; read by the clock of ``timezone``. ``every``: an even interval. ``at``: once.
+        ``parent``: whenever the parent, or all of several, have succeeded.
+
+        ``start`` and ``end`` bound the times. ``exclude`` names days on which it does not run. ``jitter``: each job
+        starts up to so much later. ``misfire``: what becomes of times that were missed while no node ran. ``overlap``:
+        what becomes of a time while an earlier run is not finished. ``wait_for_children``: a run is finished when those
+        after it are. ``args``: what the task is called with, a sequence or a dict of keyword arguments. ``unique``: of
+        its jobs. The rest is as for ``task``; ``name`` is that of the schedule as well.
+
+        A task that exists already may be given in place of a function: then only its schedule is defined, and the
+        options for its jobs are those that are given here, or else the task's own.
+
+        Schedules are made in the store, changed and removed when workers of the App start. In the task,
+        ``current_job().fire_time`` is the time that a job stands for.
+
+        Raises UsageError where something is wrong, here or when it is applied to the function.
+        """
+        timing = Timing(
+            cron, every, at, parent, timezone, start, end, jitter, exclude, misfire, overlap, wait_for_children
+        )
+        options = build_options(retry=retry, timeout=timeout, heartbeat=heartbeat, expires=expires, priority=priority)
+
+        def define(call: Callable[..., Any]) -> Any:
+            task: Any = call
+            if not isinstance(call, (Task, CoroutineTask)):
+                task = self._define(call, name, executor, options)
+            chosen = task._options.merged(options)  # noqa: SLF001 - of a task that was there before
+            schedule = build_schedule(name or task.name, task.name, timing, chosen, unique)
+            self.schedules.check_parents(timing.parent)
+            self.schedules.add(schedule, lambda: _payload(task.function.signature, args))
+            return task
+
+        return _Define(define)
 
     def _define(
         self, call: Callable[..., Any], name: str | None, executor: Literal["thread", "process"], options: Options

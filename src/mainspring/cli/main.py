@@ -47,6 +47,7 @@ COMMANDS = {
     "worker": ("worker:worker", "Run workers of the tasks in a file."),
     "submit": ("submit:submit", "Submit a job and wait for its result."),
     "jobs": ("jobs:jobs", "Look at jobs, cancel them, try them again."),
+    "schedules": ("schedules:schedules", "Look at schedules, make, change and run them."),
     "nodes": ("nodes:nodes", "Look at the nodes that share a store."),
     "status": ("status:status", "Show what a server is and does."),
     "migrate": ("migrate:migrate", "Bring a database's schema up to date."),
@@ -63,6 +64,7 @@ USAGES = {
 
 PARTS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
+    "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
     "nodes": ("list", "show", "drain", "remove"),
 }
 """The commands of commands."""

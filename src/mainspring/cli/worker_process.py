@@ -8,18 +8,23 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from mainspring.cli.failures import DONE, EXPECTED, complain, exit_code, explain
 from mainspring.cli.node import run_loop
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
+from mainspring.client.aio import AsyncClient
+from mainspring.client.scheduling import Declarations
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
-from mainspring.errors import SettingsError
+from mainspring.errors import MainspringError, SettingsError
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogFormat, LogSettings
 from mainspring.worker import selector
+from mainspring.worker.declaring import keep_declaring
 from mainspring.worker.link import connector
 from mainspring.worker.mortality import die_with
 from mainspring.worker.runtime import Ending, Worker, WorkerSettings
@@ -67,7 +72,7 @@ def work(order: WorkerOrder) -> int:
     start_logging(LogSettings(level=order.log_level, format=order.log_format))
     _tell_tasks(order)
     try:
-        registry = selector.load_registry(order.app)
+        app = selector.load(order.app)
     except SettingsError as error:
         if error.__cause__ is not None:
             _show_cause(error.__cause__)
@@ -77,7 +82,7 @@ def work(order: WorkerOrder) -> int:
     )
 
     async def main() -> int:
-        worker = Worker(registry, _connectors(order), settings, selector=order.app)
+        worker = Worker(app.registry, _connectors(order), settings, selector=order.app)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, worker.stop)
         if order.parent is None:
@@ -85,10 +90,36 @@ def work(order: WorkerOrder) -> int:
         else:
             # A terminal sends Ctrl-C to the whole group: the supervisor gets it too and tells us what to do.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        ending = await worker.run()
+        declaring = loop.create_task(_declare(app, order))
+        try:
+            ending = await worker.run()
+        finally:
+            declaring.cancel()
+            await asyncio.wait([declaring])
         return RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
 
     return run_loop(main())
+
+
+async def _declare(app: object, order: WorkerOrder) -> None:
+    """Tell the servers of the schedules in the App's code, until cancelled."""
+    declarations = getattr(app, "schedules", None)
+    if not isinstance(declarations, Declarations) or not declarations.told:
+        return
+    client = AsyncClient([parse_address(server) for server in order.servers], tls=order.tls.context(TLS_OPTIONS))
+    try:
+        await keep_declaring(client, declarations.params(_app_name(order.app)))
+    except (MainspringError, TypeError) as error:
+        structlog.get_logger("mainspring.schedules").error("the schedules cannot be declared", error=str(error))
+    finally:
+        await client.close()
+
+
+def _app_name(selector: str) -> str:
+    """Return what an App is called that has no name of its own: the file without its ending, or the module."""
+    place, _, name = selector.partition(":")
+    stem = Path(place).stem if place.endswith(".py") or "/" in place else place
+    return f"{stem}:{name}" if name and name != "app" else stem
 
 
 def _tell_tasks(order: WorkerOrder) -> None:

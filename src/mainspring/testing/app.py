@@ -120,6 +120,7 @@ class InMemory:
         self._node = node = Node(settings, MemoryEngine(), self.clock)
         await node.open()
         try:
+            await self._declare(node)
             server = await self._loop.create_unix_server(lambda: Peer(node.face), str(self._socket))
             address = self._app.servers()[0]
             self._worker = worker = Worker(
@@ -136,6 +137,14 @@ class InMemory:
                 server.close()
         finally:
             await node.close()
+
+    async def _declare(self, node: Node) -> None:
+        """Make the App's schedules."""
+        assert node.schedules is not None
+        declared: asyncio.Future[object] = self._loop.create_future()
+        schedules = self._app.schedules
+        node.schedules.declare(schedules.name or "test", schedules.all(), declared.set_result, declared.set_exception)
+        await declared
 
     # Time.
 

@@ -1,0 +1,334 @@
+"""``mainspring schedules``: look at schedules, make, change and run them."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Group, Parameter
+
+from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.failures import DONE
+from mainspring.cli.options import DURATION, LOCAL, OUTPUT, ServerOptions, plain, reading
+from mainspring.cli.submit import parse_time
+from mainspring.errors import SettingsError, UsageError
+from mainspring.server.quantities import parse_duration
+
+COLUMNS = ("name", "when", "timezone", "state", "next_at", "last_at", "waiting", "function", "app")
+RUN_COLUMNS = (
+    "fire_time",
+    "state",
+    "outcome",
+    "reason",
+    "handle",
+    "node",
+    "worker",
+    "started_at",
+    "ended_at",
+    "attempt",
+    "parent",
+    "error",
+)
+
+WHEN = Group("When it runs", sort_key=0)
+HOW = Group("What is run, and how", sort_key=1)
+TIME: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
+
+Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
+Name = Annotated[str, Parameter(help="The schedule's name.")]
+
+schedules = App(name="schedules", help="Look at schedules, make, change and run them.")
+
+
+def parse_misfire(text: str) -> str | int:
+    """Return a misfire policy; raises SettingsError."""
+    if text in {"skip", "once", "all"}:
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise SettingsError(f"{text!r} is no policy for missed times: say skip, once, all or a number")
+
+
+def _or_none(parse: Any) -> Any:
+    """Take ``none`` for nothing, and anything else as it is parsed."""
+    return lambda text: None if text == "none" else parse(text)
+
+
+_OPTIONAL_TIME: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "metavar": "TIME"}
+_OPTIONAL_DURATION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
+
+
+class _Unsaid:
+    """What was not given on the command line: nothing is said about it."""
+
+    def __repr__(self) -> str:
+        return ""
+
+
+UNSAID: Any = _Unsaid()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """What ``add`` and ``edit`` say about a schedule."""
+
+    cron: Annotated[
+        str | None,
+        plain("--cron", "A cron expression of five fields, or six with the seconds first, or @daily.", group=WHEN),
+    ] = None
+    every: Annotated[
+        float | None, plain("--every", "An even interval, counted from --start or from 1970.", group=WHEN, **DURATION)
+    ] = None
+    at: Annotated[float | None, plain("--at", "Once, at a time such as 2030-01-31T12:00:00Z.", group=WHEN, **TIME)] = (
+        None
+    )
+    parent: Annotated[
+        list[str] | None,
+        plain(
+            "--parent",
+            "When this other schedule has succeeded; given several times, when all have.",
+            group=WHEN,
+            negative="",
+        ),
+    ] = None
+    timezone: Annotated[
+        str | None, plain("--timezone", "The IANA name of the clock that --cron is read by; UTC.", group=WHEN)
+    ] = None
+    start: Annotated[
+        float | None, plain("--start", "The first time at which it may run, or none.", group=WHEN, **_OPTIONAL_TIME)
+    ] = UNSAID
+    end: Annotated[
+        float | None, plain("--end", "The last time at which it may run, or none.", group=WHEN, **_OPTIONAL_TIME)
+    ] = UNSAID
+    exclude: Annotated[
+        list[str] | None,
+        plain(
+            "--exclude", "A day on which it does not run, such as 2030-12-24; several times.", group=WHEN, negative=""
+        ),
+    ] = None
+    jitter: Annotated[
+        float | None, plain("--jitter", "Each job starts up to so much later.", group=WHEN, **DURATION)
+    ] = None
+    misfire: Annotated[
+        str | int | None,
+        plain(
+            "--misfire",
+            "Times that were missed: skip them, make up for the newest (once), all, or so many.",
+            group=WHEN,
+            converter=reading(parse_misfire),
+            metavar="POLICY",
+        ),
+    ] = None
+    overlap: Annotated[
+        Literal["allow", "forbid", "queue", "replace"] | None,
+        plain("--overlap", "While an earlier run is not finished.", group=WHEN),
+    ] = None
+    wait_for_children: Annotated[
+        bool | None,
+        plain("--wait-for-children", "A run is finished when the runs after it are.", group=WHEN, negative="--no-wait"),
+    ] = None
+    function: Annotated[str | None, plain("--function", "The function to run; the schedule's name.", group=HOW)] = None
+    payload: Annotated[
+        str | None,
+        plain(
+            ("--payload", "--args"),
+            "What to run it on: text, or - for standard input.",
+            group=HOW,
+            allow_leading_hyphen=True,
+        ),
+    ] = None
+    priority: Annotated[Literal["high", "normal", "low"] | None, plain("--priority", "Normal.", group=HOW)] = None
+    attempts: Annotated[int | None, plain("--attempts", "Try so often, with growing waits in between.", group=HOW)] = (
+        None
+    )
+    timeout: Annotated[
+        float | None, plain("--timeout", "Longest run of one attempt, or none.", group=HOW, **_OPTIONAL_DURATION)
+    ] = UNSAID
+    unique: Annotated[str | None, plain("--unique", "The unique of its jobs.", group=HOW)] = None
+    expires: Annotated[
+        float | None,
+        plain(
+            "--expires", "Give a job up that has not started so long after its time.", group=HOW, **_OPTIONAL_DURATION
+        ),
+    ] = UNSAID
+
+    def said(self, name: str) -> dict[str, Any]:
+        """Return it as the params of a call."""
+        said: dict[str, Any] = {
+            "cron": self.cron,
+            "every": self.every,
+            "at": self.at,
+            "parents": self.parent,
+            "timezone": self.timezone,
+            "exclude": self.exclude,
+            "jitter": self.jitter,
+            "misfire": self.misfire,
+            "overlap": self.overlap,
+            "wait_for_children": self.wait_for_children,
+            "function": self.function,
+            "payload": None if self.payload is None else _payload(self.payload),
+            "priority": self.priority,
+            "retry": None if self.attempts is None else {"max_attempts": self.attempts},
+            "unique": self.unique,
+        }
+        optional = {"start": self.start, "end": self.end, "timeout": self.timeout, "expires": self.expires}
+        return (
+            {"name": name}
+            | {key: value for key, value in said.items() if value is not None}
+            | {key: value for key, value in optional.items() if value is not UNSAID}
+        )
+
+
+NOTHING = ScheduleOptions()
+
+
+def _payload(text: str) -> str:
+    data = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+    return base64.b64encode(data).decode()
+
+
+@schedules.command(name="list")
+def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the schedules, with the next and the last time of each.
+
+    On a terminal a table; elsewhere one line each with tabs between the columns, and a head; with --json an array.
+    """
+    answer = server.client().call("schedules.list")
+    if json:
+        print_json(answer["schedules"])
+    else:
+        print_table(COLUMNS, [[one.get(column) for column in COLUMNS] for one in answer["schedules"]])
+    return DONE
+
+
+@schedules.command
+def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Show everything that is known about a schedule.
+
+    EXIT CODES
+      0 shown, 3 no server, 4 no such schedule
+    """
+    answer = server.client().call("schedules.show", {"name": name})
+    if json:
+        print_json(answer)
+    else:
+        payload = base64.b64decode(answer["payload"])
+        lists = {key: " ".join(answer[key]) for key in ("exclude", "parents")}
+        print_fields(answer | lists | {"payload": payload.decode("utf-8", "backslashreplace")})
+    return DONE
+
+
+@schedules.command
+def add(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Make a schedule.
+
+    A task in Python takes a JSON object as keyword arguments and a JSON array as positional ones. Schedules that an App
+    declares in its code are made when it starts; this one belongs to nobody's code and stays until it is removed.
+
+    EXAMPLES
+      mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report
+      mainspring schedules add poll --every 10s --overlap forbid --payload '{"full": false}'
+      mainspring schedules add clean --parent nightly --parent poll
+
+    EXIT CODES
+      0 made, 1 there is one of that name, 2 wrong usage, 3 no server
+    """
+    return _done(server.client().call("schedules.add", said.said(name)), json=json)
+
+
+@schedules.command
+def edit(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Change what is given, and leave the rest of a schedule as it is.
+
+    New times count from now on. What an App declares comes back when its code says something new about the schedule.
+    """
+    params = said.said(name)
+    if len(params) == 1:
+        raise UsageError("say what to change; mainspring schedules edit --help shows what there is")
+    return _done(server.client().call("schedules.edit", params), json=json)
+
+
+@schedules.command
+def pause(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Skip a schedule's times from now on, until it is resumed. A run that is under way goes on."""
+    return _done(server.client().call("schedules.pause", {"name": name}), json=json)
+
+
+@schedules.command
+def resume(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Let a paused schedule run again from now on; the times of the pause stay skipped."""
+    return _done(server.client().call("schedules.resume", {"name": name}), json=json)
+
+
+@schedules.command
+def remove(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Remove a schedule; its history stays. One that others run after cannot be removed."""
+    return _done(server.client().call("schedules.remove", {"name": name}), json=json)
+
+
+@schedules.command
+def trigger(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Run a schedule now, also where it is paused, and print the handle of the job.
+
+    Where its overlap policy forbids or delays the run, the state says so in place of a handle.
+    """
+    run = server.client().call("schedules.trigger", {"name": name})
+    if json:
+        print_json(run)
+    else:
+        print(run["handle"] or f"{run['state']}\t{run['reason'] or '-'}", flush=True)
+    return DONE
+
+
+@schedules.command(name="next")
+def next_times(
+    name: Name,
+    /,
+    *,
+    count: Annotated[int, Parameter(name="--count", help="So many, up to 1000.")] = 10,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print the next times at which a schedule runs; none where it is paused or runs after others."""
+    answer = server.client().call("schedules.next", {"name": name, "count": count})
+    if json:
+        print_json(answer["times"])
+    else:
+        for time in answer["times"]:
+            print(time)
+    return DONE
+
+
+@schedules.command
+def history(
+    name: Name,
+    /,
+    *,
+    limit: Annotated[int, Parameter(name="--limit", help="At most so many, up to 1000.")] = 100,
+    before: Annotated[float | None, plain("--before", "Only times before this one: the next page.", **TIME)] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Show what became of a schedule's times, the newest first.
+
+    Each has one row: it has fired, joined a live job of its unique, waits for a run before it, or was skipped, with the
+    reason (misfire, overlap, paused, excluded, parent, removed).
+    """
+    asked: dict[str, Any] = {"name": name, "limit": limit}
+    answer = server.client().call("schedules.history", asked if before is None else asked | {"before": before})
+    if json:
+        print_json(answer["runs"])
+    else:
+        print_table(RUN_COLUMNS, [[run.get(column) for column in RUN_COLUMNS] for run in answer["runs"]])
+    return DONE
+
+
+def _done(answer: dict[str, Any], *, json: bool) -> int:
+    if json:
+        print_json(answer)
+    else:
+        print(f"{answer['name']}\t{answer['state']}\t{answer.get('next_at') or '-'}", flush=True)
+    return DONE

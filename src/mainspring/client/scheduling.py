@@ -1,0 +1,181 @@
+"""What an App's code says about schedules: gathered and checked as it is defined, written for the wire when a server is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from mainspring.client.options import Duration, Options, Retry, instant, seconds
+from mainspring.errors import UsageError
+from mainspring.jobs.model import Priority
+from mainspring.jobs.model import Retry as StoredRetry
+from mainspring.schedules import registration
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
+from mainspring.schedules.specification import specify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mainspring.schedules.model import Misfire, Trigger
+
+
+class HasName(Protocol):
+    """A task."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+Parent: TypeAlias = "HasName | str"
+"""A scheduled task, or the name of a schedule that is made elsewhere."""
+Arguments: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
+"""What a scheduled task is called with: positional arguments, or keyword arguments."""
+
+
+class Timing(NamedTuple):
+    """When a schedule runs, as a user says it; see ``App.scheduled``."""
+
+    cron: str | None = None
+    every: Duration | None = None
+    at: datetime | None = None
+    parent: Parent | Sequence[Parent] | None = None
+    timezone: str = "UTC"
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter: Duration = 0.0
+    exclude: Iterable[date | str] = ()
+    misfire: Misfire = "once"
+    overlap: Literal["allow", "forbid", "queue", "replace"] = "allow"
+    wait_for_children: bool = False
+
+
+class Declared(NamedTuple):
+    """A schedule without the payload of its jobs, and what writes that: types that it needs may be defined later."""
+
+    schedule: Schedule
+    payload: Callable[[], bytes]
+
+
+class Declarations:
+    """The schedules of an App; ``name`` tells Apps that share a store apart, None: the App has none of its own."""
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None and not name:
+            raise UsageError("an App's name is a text that is not empty")
+        self.name = name
+        self._declared: dict[str, Declared] = {}
+
+    def add(self, schedule: Schedule, payload: Callable[[], bytes]) -> None:
+        """Add a schedule.  Raises UsageError where it cannot be right, its name is taken, or it closes a cycle."""
+        registration.check(schedule)
+        if schedule.name in self._declared:
+            raise UsageError(
+                f"two schedules are named {schedule.name!r}: give one of them another name with @app.scheduled(name=…)"
+            )
+        known = {name: declared.schedule for name, declared in self._declared.items()}
+        _ = Catalogue({**known, schedule.name: schedule}).graph  # which has no cycle
+        self._declared[schedule.name] = Declared(schedule, payload)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def check_parents(self, parent: Parent | Sequence[Parent] | None) -> None:
+        """Raise UsageError for a task that has no schedule here; names may be those of schedules that are made elsewhere."""
+        for one in _listed(parent):
+            if not isinstance(one, str) and one.name not in self._declared:
+                raise UsageError(f"task {one.name!r} has no schedule that another could run after: give it one before")
+
+    def all(self) -> list[Schedule]:
+        """Return the schedules, whole.  Raises TypeError or PayloadError where arguments do not fit their task."""
+        return [msgspec.structs.replace(schedule, args=payload()) for schedule, payload in self._declared.values()]
+
+    def params(self, app: str) -> dict[str, Any]:
+        """Return the params of the call that declares them, under the App's name, or ``app`` where it has none."""
+        return {"app": self.name or app, "schedules": [msgspec.to_builtins(specify(one)) for one in self.all()]}
+
+    @property
+    def told(self) -> bool:
+        """Whether a server is to be told at all.
+
+        An App without a name and without schedules is not: it may be another program than the one of that file's name which has
+        some, and would remove them.
+        """
+        return bool(self._declared) or self.name is not None
+
+
+def build_schedule(name: str, function: str, timing: Timing, options: Options, unique: str) -> Schedule:
+    """Return a schedule as a user says it, without payload.  Raises UsageError for what is no value at all."""
+    triggers: list[Trigger] = []
+    if timing.cron is not None:
+        if not isinstance(timing.cron, str):
+            raise UsageError(f"cron must be an expression such as '*/10 * * * *'; it is {timing.cron!r}")
+        triggers.append(Cron(timing.cron))
+    if timing.every is not None:
+        triggers.append(Every(_us(seconds(timing.every, "every"))))
+    if timing.at is not None:
+        triggers.append(At(_instant_us(timing.at, "at")))
+    if len(triggers) > 1:
+        raise UsageError("cron, every and at exclude each other: say one of them")
+    return Schedule(
+        name=name,
+        function=function.encode(),
+        trigger=triggers[0] if triggers else None,
+        timezone=timing.timezone,
+        start_us=None if timing.start is None else _instant_us(timing.start, "start"),
+        end_us=None if timing.end is None else _instant_us(timing.end, "end"),
+        jitter=float(seconds(timing.jitter, "jitter")),
+        exclude=tuple(sorted({_day(day) for day in timing.exclude})),
+        misfire=timing.misfire,
+        overlap=_overlap(timing.overlap),
+        parents=_parents(timing.parent),
+        wait_for_children=timing.wait_for_children,
+        priority=int(Priority[(options.priority or "normal").upper()]),
+        retry=_retry(options.retry),
+        timeout=options.timeout,
+        unique=unique.encode(),
+        expires=options.expires,
+    )
+
+
+def _us(number: float) -> int:
+    return round(min(number, 1e12) * 1_000_000)
+
+
+def _instant_us(value: datetime, what: str) -> int:
+    return round(instant(value, what) * 1_000_000)
+
+
+def _day(day: date | str) -> str:
+    if isinstance(day, datetime):
+        raise UsageError(f"exclude takes dates, such as date(2030, 12, 24); it has {day!r}")
+    return day.isoformat() if isinstance(day, date) else str(day)
+
+
+def _overlap(text: str) -> Overlap:
+    try:
+        return Overlap(text)
+    except ValueError:
+        raise UsageError(f"overlap must be one of {', '.join(Overlap)}; it is {text!r}") from None
+
+
+def _listed(parent: Parent | Sequence[Parent] | None) -> list[Parent]:
+    if parent is None:
+        return []
+    return [parent] if isinstance(parent, str) or not isinstance(parent, Sequence) else list(parent)
+
+
+def _parents(parent: Parent | Sequence[Parent] | None) -> tuple[str, ...]:
+    parents = _listed(parent)
+    for one in parents:
+        if not isinstance(one, str) and not hasattr(one, "name"):
+            raise UsageError(f"parent takes scheduled tasks, or names of schedules; it has {one!r}")
+    return tuple(one if isinstance(one, str) else one.name for one in parents)
+
+
+def _retry(retry: Retry | None) -> StoredRetry | None:
+    return None if retry is None else StoredRetry(**retry.wire())

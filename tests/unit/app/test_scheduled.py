@@ -1,0 +1,192 @@
+"""Tasks that run by themselves."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mainspring import App, Retry, UsageError, current_job
+from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
+from mainspring.testing import in_memory
+
+SOON = datetime(2023, 11, 14, 23, 0, tzinfo=UTC)
+
+
+def one(app: App) -> Schedule:
+    (schedule,) = app.schedules.all()
+    return schedule
+
+
+def test_a_scheduled_task_runs_at_its_times() -> None:
+    app, ran = App(), list[datetime | None]()
+
+    @app.scheduled("*/10 * * * *", args=("x",))
+    def sweep(what: str) -> None:
+        assert what == "x"
+        ran.append(current_job().fire_time)
+
+    @app.scheduled(parent=sweep, args={"deep": True})
+    async def report(*, deep: bool) -> None:
+        assert deep
+        ran.append(current_job().fire_time)
+
+    with in_memory(app) as fleet:
+        fleet.advance(timedelta(minutes=20))
+    # Each stands for one time, and both are UTC.
+    assert ran == [SOON - timedelta(minutes=minutes) for minutes in (40, 40, 30, 30)]
+    assert {time.tzinfo for time in ran if time is not None} == {UTC}
+
+
+def test_a_retry_stands_for_the_same_time() -> None:
+    app, ran = App(), list[tuple[int, datetime | None]]()
+
+    @app.scheduled(at=SOON, retry=Retry(max_attempts=2, initial=60, jitter=0))
+    def flaky() -> None:
+        ran.append((current_job().attempt, current_job().fire_time))
+        if current_job().attempt == 1:
+            raise RuntimeError
+
+    with in_memory(app) as fleet:
+        fleet.advance(timedelta(hours=1))
+    assert ran == [(1, SOON), (2, SOON)]
+
+
+def test_a_job_that_no_schedule_fired_has_no_fire_time() -> None:
+    app = App()
+
+    @app.scheduled("@yearly")
+    def task() -> str:
+        return str(current_job().fire_time)
+
+    with in_memory(app):
+        assert task.submit().result(10) == "None"
+
+
+def test_all_that_can_be_said() -> None:
+    app = App(name="the app")
+
+    @app.scheduled(
+        "30 2 * * *",
+        timezone="Europe/Berlin",
+        start=SOON,
+        end=SOON + timedelta(days=900),
+        jitter=timedelta(minutes=1),
+        exclude=[date(2024, 12, 24), "2024-12-25"],
+        misfire=3,
+        overlap="queue",
+        wait_for_children=True,
+        args=[1],
+        unique="u",
+        name="nightly",
+        retry=Retry(max_attempts=3),
+        timeout=5,
+        expires=timedelta(hours=1),
+        priority="high",
+    )
+    def task(x: int) -> int:
+        return x
+
+    schedule = one(app)
+    assert (schedule.name, schedule.function, schedule.args, schedule.trigger) == (
+        "nightly",
+        b"nightly",
+        b"[1]",
+        Cron("30 2 * * *"),
+    )
+    assert (schedule.timezone, schedule.start_us, schedule.jitter) == ("Europe/Berlin", 1_700_002_800_000_000, 60.0)
+    assert schedule.end_us == 1_700_002_800_000_000 + 900 * 86_400_000_000
+    assert schedule.exclude == ("2024-12-24", "2024-12-25")
+    assert (schedule.misfire, schedule.overlap, schedule.wait_for_children) == (3, Overlap.QUEUE, True)
+    assert schedule.retry is not None
+    assert (schedule.retry.max_attempts, schedule.timeout, schedule.expires) == (3, 5, 3600)
+    assert (schedule.priority, schedule.unique) == (0, b"u")
+    assert app.schedules.params("file")["app"] == "the app"
+    assert task(7) == 7
+
+
+def test_by_default() -> None:
+    app = App()
+
+    @app.scheduled(every=timedelta(seconds=90))
+    def task() -> None: ...
+
+    assert one(app) == Schedule(name="task", function=b"task", trigger=Every(90_000_000))
+    assert app.schedules.params("file")["app"] == "file"
+
+
+def test_a_task_that_is_there_is_given_a_schedule() -> None:
+    app = App()
+
+    @app.task(priority="low", expires=10)
+    def task(x: int = 0) -> int:
+        return x
+
+    assert app.scheduled(every=5)(task) is task
+    app.scheduled(at=SOON, name="once", args=(2,), expires=20)(task)
+    first, second = app.schedules.all()
+    assert (first.name, first.function, first.priority, first.expires) == ("task", b"task", 2, 10)
+    assert (second.name, second.function, second.args, second.expires) == ("once", b"task", b"[2]", 20)
+    assert second.trigger == At(1_700_002_800_000_000)
+    assert len(app.registry) == 1
+
+
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ({}, "neither a trigger nor parents"),
+        ({"cron": "* * *"}, r"\* \* \*"),
+        ({"cron": 5}, "cron must be an expression"),
+        ({"cron": "@daily", "every": 5}, "exclude each other"),
+        ({"every": timedelta(milliseconds=1)}, "at least 0.1 s"),
+        ({"every": "5"}, "every must be a timedelta"),
+        ({"at": datetime(2030, 1, 1)}, "at has no time zone"),  # noqa: DTZ001
+        ({"every": 5, "start": 5}, "start must be a datetime"),
+        ({"cron": "@daily", "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
+        ({"cron": "@daily", "exclude": ["tomorrow"]}, "tomorrow"),
+        ({"cron": "@daily", "exclude": [SOON]}, "exclude takes dates"),
+        ({"cron": "@daily", "misfire": "never"}, "misfire must be"),
+        ({"cron": "@daily", "overlap": "never"}, "overlap must be one of"),
+        ({"cron": "@daily", "jitter": -1}, "jitter must be"),
+        ({"parent": 5}, "parent takes scheduled tasks|not iterable"),
+        ({"parent": [nothing]}, "parent takes scheduled tasks"),
+        ({"parent": "nothing"}, "cycle"),
+        ({"cron": "@daily", "timeout": -1}, "timeout must be"),
+    ],
+)
+def test_what_cannot_be_right(said: dict[str, Any], match: str) -> None:
+    app = App()
+    with pytest.raises((UsageError, TypeError), match=match):
+        app.scheduled(**said)(nothing)
+
+
+def test_names_are_single_and_parents_are_there() -> None:
+    app = App()
+    task = app.task(nothing)
+    with pytest.raises(UsageError, match="no schedule that another could run after"):
+        app.scheduled(parent=task, name="b")(lambda: None)
+    app.scheduled(every=5)(task)
+    with pytest.raises(UsageError, match="two schedules are named 'nothing'"):
+        app.scheduled(every=6)(task)
+    app.scheduled(parent=[task, "elsewhere"], name="c")(lambda: None)
+    assert app.schedules.all()[1].parents == ("nothing", "elsewhere")
+    with pytest.raises(UsageError, match="cannot run after each other in a cycle"):
+        app.scheduled(parent="c", name="elsewhere")(lambda: None)
+    with pytest.raises(UsageError, match="name"):
+        App(name="")
+
+
+def test_arguments_are_checked_when_a_server_is_told() -> None:
+    app = App()
+    app.scheduled(every=5, args=(1, 2))(nothing)
+    with pytest.raises(TypeError):
+        app.schedules.all()
+
+
+def test_an_app_without_schedules_and_name_tells_nobody() -> None:
+    assert not App().schedules.told
+    assert App(name="x").schedules.told

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from mainspring.cli.main import main
+from mainspring.client.blocking import Client
+
+SHOWN = {"name": "a", "state": "active", "next_at": "2030-01-31T12:00:00.000000Z"}
+RUN = {"fire_time": "2030-01-31T12:00:00.000000Z", "state": "skipped", "reason": "overlap", "handle": None}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What is asked of the server, which answers at once."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+    answers: dict[str, Any] = {
+        "schedules.list": {"schedules": [SHOWN]},
+        "schedules.show": SHOWN | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
+        "schedules.next": {"times": ["2030-01-31T12:00:00.000000Z", "2030-02-01T12:00:00.000000Z"]},
+        "schedules.history": {"runs": [RUN]},
+        "schedules.trigger": RUN,
+    }
+
+    def call(_: Client, method: str, params: dict[str, Any] | None = None) -> Any:
+        asked.append((method, params or {}))
+        return answers.get(method, SHOWN)
+
+    monkeypatch.setattr(Client, "call", call)
+    return asked
+
+
+def test_all_that_can_be_said(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
+    options = (
+        "--cron '30 2 * * *' --timezone Europe/Berlin --start 2030-01-01T00:00:00Z --end none --exclude 2030-12-24 "
+        "--exclude 2030-12-25 --jitter 1m --misfire 3 --overlap queue --wait-for-children --function f --payload {} "
+        "--priority high --attempts 3 --timeout 2h --unique u --expires none"
+    )
+    words = [word.strip("'") for word in options.replace("30 2 * * *", "30_2_*_*_*").split()]
+    assert main(["schedules", "add", "a", *(word.replace("_", " ") for word in words)]) == 0
+    assert calls == [
+        (
+            "schedules.add",
+            {
+                "name": "a",
+                "cron": "30 2 * * *",
+                "timezone": "Europe/Berlin",
+                "exclude": ["2030-12-24", "2030-12-25"],
+                "jitter": 60.0,
+                "misfire": 3,
+                "overlap": "queue",
+                "wait_for_children": True,
+                "function": "f",
+                "payload": base64.b64encode(b"{}").decode(),
+                "priority": "high",
+                "retry": {"max_attempts": 3},
+                "unique": "u",
+                "start": 1_893_456_000.0,
+                "end": None,
+                "timeout": 7200.0,
+                "expires": None,
+            },
+        )
+    ]
+    assert capsys.readouterr().out == "a\tactive\t2030-01-31T12:00:00.000000Z\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "params"),
+    [
+        ("--every 10s", {"every": 10.0}),
+        ("--at 2030-01-01T00:00:00Z", {"at": 1_893_456_000.0}),
+        ("--parent b --parent c", {"parents": ["b", "c"]}),
+        ("--no-wait --misfire skip", {"wait_for_children": False, "misfire": "skip"}),
+        ("--args -5", {"payload": base64.b64encode(b"-5").decode()}),
+    ],
+)
+def test_what_is_said_is_sent(calls: list[tuple[str, dict[str, Any]]], words: str, params: dict[str, Any]) -> None:
+    assert main(["schedules", "edit", "a", *words.split()]) == 0
+    assert calls == [("schedules.edit", {"name": "a"} | params)]
+
+
+def test_a_payload_from_standard_input(
+    calls: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\x00\xff")))
+    assert main(["schedules", "edit", "a", "--payload", "-"]) == 0
+    assert calls[0][1]["payload"] == base64.b64encode(b"\x00\xff").decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "edit a",
+        "add a --every soon",
+        "add a --misfire never",
+        "add a --misfire -1",
+        "add a --overlap sometimes",
+        "add a --start soon",
+        "add",
+        "history a --before soon",
+    ],
+)
+def test_wrong_usage(calls: list[tuple[str, dict[str, Any]]], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedules", *words.split()]) == 2
+    assert calls == []
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "remove"])
+def test_commands_on_a_name(
+    calls: list[tuple[str, dict[str, Any]]], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedules", command, "a", "--json"]) == 0
+    assert calls == [(f"schedules.{command}", {"name": "a"})]
+    assert '"state":"active"' in capsys.readouterr().out
+
+
+def test_what_is_shown(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
+    for words, expected in (
+        ("list", "name\twhen"),
+        ("list --json", '[{"name":"a"'),
+        ("show a", "exclude: 2030-12-24 2030-12-25"),
+        ("show a --json", '"payload":"AHg="'),
+        ("next a", "2030-01-31T12:00:00.000000Z\n2030-02-01"),
+        ("next a --json", '["2030-01-31T12:00:00.000000Z"'),
+        ("history a --limit 5 --before 2030-01-01T00:00:00Z", "skipped\t-\toverlap"),
+        ("history a --json", '[{"fire_time"'),
+        ("trigger a", "skipped\toverlap\n"),
+        ("trigger a --json", '{"fire_time"'),
+    ):
+        assert main(["schedules", *words.split()]) == 0
+        assert expected in capsys.readouterr().out, words
+    assert ("schedules.history", {"name": "a", "limit": 5, "before": 1_893_456_000.0}) in calls
