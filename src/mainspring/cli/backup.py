@@ -42,7 +42,12 @@ def backup(
       mainspring backup jobs-$(date +%F).db
       mainspring backup copy.db --store sqlite:////var/lib/mainspring/jobs.db
     """
-    source = parse_store(store or _store_of(server)).path
+    settings = parse_store(store or _store_of(server))
+    if settings.engine == "postgres":
+        raise UsageError(
+            f"{settings.shown} is copied with PostgreSQL's own tools, such as pg_dump: this command copies SQLite stores"
+        )
+    source = settings.path
     if source is None:
         raise UsageError(
             "a store in memory cannot be backed up: it ends with its node; serve --store sqlite:///FILE keeps it"

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.backup import copy_store
-from mainspring.errors import StoreCorruptError, StoreError
+from mainspring.cli.backup import backup, copy_store
+from mainspring.errors import StoreCorruptError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,3 +77,12 @@ def test_an_old_copy_is_kept_until_the_new_one_is_complete(source: Source, tmp_p
     with pytest.raises(StoreError):
         copy_store(source[0], target)
     assert target.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [("memory://", "in memory"), ("postgresql://me:secret@db/jobs", r"//me:\*\*\*@db/jobs .* pg_dump")],
+)
+def test_a_store_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, store: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        backup(tmp_path / "copy.db", store=store)
