@@ -7,6 +7,7 @@ a job of another function, or leave: each of these wakes the next one. A streami
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
@@ -174,6 +175,13 @@ class Dispatch:
                     waiting = [other for other in ready if other.queued]
                     ready.clear()
                     ready.extend(waiting)
+
+    @staticmethod
+    def restore(held: Held) -> None:
+        """Let a job that was taken out wait again, before the others of its priority."""
+        with contextlib.suppress(ValueError):
+            held.queue.ready[held.job.priority].remove(held)  # nobody may have met it yet, and it must not be there twice
+        Dispatch.push(held, first=True)
 
     @staticmethod
     def pop(queue: FunctionQueue) -> Held | None:

@@ -282,7 +282,7 @@ class Sharing:
         window = self._window
         for held in withdrawn:
             if window.held.get(held.handle) is held:
-                window.dispatch.push(held, first=True)
+                window.dispatch.restore(held)
                 window.serve(held.queue)
 
     # ---- progress, for clients elsewhere ----
