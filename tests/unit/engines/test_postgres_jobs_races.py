@@ -1,0 +1,182 @@
+"""Three nodes that do everything at once to the same few uniques: what each was told stays true, and the counts are right."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.counts import Counts
+from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.queries.jobs import JobFilter, ListJobs
+
+from .a_fleet import NOW, Node, ignore, node, session
+
+if TYPE_CHECKING:
+    from mainspring.storage.operation import Operation
+
+FUNCTIONS = [b"f", b"g"]
+ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event not in {Event.ASSIGN, Event.LOSE}]
+ORDER = {kind: phase for phase, kind in enumerate(ops.PHASES)}
+
+
+class Busy:
+    """One node, and what it believes."""
+
+    def __init__(self, one: Node, chance: random.Random, known: list[int]) -> None:
+        self.one = one
+        self.chance = chance
+        self.known = known
+        self.held: dict[int, Job] = {}
+        self.ends: Counter[int] = Counter()
+        """How often each job has ended, less how often it was redriven."""
+
+    async def step(self) -> None:
+        """Commit a group of a few operations, and note what was told."""
+        chance = self.chance
+        makers = chance.choices(
+            [self.submit, self.settle, self.claim, self.wake, self.cancel, self.redrive, self.wait, self.leave],
+            [8, 8, 6, 1, 1, 1, 1, 1],
+            k=chance.randrange(1, 5),
+        )
+        group = [maker() for maker in makers]
+        outcomes = await self.one.group(*group)
+        for operation, outcome in sorted(zip(group, outcomes, strict=True), key=lambda pair: ORDER[type(pair[0])]):
+            self.note(operation, outcome)
+
+    # ---- operations ----
+
+    def pick(self, most: int) -> list[int]:
+        return [self.chance.choice(self.known) for _ in range(self.chance.randrange(1, most))] if self.known else [1]
+
+    def submit(self) -> Operation:
+        return ops.Submit(
+            [self.job() for _ in range(self.chance.randrange(1, 20))],
+            ignore,
+            ignore,
+            self.one.term if self.chance.random() < 0.4 else 0,
+        )
+
+    def job(self) -> Job:
+        chance = self.chance
+        state = chance.choice([State.PENDING, State.PENDING, State.SCHEDULED, State.LEASED])
+        return self.one.job(
+            chance.choice(FUNCTIONS),
+            state=state,
+            unique=chance.choice([b"", b"%d" % chance.randrange(15)]),
+            priority=chance.choice(list(Priority)),
+            due_us=chance.randrange(1, 100) if state is State.SCHEDULED else 0,
+            expires_us=chance.choice([0, 0, 0, 5]),
+            options=Options(keep_unique=5e-6) if chance.random() < 0.2 else None,
+            foreground=chance.random() < 0.3,
+        )
+
+    def settle(self) -> Operation:
+        jobs = [self.held.pop(at) for at in self.chance.sample(sorted(self.held), len(self.held) // 2)]
+        return ops.Settle([self.settlement(job) for job in jobs], ignore, ignore)
+
+    def settlement(self, job: Job) -> Settlement:
+        event = self.chance.choice([*ENDS, Event.SUCCEED, Event.SUCCEED])
+        ended_us = NOW + self.chance.randrange(10) if rules.target(event).ended else 0
+        return Settlement(job, event, job.attempt + 1, due_us=5, ended_us=ended_us)
+
+    def claim(self) -> Operation:
+        wants = [ops.Want(name, self.chance.randrange(1, 20)) for name in FUNCTIONS]
+        return ops.Claim(self.one.term, wants, ignore, ignore)
+
+    def wake(self) -> Operation:
+        return ops.Wake(NOW, ignore, ignore, 20)
+
+    def cancel(self) -> Operation:
+        return ops.Cancel(self.pick(2)[0], b"{}", NOW, ignore, ignore)
+
+    def redrive(self) -> Operation:
+        return ops.Redrive(self.pick(2)[0], ignore, ignore)
+
+    def wait(self) -> Operation:
+        return ops.Wait(self.one.term, self.pick(10), ignore, ignore)
+
+    def leave(self) -> Operation:
+        return ops.Leave(self.one.term, self.pick(10), ignore, ignore)
+
+    # ---- outcomes ----
+
+    def note(self, operation: Operation, outcome: Any) -> None:
+        match operation:
+            case ops.Submit(jobs=jobs):
+                for job in jobs:
+                    if job.id not in outcome:
+                        self.known.append(job.id)
+                        if job.state == State.LEASED:
+                            self.held[job.id] = job
+            case ops.Settle(settlements=settlements):
+                assert outcome == set(), "what a node holds is its own"
+                self.ends.update(one.job.id for one in settlements if rules.target(one.event).ended)
+            case ops.Claim():
+                for job in (job for jobs in outcome for job in jobs):
+                    assert job.id not in self.held
+                    self.held[job.id] = job
+            case ops.Cancel():
+                if outcome.job is not None and outcome.before < State.LEASED:
+                    self.ends[outcome.job.id] += 1
+            case ops.Redrive(id=job_id):
+                self.ends[job_id] -= outcome.redriven
+            case ops.Wake():
+                self.ends.update(job.id for job, _ in outcome.expired)
+            case ops.Leave():
+                for job_id in outcome:
+                    self.held.pop(job_id, None)
+
+
+async def race(database: str, seed: int, steps: int) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(node(database, f"n{at}", fold=0.1)) for at in range(3)]
+        other = await stack.enter_async_context(session(database))
+        known: list[int] = []
+        busy = [Busy(one, random.Random(seed * 10 + at), known) for at, one in enumerate(nodes)]
+
+        async def work(one: Busy) -> None:
+            for _ in range(steps):
+                await one.step()
+
+        await asyncio.gather(*map(work, busy))
+        jobs, counts = await nodes[0].group(
+            ListJobs(JobFilter(limit=1_000_000), ignore, ignore), ops.Count(ignore, ignore)
+        )
+        recount = Counts()
+        for job in jobs:
+            recount.add(job.function, job.state, job.priority)
+        assert counts == recount
+        assert len({job.id for job in jobs}) == len(jobs)
+        live = [(job.function, job.unique) for job in jobs if job.unique and not State(job.state).ended]
+        assert len(set(live)) == len(live), "one live job per unique"
+        held = {job.id: job.term for job in jobs if State(job.state).held}
+        assert held == {job_id: one.one.term for one in busy for job_id in one.held}
+        ends: Counter[int] = Counter()
+        for one in busy:
+            ends.update(one.ends)
+        assert {job_id for job_id, number in ends.items() if number} == {
+            job.id for job in jobs if State(job.state).ended
+        }
+        assert set(ends.values()) <= {0, 1}, "each end was told once"
+        lost = "SELECT count(*) FROM waits LEFT JOIN jobs ON id = job_id WHERE waited IS NOT true"
+        assert await other.fetchval(lost) == 0, "whoever waits is found by whoever settles"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_each_was_told_stays_true(database: str, seed: int) -> None:
+    asyncio.run(race(database, seed, 100))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_what_each_was_told_stays_true_for_long(database: str, seed: int) -> None:
+    asyncio.run(race(database, seed, 1000))
