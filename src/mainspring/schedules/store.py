@@ -269,8 +269,10 @@ class Writes(NamedTuple):
 
     schedules: Mapping[str, Stored | None]
     """New or changed ones by name; None removes."""
-    fires: Collection[Fire]
-    """New or changed rows."""
+    new: Collection[Fire]
+    """New rows, by key. Where one is there already, whoever wrote it was quicker: the transaction fails, or is run again."""
+    changed: Collection[Fire]
+    """Rows that are there, by key."""
     joins: Collection[Join]
     """New or changed ones; one with nothing ``left`` is removed."""
     respecified: bool

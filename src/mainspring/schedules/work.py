@@ -98,6 +98,7 @@ class Work:
         self._joins: dict[Key, Join] = {}
         self._saved: dict[str, None] = {}
         self._put_keys: dict[Key, None] = {}
+        self._new: set[Key] = set()
         self._joined: dict[Key, None] = {}
         self._starts: dict[Key, _Start] = {}
         self._stops: list[int] = []
@@ -449,8 +450,11 @@ class Work:
     # ---- what changes ----
 
     def _put(self, row: Fire) -> None:
-        self._fires.setdefault(row.schedule, {})[row.fire_us] = row
-        self._put_keys[row.schedule, row.fire_us] = None
+        key, rows = (row.schedule, row.fire_us), self._fires.setdefault(row.schedule, {})
+        if rows.get(row.fire_us) is None:
+            self._new.add(key)
+        rows[row.fire_us] = row
+        self._put_keys[key] = None
 
     def _save(self, stored: Stored) -> None:
         self._schedules[stored.schedule.name] = stored
@@ -465,20 +469,22 @@ class Work:
     async def flush(self) -> None:
         """Write what has changed, and submit the jobs of the rows that start."""
         await self._submit()
-        rows = [self._fires[name][at] for name, at in self._put_keys]
+        rows = [(key, row) for key in sorted(self._put_keys) if (row := self._fires[key[0]][key[1]]) is not None]
         writes = Writes(
             {name: self._schedules[name] for name in sorted(self._saved)},
-            sorted((row for row in rows if row is not None), key=lambda row: (row.schedule, row.fire_us)),
+            [row for key, row in rows if key in self._new],
+            [row for key, row in rows if key not in self._new],
             [self._joins[key] for key in sorted(self._joined)],
             self._respecified,
         )
-        if writes.schedules or writes.fires or writes.joins:
+        if writes.schedules or writes.new or writes.changed or writes.joins:
             await self._tables.write(writes)
         if self._stops:
             stops = list(dict.fromkeys(self._stops))
             self._tables.after_commit(lambda: self._tables.followers.stop(stops))
         self._saved.clear()
         self._put_keys.clear()
+        self._new.clear()
         self._joined.clear()
         self._stops = []
         self._respecified = False

@@ -101,7 +101,10 @@ class MemorySchedules:
                 tables.schedules[name] = stored
         if writes.respecified:
             tables.catalogue = None
-        for row in writes.fires:
+        for row in writes.new:
+            assert row.fire_us not in tables.fires.get(row.schedule, ()), "a fire time has one row"
+            self._write_row(row)
+        for row in writes.changed:
             self._write_row(row)
         for join in writes.joins:
             key = (join.child, join.fire_us)

@@ -107,10 +107,8 @@ class SqliteSchedules:
             for (name,) in removed:
                 schedules.pop(name, None)
             tx.catalogue = Catalogue(schedules)
-        tx.cursor.executemany(
-            SQL["save_fire"],
-            [(row.schedule, row.fire_us, ops.standing(row), row.job or None, _encode(row)) for row in writes.fires],
-        )
+        tx.cursor.executemany(SQL["new_fire"], [_columns(row) for row in writes.new])
+        tx.cursor.executemany(SQL["save_fire"], [_columns(row) for row in writes.changed])
         left = [(one.child, one.fire_us, one.left, one.stopped) for one in writes.joins if one.left]
         tx.cursor.executemany(SQL["save_join"], left)
         tx.cursor.executemany(SQL["remove_join"], [(one.child, one.fire_us) for one in writes.joins if not one.left])
@@ -149,6 +147,10 @@ def _ignore(_: object) -> None:
 def _row(name: str, stored: Stored) -> tuple[Any, ...]:
     state = stored.state
     return (name, state.next_us, state.queued, state.version, _encode(stored.schedule), _encode(state))
+
+
+def _columns(row: Fire) -> tuple[Any, ...]:
+    return (ops.standing(row), row.job or None, _encode(row), row.schedule, row.fire_us)
 
 
 def _stored(rows: Iterable[Sequence[Any]]) -> list[Stored]:

@@ -36,9 +36,11 @@ SELECT fire FROM fires INDEXED BY fires_unfinished WHERE schedule = ? AND standi
 -- name: fires_of_job
 SELECT fire FROM fires INDEXED BY fires_of_job WHERE job = ? AND standing BETWEEN 1 AND 2 ORDER BY schedule, fire_us;
 
+-- name: new_fire
+INSERT INTO fires (standing, job, fire, schedule, fire_us) VALUES (?, ?, ?, ?, ?);
+
 -- name: save_fire
-INSERT INTO fires (schedule, fire_us, standing, job, fire) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (schedule, fire_us) DO UPDATE SET standing = excluded.standing, job = excluded.job, fire = excluded.fire;
+UPDATE fires SET standing = ?, job = ?, fire = ? WHERE schedule = ? AND fire_us = ?;
 
 -- name: history
 SELECT fire FROM fires WHERE schedule = ? AND fire_us < ? ORDER BY fire_us DESC LIMIT ?;
