@@ -251,15 +251,17 @@ class Sharing:
             if held is None:
                 leaving.append(job_id)
             elif held.stored and held.worker is None and held.job.foreground:
-                window.dispatch.drop(held)  # not to be handed out while the store is asked
-                withdrawn.append(held)
                 leaving.append(job_id)
+                if held.queued:
+                    window.dispatch.drop(held)  # not to be handed out while the store is asked
+                    withdrawn.append(held)
         if not leaving:
             return
 
         def done(dropped: set[int]) -> None:
             self._leaves.remove(operation)
-            self._dropped(withdrawn, dropped)
+            self._dropped(dropped)
+            self._stay(withdrawn)
 
         def failed(error: StoreError) -> None:
             del error
@@ -270,18 +272,19 @@ class Sharing:
         self._leaves.append(operation)
         self._commits.put(operation)
 
-    def _dropped(self, withdrawn: list[Held], dropped: set[int]) -> None:
+    def _dropped(self, ids: set[int]) -> None:
         window = self._window
-        for held in withdrawn:
-            if held.job.id in dropped and window.held.get(held.handle) is held:
+        for job_id in ids:
+            held = window.held.get(self._service.handles.of(job_id))
+            if held is not None:
                 held.queue.live -= 1
                 window.release(held)
-        self._stay([held for held in withdrawn if held.job.id not in dropped])
 
     def _stay(self, withdrawn: Iterable[Held]) -> None:
         window = self._window
         for held in withdrawn:
-            if window.held.get(held.handle) is held:
+            # Another answer of this kind may have come before, and it may run since.
+            if window.held.get(held.handle) is held and held.worker is None and not held.queued:
                 window.dispatch.restore(held)
                 window.serve(held.queue)
 
