@@ -16,7 +16,7 @@ from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.watch import SLOW, Watch
 from mainspring.engines.postgres.writer import Writer
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.ids import Term
 from mainspring.nodes.model import NodeRow
 from mainspring.storage.engine import Opened
@@ -169,7 +169,12 @@ class PostgresEngine:
         self._group = asyncio.get_running_loop().create_task(self._run(group, committed))
 
     async def _run(self, group: Sequence[Operation], committed: Committed) -> None:
-        outcomes = await self._writer.run(group)
+        outcomes: list[Any] | StoreError
+        try:
+            outcomes = await self._writer.run(group)
+        except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever
+            outcomes = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a group: {error!r}")
+            outcomes.__cause__ = error
         self._group = None
         committed(outcomes)
 

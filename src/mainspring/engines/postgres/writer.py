@@ -153,7 +153,7 @@ class Writer:
         verdict = failures.judge(error, connected=not connection.is_closed())
         if verdict is Verdict.AWAY:
             connection.terminate()
-        elif connection.is_in_transaction():
+        elif not connection.is_closed() and connection.is_in_transaction():  # it may have been given up in the meantime
             try:
                 await connection.execute("ROLLBACK")
             except failures.ERRORS:
