@@ -210,7 +210,10 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
         ):
             loop.add_signal_handler(number, function)
             signals.callback(loop.remove_signal_handler, number)
-        ports = await server.start()
+        ports = await _started(server)
+        if ports is None:
+            log.info("stopped before it had started")
+            return 0
         _tune_collector()
         ready(ports)
         log.info("started", node=settings.name, term=node.term, store=settings.store.shown)
@@ -220,6 +223,20 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
         raise node.broken
     log.info("stopped")
     return 0
+
+
+async def _started(server: Server) -> list[Listening] | None:
+    """Start a server; None where it was asked to end before: a store that is away is waited for."""
+    starting = asyncio.create_task(server.start())
+    asked = asyncio.create_task(server.node.stopping.wait())
+    try:
+        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+        return None if starting.cancelled() else starting.result()
+    finally:
+        asked.cancel()
 
 
 def _tune_collector() -> None:
