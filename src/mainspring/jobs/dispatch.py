@@ -180,7 +180,8 @@ class Dispatch:
     def restore(held: Held) -> None:
         """Let a job that was taken out wait again, before the others of its priority."""
         with contextlib.suppress(ValueError):
-            held.queue.ready[held.job.priority].remove(held)  # nobody may have met it yet, and it must not be there twice
+            # Nobody may have met it yet, and it must not be there twice.
+            held.queue.ready[held.job.priority].remove(held)
         Dispatch.push(held, first=True)
 
     @staticmethod

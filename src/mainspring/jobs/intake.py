@@ -60,7 +60,7 @@ class Intake:
         """Set by the service: look an ended job up and tell who waits for it."""
         self.left: Callable[[list[int]], None] = lambda _: None
         """Set where the store is shared: nobody at this node waits for these jobs any more."""
-        self.waited: Callable[[int, int], None] = lambda job_id, term: None
+        self.waited: Callable[[int, int], None] = lambda _job_id, _term: None
         """Set where the store is shared: somebody at this node waits for a job, and that was noted under a term."""
         self.on_the_way: set[int] = set()
         """Foreground jobs that have left this node's memory and are not in the store yet."""

@@ -20,8 +20,8 @@ class SystemClock:
 class StoreClock:
     """The store's wall time on a node's own clock: when something is due is the same moment for all nodes.
 
-    It goes on with the monotonic clock, so that a wall clock that is stepped changes nothing. ``offset`` is by how many seconds the
-    store's clock is before that, as it was measured last, and before that as this machine's wall clock says.
+    It goes on with the monotonic clock, so that a wall clock that is stepped changes nothing. ``offset`` is by how many seconds
+    the store's clock is before that, as it was measured last, and before that as this machine's wall clock says.
     """
 
     def __init__(self, clock: Clock) -> None:
