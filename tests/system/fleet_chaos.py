@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.interop.packets import Kind, encode
+from tests.postgres.proxy import Direction
 
 from .extension import ExtensionPeer, More
 from .fleet import Fleet, FleetNode, Nursery
@@ -126,7 +127,12 @@ class ForegroundClient(Client):
             peer.send(Kind.SUBMIT_JOB, function, self.unique(function), b"payload")
             if not self.stays():
                 return
-            (handle,) = peer.hear(Kind.JOB_CREATED)
+            kind, arguments = peer.next()
+            if kind is Kind.ERROR:
+                self.ledger.note("refused")
+                continue
+            assert kind is Kind.JOB_CREATED, (kind, arguments)
+            handle = arguments[0]
             kind, arguments = peer.next()
             if kind is Kind.WORK_COMPLETE:
                 if arguments != (handle, RESULT):
@@ -436,3 +442,40 @@ def kill(chaos: Chaos) -> None:
     if chance.random() < 0.5:
         chaos.launch(seat)
         seat.ready()
+
+
+def freeze(chaos: Chaos) -> None:
+    """SIGSTOP a node, for up to twice its lease and a second."""
+    seat = chaos.random.choice(chaos.seats)
+    assert seat.node is not None
+    seat.node.freeze()
+    time.sleep(chaos.random.uniform(0, 2 * chaos.fleet.lease + 1))
+    seat.node.thaw()
+
+
+def part(chaos: Chaos) -> None:
+    """Part a node from the database in one of the ways in which that happens, for as long."""
+    chance = chaos.random
+    seat = chance.choice(chaos.seats)
+    proxy = seat.proxy
+    assert proxy is not None
+    how = chance.choice(["hold", "unanswered", "unheard", "refuse", "cut", "forget", "lose answer", "lose request"])
+    match how:
+        case "hold":
+            proxy.freeze()
+        case "unanswered":
+            proxy.freeze(Direction.TO_CLIENT)
+        case "unheard":
+            proxy.freeze(Direction.TO_SERVER)
+        case "refuse":
+            proxy.refuse()
+        case "cut":
+            proxy.cut()
+        case "forget":
+            proxy.forget()
+        case "lose answer":
+            proxy.lose_answer(chance.choice([b"COMMIT", b""]))
+        case _:
+            proxy.lose_request(chance.choice([b"COMMIT", b""]))
+    time.sleep(chance.uniform(0, 2 * chaos.fleet.lease + 1))
+    proxy.heal()

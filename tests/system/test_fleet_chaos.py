@@ -1,28 +1,34 @@
-"""Nodes of a fleet are killed at random points: what was acknowledged is not lost, what was settled does not run again."""
+"""Nodes of a fleet are killed, stopped and cut off at random: nothing acknowledged is lost, nothing settled runs again."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.postgres.proxy import Proxy
 
-from . import fleet_chaos
 from .fleet import Nursery
+from .fleet_chaos import Chaos, Findings, freeze, kill, part
 from .fleet_ledger import SLACK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.postgres.server import PostgresServer
 
+NODES = 3
 LEASE = 1.5
 SEEDS = 10
+FEW = 4
 LONG_SEEDS = 300
 KILLS = 6
 TOGETHER = 3
 """Seeds run side by side: most of a run is waiting for leases to end."""
+LONGEST_AWAY = 2 * LEASE + 1
+"""Seconds for which a node is disturbed at most."""
 
 
 @pytest.fixture(scope="module")
@@ -31,52 +37,84 @@ def nursery() -> Iterator[Nursery]:
         yield nursery
 
 
-def survive(
-    nursery: Nursery, postgres: PostgresServer, directory: Path, seed: int, *, plant: str | None = None
-) -> fleet_chaos.Findings:
-    """Run one seed in a directory and a database of its own."""
-    own = directory / str(seed)
-    own.mkdir()
-    store = postgres.create_database()
-    try:
-        chaos = fleet_chaos.Chaos(nursery, own, [(store, None)] * 3, seed, lease=LEASE, plant=plant)
-        return chaos.run(fleet_chaos.kill, KILLS)
-    finally:
-        postgres.drop_database(store)
+class Ground:
+    """Where seeds are run: what a test needs to run one after the other, or side by side."""
+
+    def __init__(self, nursery: Nursery, postgres: PostgresServer, directory: Path) -> None:
+        self._nursery = nursery
+        self._postgres = postgres
+        self._directory = directory
+
+    def survive(
+        self, disturb: Callable[[Chaos], None], seed: int, *, rounds: int = KILLS, plant: str | None = None
+    ) -> Findings:
+        """Run one seed in a directory and a database of its own, each node with a way of its own to the database."""
+        own = self._directory / str(seed)
+        own.mkdir()
+        store = self._postgres.create_database()
+        with ExitStack() as stack:
+            stack.callback(self._postgres.drop_database, store)
+            proxies = [stack.enter_context(Proxy(self._postgres.port)) for _ in range(NODES)]
+            ways = [(proxy.through(store), proxy) for proxy in proxies]
+            return Chaos(self._nursery, own, ways, seed, lease=LEASE, plant=plant).run(disturb, rounds)
+
+    def check(
+        self, disturb: Callable[[Chaos], None], seeds: range, *, rounds: int = KILLS, overlap: float = SLACK
+    ) -> None:
+        """Run seeds, and say what any of them has shown."""
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            found = pool.map(lambda seed: self.survive(disturb, seed, rounds=rounds), seeds)
+            findings = dict(zip(seeds, found, strict=True))
+        broken = {seed: one for seed, one in findings.items() if one.lost or one.violations or one.overlap > overlap}
+        assert broken == {}
+        assert sum(one.acknowledged for one in findings.values()) > 20 * len(seeds)
 
 
-def check(nursery: Nursery, postgres: PostgresServer, directory: Path, seeds: range) -> None:
-    """Run seeds, and say what any of them has shown."""
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        found = pool.map(lambda seed: survive(nursery, postgres, directory, seed), seeds)
-        findings = dict(zip(seeds, found, strict=True))
+@pytest.fixture
+def ground(nursery: Nursery, postgres: PostgresServer, tmp_path: Path) -> Ground:
+    return Ground(nursery, postgres, tmp_path)
+
+
+def test_kills_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
     # Workers hear the end of their connection at once, and are the only ones for a lease: nothing runs twice at a time.
-    broken = {
-        seed: found for seed, found in findings.items() if found.lost or found.violations or found.overlap > SLACK
-    }
-    assert broken == {}
-    assert sum(found.acknowledged for found in findings.values()) > 20 * len(seeds)
+    ground.check(kill, range(SEEDS))
 
 
-def test_kills_lose_nothing_and_run_nothing_again(nursery: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
-    check(nursery, postgres, tmp_path, range(SEEDS))
+def test_partitions_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+    # A node that is cut off stops its workers before others take over.
+    ground.check(part, range(FEW), rounds=2)
+
+
+def test_stopped_nodes_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+    # One that is stopped can do so only when it goes on.
+    ground.check(freeze, range(FEW), rounds=2, overlap=LONGEST_AWAY)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_kills_lose_nothing_and_run_nothing_again(
-    nursery: Nursery, postgres: PostgresServer, tmp_path: Path
-) -> None:
-    check(nursery, postgres, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
+def test_many_kills_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+    ground.check(kill, range(SEEDS, SEEDS + LONG_SEEDS))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_partitions_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+    ground.check(part, range(FEW, FEW + LONG_SEEDS))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_stopped_nodes_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+    ground.check(freeze, range(FEW, FEW + LONG_SEEDS), overlap=LONGEST_AWAY)
 
 
 # The check has to fail where a node promises before it commits; otherwise it proves nothing.
 
 
-def test_an_early_acknowledgement_is_found(nursery: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
-    assert any(survive(nursery, postgres, tmp_path, seed, plant="acknowledgement").lost for seed in range(SEEDS))
+def test_an_early_acknowledgement_is_found(ground: Ground) -> None:
+    assert any(ground.survive(kill, seed, plant="acknowledgement").lost for seed in range(SEEDS))
 
 
-def test_an_early_confirmation_is_found(nursery: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
-    findings = (survive(nursery, postgres, tmp_path, seed, plant="confirmation") for seed in range(SEEDS))
+def test_an_early_confirmation_is_found(ground: Ground) -> None:
+    findings = (ground.survive(kill, seed, plant="confirmation") for seed in range(SEEDS))
     assert any("ran again" in violation for found in findings for violation in found.violations)

@@ -107,6 +107,8 @@ def test_a_stopped_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitS
         handle, lease, word = packet.arguments
         assert (handle, lease) == (streamed, job.lease)
         assert word == (b"lost" if packet.kind is More.STOP else b"stale")
+    plain.send(Kind.ECHO_REQ, b"is it on disk?")  # it is not, and there is no word for that
+    assert plain.is_closed()
     for handle, taken in again.items():
         assert heir.settled_as(taken, b"succeeded", b"in time") == b"recorded"
         assert client.outcome(handle).data == b"in time"
