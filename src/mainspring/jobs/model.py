@@ -73,6 +73,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The schedule that made the job, which is told when it has ended for good."""
     fire_us: int = 0
     """The time that a schedule's job stands for, however late and however often it runs; 0 for other jobs."""
+    key: bytes | None = None
+    """The job's key, where it travels as bytes alone: a store takes it out again."""
 
 
 class Job(msgspec.Struct):

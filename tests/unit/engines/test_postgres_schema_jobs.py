@@ -20,7 +20,7 @@ COLUMNS = {
     "jobs": "id bigint, place bigint, created_us bigint, term bigint, due_us bigint?, expires_us bigint?, started_us bigint?,"
     " ended_us bigint?, function integer, attempt integer, suspects integer, input_size integer, state smallint,"
     " priority smallint, slot smallint, keep boolean?, foreground boolean?, waited boolean?, uniq bytea?, options bytea?,"
-    " error bytea?, payload bytea",
+    " error bytea?, payload bytea, key bytea?",
     "retired": "name text, block bigint",
     "waits": "job_id bigint, term bigint",
 }
@@ -39,6 +39,7 @@ INDEXES = {
     "jobs_pkey": "jobs USING btree (id) UNIQUE",
     "live": "jobs USING btree (function, uniq) WHERE (uniq IS NOT NULL) UNIQUE",
     "queue": "jobs USING btree (function, priority, place) WHERE (state = 1)",
+    "queue_by_key": "jobs USING btree (function, priority, key, place) WHERE ((state = 1) AND (key IS NOT NULL))",
     "retired_pkey": "retired USING btree (name) UNIQUE",
     "waits_of": "waits USING btree (term)",
     "waits_pkey": "waits USING btree (job_id, term) UNIQUE",

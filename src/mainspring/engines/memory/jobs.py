@@ -207,6 +207,7 @@ def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
             if not pending.of(key):
                 pending.drop(key)
             after[priority] = key
+    more = more or len(claimed) >= operation.limit
     return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
 
 

@@ -13,11 +13,11 @@ import msgspec
 import structlog
 
 from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres.rows import SQL, told
 from mainspring.engines.postgres.submitting import store
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
+from mainspring.jobs.model import NO_UNIQUE, Job, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from asyncpg import Record
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.model import Options
 
 log = structlog.get_logger("mainspring.postgres")
-_decode = msgspec.msgpack.Decoder(Options).decode
 _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 
 
@@ -79,6 +79,7 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
     for job_id, namespace, function, unique, priority, created, due, expires, options, payload in sorted(
         map(tuple, records)
     ):
+        said, key = _options(job_id, options)
         jobs.append(
             Job(
                 job_id,
@@ -90,23 +91,25 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
                 created,
                 due,
                 expires,
-                _options(job_id, options),
+                said,
                 input_size=len(payload),
                 namespace=namespace,
+                key=key,
             )
         )
     return jobs
 
 
-def _options(job_id: int, data: bytes | None) -> Options | None:
-    """Read a submission's options. Those that cannot be read are left out: the job waits for nobody, nor do those behind it."""
-    if data is None:
-        return None
+def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
+    """Read a submission's options, and its key.
+
+    Those that cannot be read are left out: the job waits for nobody, nor do those behind it.
+    """
     try:
-        return _decode(data)
+        return told(data)
     except msgspec.MsgspecError as error:
         log.warning("the options of a submission cannot be read: it runs without them", id=job_id, error=str(error))
-        return None
+        return None, b""
 
 
 async def peek(tx: Transaction, ids: Iterable[int]) -> list[Job]:

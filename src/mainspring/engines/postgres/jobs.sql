@@ -10,29 +10,30 @@
 
 -- name: submit
 INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
-    options, payload)
+    options, payload, key)
 SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
-    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload
-FROM (SELECT CASE WHEN $16 THEN nextval('places') ELSE currval('places') END << 20 AS base) AS places, unnest(
+    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.key
+FROM (SELECT CASE WHEN $17 THEN nextval('places') ELSE currval('places') END << 20 AS base) AS places, unnest(
     $1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::smallint[],
-    $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[])
+    $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[], $16::bytea[])
 AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
-    payload);
+    payload, key);
 
 -- This waits for groups of other nodes that take or free the same uniques at this moment. Where such a group waits for this one
 -- too, the first that gives up is run again: rather soon than after the second in which the server looks for deadlocks.
 -- name: submit_unique
 INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
-    options, payload, uniq, keep)
+    options, payload, key, uniq, keep)
 SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
-    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.uniq, s.keep
+    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.key, s.uniq, s.keep
 FROM (
-    SELECT CASE WHEN $18 THEN nextval('places') ELSE currval('places') END << 20 AS base, set_config('lock_timeout', '100ms', true)
+    SELECT CASE WHEN $19 THEN nextval('places') ELSE currval('places') END << 20 AS base, set_config('lock_timeout', '100ms', true)
 ) AS places, unnest(
     $1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::smallint[],
-    $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[], $16::bytea[], $17::boolean[])
+    $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[], $16::bytea[], $17::bytea[],
+    $18::boolean[])
 AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
-    payload, uniq, keep)
+    payload, key, uniq, keep)
 ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL DO NOTHING
 RETURNING id;
 

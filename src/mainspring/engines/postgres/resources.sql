@@ -46,3 +46,57 @@ SELECT * FROM unnest($1::int[], $2::bytea[], $3::bigint[], $4::bigint[], $5::big
 ON CONFLICT (function, pool) DO UPDATE SET
     number = excluded.number, per_us = excluded.per_us, burst = excluded.burst, level = excluded.level,
     updated_us = excluded.updated_us;
+
+-- From key to key, from behind one ('' is before all of them) up to and with another (NULL: to the end).
+-- name: keys
+SELECT level.priority, k.key
+FROM unnest($2::smallint[], $3::bytea[], $4::bytea[]) AS level (priority, after, upto)
+CROSS JOIN LATERAL (
+    WITH RECURSIVE met AS (
+        (SELECT key FROM jobs
+         WHERE state = 1 AND function = $1 AND priority = level.priority AND key IS NOT NULL AND key > level.after
+         ORDER BY key LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT j.key FROM jobs AS j
+            WHERE j.state = 1 AND j.function = $1 AND j.priority = level.priority AND j.key IS NOT NULL AND j.key > met.key
+            ORDER BY j.key LIMIT 1)
+        FROM met WHERE met.key IS NOT NULL AND (level.upto IS NULL OR met.key < level.upto)
+    )
+    SELECT key FROM met WHERE key IS NOT NULL AND (level.upto IS NULL OR key <= level.upto) LIMIT $5
+) AS k;
+
+-- The turns are those of the arrays; of each key the oldest jobs. The key is given as a range, for which the order wants its index:
+-- with an equality, a plan that was made while the table was empty might pass over all jobs in the order of their places.
+-- name: claim_of_keys
+WITH picked AS MATERIALIZED (
+    SELECT p.id, w.turn
+    FROM unnest($3::smallint[], $4::bytea[]) WITH ORDINALITY AS w (priority, key, turn)
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobs
+        WHERE state = 1 AND function = $2 AND priority = w.priority AND key BETWEEN w.key AND w.key AND key IS NOT NULL
+            AND ($7::bytea IS NULL OR get_bit($7, slot) = 1 OR greatest(created_us, due_us) < $8)
+        ORDER BY key, place LIMIT $5 FOR UPDATE SKIP LOCKED) AS p
+    LIMIT $6
+)
+UPDATE jobs SET state = 2, term = $1
+FROM picked WHERE jobs.id = ANY (ARRAY[picked.id])
+RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, payload, foreground, turn, place;
+
+-- Jobs that were stored without a key, of those that are due longest: nodes that do not know of keys store them so.
+-- name: claim_of_none
+WITH picked AS MATERIALIZED (
+    SELECT p.id FROM (
+        SELECT id, key, slot, created_us, due_us FROM jobs
+        WHERE state = 1 AND function = $2 AND priority = $3 ORDER BY place LIMIT 1000) AS old
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobs WHERE id = ANY (ARRAY[old.id]) AND state = 1 OFFSET 0 FOR UPDATE SKIP LOCKED) AS p
+    WHERE old.key IS NULL
+        AND ($5::bytea IS NULL OR get_bit($5, old.slot) = 1 OR greatest(old.created_us, old.due_us) < $6)
+    LIMIT $4
+)
+UPDATE jobs SET state = 2, term = $1
+FROM picked WHERE jobs.id = ANY (ARRAY[picked.id])
+RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, error, NULL::bytea, payload, foreground, 0::bigint, place;

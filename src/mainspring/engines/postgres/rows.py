@@ -28,6 +28,7 @@ LARGEST_ID: Final = 2**63 - 1
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Options).decode
+_NO_OPTIONS = Options()
 _SCHEDULED = int(State.SCHEDULED)
 
 PORTION: Final = 64 * 2**20
@@ -53,7 +54,13 @@ def sparse(values: list[T | None]) -> list[T | None]:
     return values if any(value is not None for value in values) else []
 
 
-def submitted(jobs: Sequence[Job], ranks: list[int], functions: list[int], waited: list[bool | None]) -> Columns:
+class Keyed(set[int]):
+    """Functions that this node claims by key: of these, also jobs without a key are stored with one, the empty one."""
+
+
+def submitted(
+    jobs: Sequence[Job], ranks: list[int], functions: list[int], waited: list[bool | None], keyed: Keyed
+) -> Columns:
     """Return the columns of the statement ``submit``."""
     return [
         [job.id for job in jobs],
@@ -70,9 +77,38 @@ def submitted(jobs: Sequence[Job], ranks: list[int], functions: list[int], waite
         [slot_of(job.namespace, job.function, job.unique, job.id) for job in jobs],
         sparse([job.foreground or None for job in jobs]),
         waited,
-        sparse([None if job.options is None else _encode(job.options) for job in jobs]),
+        sparse([_options(job) for job in jobs]),
         [job.payload for job in jobs],
+        sparse(
+            [
+                key_column(job.key) if job.key or function in keyed else None
+                for job, function in zip(jobs, functions, strict=True)
+            ]
+        ),
     ]
+
+
+def _options(job: Job) -> bytes | None:
+    """Return the options as they are stored: with the key, which only live jobs have in a column of its own."""
+    if job.key:
+        return _encode(msgspec.structs.replace(job.options or _NO_OPTIONS, key=job.key))
+    return None if job.options is None else _encode(job.options)
+
+
+def key_column(key: bytes) -> bytes:
+    """Return a key as it stands in its column, where it is never empty."""
+    return b":" + key
+
+
+def told(data: bytes | None) -> tuple[Options | None, bytes]:
+    """Return a job's options and its key, as they were stored together."""
+    if data is None:
+        return None, b""
+    options = _decode(data)
+    if options.key is None:
+        return options, b""
+    rest = msgspec.structs.replace(options, key=None)
+    return None if rest == _NO_OPTIONS else rest, options.key
 
 
 def uniques(jobs: Sequence[Job]) -> Columns:
@@ -116,12 +152,13 @@ async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
             input_size, output_size, options, error, result, payload, foreground,
         ) = record[:20]  # fmt: skip
         namespace, name = names[function]
+        said, key = (None, b"") if options is None else told(options)
         jobs.append(
             Job(
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due or 0, expires or 0,
-                None if options is None else _decode(options),
+                said,
                 term, attempt, suspects, started or 0, ended or 0, result or b"", error or b"", input_size, output_size,
-                namespace, foreground or False,
+                namespace, foreground or False, key,
             )
         )  # fmt: skip
     return jobs

@@ -91,7 +91,7 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
     if plain:
         fresh = True
         for portion in rows.portions(plain, _size):
-            await tx.connection.fetch(SQL["submit"], *_columns(portion), fresh)
+            await tx.connection.fetch(SQL["submit"], *_columns(tx, portion), fresh)
             fresh = False
         await _stored(tx, plain)
     if len(plain) == len(news):
@@ -105,12 +105,13 @@ def _size(new: New) -> int:
     return len(new.job.payload)
 
 
-def _columns(news: Sequence[New]) -> rows.Columns:
+def _columns(tx: Transaction, news: Sequence[New]) -> rows.Columns:
     return rows.submitted(
         [new.job for new in news],
         [new.rank for new in news],
         [new.function for new in news],
         rows.sparse([True if new.waiter else None for new in news]),
+        tx.memory(rows.Keyed),
     )
 
 
@@ -180,7 +181,7 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
         return
     stored: set[int] = set()
     for portion in rows.portions(candidates, _size):
-        columns = _columns(portion)
+        columns = _columns(tx, portion)
         for at, new in enumerate(portion):
             _foresee(races[new.function, new.job.unique], new, at, columns)
         extra = rows.uniques([new.job for new in portion])

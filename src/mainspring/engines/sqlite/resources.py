@@ -75,6 +75,7 @@ def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.Cla
                 tx.count(function, _PENDING, priority, -len(of_key))
                 tx.count(function, _LEASED, priority, len(of_key))
             after[priority] = key
+    more = more or len(claimed) >= operation.limit
     return job_ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
 
 

@@ -188,6 +188,7 @@ class Store:
         created_us: int = NOW,
         options: Options | None = None,
         foreground: bool = False,
+        key: bytes = b"",
     ) -> Job:
         """Return a new job; a leased one is leased to this term."""
         return Job(
@@ -204,6 +205,7 @@ class Store:
             term=self.term if state is State.LEASED else 0,
             input_size=len(payload),
             foreground=foreground,
+            key=key,
         )
 
     # ---- operations, alone in a group ----

@@ -14,6 +14,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.driver import NOW, Store, again, done, ignore
+from mainspring.testing.conformance.limiting import Leasing
 from mainspring.testing.conformance.suite import EngineSuite
 
 if TYPE_CHECKING:
@@ -481,5 +482,5 @@ class Sharing:
         told(other, b"due")
 
 
-class SharedEngineSuite(EngineSuite, Sharing):
+class SharedEngineSuite(EngineSuite, Sharing, Leasing):
     """The contract of engines that several nodes have open at once: everything, and what concerns them alone."""

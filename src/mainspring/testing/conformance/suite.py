@@ -9,6 +9,7 @@ import pytest
 from mainspring.testing.conformance.driver import Make, Store
 from mainspring.testing.conformance.holding import Holding
 from mainspring.testing.conformance.lifetime import Lifetime
+from mainspring.testing.conformance.limiting import Limiting
 from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.submitting import Submitting
 from mainspring.testing.conformance.waiting import Waiting
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class EngineSuite(Submitting, Holding, Waiting, Reading, Lifetime):
+class EngineSuite(Submitting, Holding, Waiting, Limiting, Reading, Lifetime):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are recounted."""
 
     @pytest.fixture

@@ -1,0 +1,132 @@
+"""Claims in turns of keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.postgres import rows
+from mainspring.engines.postgres.claiming import bitmap
+from mainspring.engines.postgres.statements import load
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg import Record
+
+    from mainspring.engines.postgres.transaction import Transaction
+
+_SQL = load("resources.sql")
+_PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
+_TURN, _PLACE = 20, 21
+"""Where these columns are in the rows of the claims."""
+_PRIORITIES = (0, 1, 2)
+
+
+async def claim_by_key(tx: Transaction, operations: Sequence[ops.ClaimByKey]) -> list[ops.ClaimedByKey]:
+    """Lease due jobs in turns of their keys; see ``ClaimByKey``."""
+    await tx.functions.find({("default", operation.function) for operation in operations})
+    return [await _claim(tx, operation) for operation in operations]
+
+
+async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
+    function = tx.functions.numbers.get(("default", operation.function))
+    if function is None or operation.limit <= 0:
+        return ops.ClaimedByKey([], operation.after, more=False)
+    known = tx.memory(rows.Keyed)
+    if function not in known:
+        # Others may be claimed without keys beside it: from now on jobs without a key are stored as those of the empty one.
+        known.add(function)
+    met, more = await _meet(tx, function, operation)
+    claimed: list[Job] = []
+    after = list(operation.after)
+    for priority in _PRIORITIES:
+        left = operation.limit - len(claimed)
+        if not left:
+            more = True
+            break
+        turns = [key for key in met[priority] if key not in operation.enough]
+        claimed += (jobs := await _claim_of_keys(tx, function, operation, priority, turns, left))
+        if met[priority]:
+            after[priority] = jobs[-1].key if len(jobs) == left else met[priority][-1]
+        left = min(left - len(jobs), operation.per_key - sum(job.key == b"" for job in jobs))
+        if left > 0 and b"" not in operation.enough:
+            claimed += await _claim_of_none(tx, function, operation, priority, left)
+    more = more or len(claimed) >= operation.limit
+    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
+
+
+async def _meet(tx: Transaction, function: int, operation: ops.ClaimByKey) -> tuple[dict[int, list[bytes]], bool]:
+    """Return the keys of each priority in the order of their turns, and whether there may be more of them."""
+    most = min(operation.limit + len(operation.enough) + 1, ops.KEYS_AT_MOST)
+    met: dict[int, list[bytes]] = {priority: [] for priority in _PRIORITIES}
+    behind = [b"" if key is None else rows.key_column(key) for key in operation.after]
+    await _fill(tx, function, met, list(_PRIORITIES), behind, [None] * 3, most)
+    again = [priority for priority in _PRIORITIES if behind[priority] and len(met[priority]) < most]
+    if again:
+        await _fill(tx, function, met, again, [b""] * len(again), [behind[priority] for priority in again], most)
+    return met, any(len(keys) >= ops.KEYS_AT_MOST for keys in met.values())
+
+
+async def _fill(
+    tx: Transaction,
+    function: int,
+    met: dict[int, list[bytes]],
+    priorities: list[int],
+    after: list[bytes],
+    upto: Sequence[bytes | None],
+    most: int,
+) -> None:
+    for priority, key in await tx.connection.fetch(_SQL["keys"], function, priorities, after, upto, most):
+        if len(met[priority]) < most:
+            met[priority].append(key[1:])
+
+
+async def _claim_of_keys(
+    tx: Transaction, function: int, operation: ops.ClaimByKey, priority: int, keys: list[bytes], most: int
+) -> list[Job]:
+    if not keys:
+        return []
+    return await _claimed(
+        tx,
+        function,
+        await tx.connection.fetch(
+            _SQL["claim_of_keys"],
+            operation.term,
+            function,
+            [priority] * len(keys),
+            [rows.key_column(key) for key in keys],
+            operation.per_key,
+            most,
+            None if operation.slots is None else bitmap(operation.slots),
+            operation.overdue_us,
+        ),
+    )
+
+
+async def _claim_of_none(
+    tx: Transaction, function: int, operation: ops.ClaimByKey, priority: int, most: int
+) -> list[Job]:
+    return await _claimed(
+        tx,
+        function,
+        await tx.connection.fetch(
+            _SQL["claim_of_none"],
+            operation.term,
+            function,
+            priority,
+            most,
+            None if operation.slots is None else bitmap(operation.slots),
+            operation.overdue_us,
+        ),
+    )
+
+
+async def _claimed(tx: Transaction, function: int, records: Sequence[Record]) -> list[Job]:
+    ordered = sorted(records, key=lambda record: (record[_TURN], record[_PLACE]))
+    jobs = await rows.stored(tx, ordered)
+    for job in jobs:
+        tx.count(function, _PENDING, job.priority, -1)
+        tx.count(function, _LEASED, job.priority, 1)
+    return jobs

@@ -1,0 +1,231 @@
+"""Claims in turns of keys, what is said of functions, and leased tokens."""
+
+# ruff: noqa: D102 - the tests' names say it
+from __future__ import annotations
+
+import pytest
+
+from mainspring.errors import StoreFencedError
+from mainspring.ids import slot_of
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.rules import Event
+from mainspring.resources import store as resources
+from mainspring.resources.model import OWN, FunctionLimits, Limits, Rate, pool_of
+from mainspring.testing.conformance.driver import NOW, Store, again, ignore
+
+SECOND = 1_000_000
+BEGINNING: ops.After = (None, None, None)
+
+
+def by_key(
+    store: Store,
+    limit: int,
+    per_key: int,
+    after: ops.After = BEGINNING,
+    *,
+    enough: frozenset[bytes] = frozenset(),
+    function: bytes = b"f",
+) -> ops.ClaimedByKey:
+    """Claim in turns of keys."""
+    want = ops.Want(function, limit)
+    (claimed,) = store.group(ops.ClaimByKey(store.term, want, per_key, after, enough, ignore, ignore))
+    assert isinstance(claimed, ops.ClaimedByKey)
+    return claimed
+
+
+def keys(claimed: ops.ClaimedByKey) -> list[bytes]:
+    """Return the keys of what was claimed."""
+    return [job.key for job in claimed.jobs]
+
+
+def keyed(store: Store, *names: bytes, priority: Priority = Priority.NORMAL) -> list[Job]:
+    """Submit jobs with these keys."""
+    jobs = [store.job(key=key, priority=priority) for key in names]
+    assert store.submit(*jobs) == {}
+    return jobs
+
+
+def acquire(store: Store, *asks: resources.Ask) -> list[resources.Grant]:
+    """Ask for tokens and starts."""
+    (grants,) = store.group(resources.Acquire(store.term, asks, NOW, ignore, ignore))
+    assert isinstance(grants, list)
+    return grants
+
+
+class Limiting:
+    """Tests of what limits need of a store."""
+
+    # ---- keys ----
+
+    def test_a_job_keeps_its_key(self, store: Store) -> None:
+        (job,) = keyed(store, b"\0k\xff")
+        assert [one.key for one in store.claim()] == [b"\0k\xff"]
+        held = store.present(job.id)
+        assert store.settle(again(held)) == set()
+        assert keys(by_key(store, 9, 9)) == [b"\0k\xff"]
+
+    def test_plain_claims_take_jobs_with_keys_too(self, store: Store) -> None:
+        jobs = keyed(store, b"b", b"", b"a", b"")
+        assert sorted(job.id for job in store.claim()) == sorted(job.id for job in jobs)
+
+    def test_of_each_key_no_more_than_is_asked_for(self, store: Store) -> None:
+        jobs = keyed(store, b"a", b"a", b"a", b"b", b"", b"", b"", b"c")
+        claimed = by_key(store, 100, 2)
+        assert sorted(keys(claimed)) == [b"", b"", b"a", b"a", b"b", b"c"]
+        assert {jobs[at].id for at in (0, 1, 3, 4, 5, 7)} == {job.id for job in claimed.jobs}, "the oldest of each"
+        assert all((job.state, job.term) == (State.LEASED, store.term) for job in claimed.jobs)
+        assert {job.id for job in by_key(store, 100, 5).jobs} == {jobs[6].id, jobs[2].id}
+        assert by_key(store, 100, 5).jobs == []
+
+    def test_claims_go_on_behind_the_last_key(self, store: Store) -> None:
+        keyed(store, *[b"k%d" % number for number in range(5)] * 2)
+        seen, after = [], BEGINNING
+        for _ in range(5):
+            claimed = by_key(store, 2, 1, after)
+            assert claimed.more
+            seen += keys(claimed)
+            after = claimed.after
+        assert seen == [b"k%d" % number for number in range(5)] * 2
+        assert not by_key(store, 2, 1, after).more
+
+    def test_keys_that_have_enough_are_passed_over(self, store: Store) -> None:
+        keyed(store, b"a", b"b", b"c", b"")
+        assert keys(by_key(store, 9, 1, enough=frozenset({b"a", b""}))) == [b"b", b"c"]
+        claimed = by_key(store, 9, 1, enough=frozenset({b"a", b""}))
+        assert (claimed.jobs, claimed.more) == ([], False)
+        assert sorted(keys(by_key(store, 9, 1))) == [b"", b"a"]
+
+    def test_higher_priorities_come_first_whatever_the_key(self, store: Store) -> None:
+        keyed(store, b"a", b"b", priority=Priority.LOW)
+        keyed(store, b"b", b"z")
+        keyed(store, b"z", priority=Priority.HIGH)
+        claimed = by_key(store, 4, 5)
+        assert [(job.priority, job.key) for job in claimed.jobs] == [(0, b"z"), (1, b"b"), (1, b"z"), (2, b"a")]
+
+    def test_a_claim_meets_a_limited_number_of_keys(self, store: Store) -> None:
+        number = ops.KEYS_AT_MOST + 50
+        keyed(store, *[b"k%05d" % at for at in range(number)], b"last")
+        enough = frozenset(b"k%05d" % at for at in range(number))
+        claimed = by_key(store, 5, 1, enough=enough)
+        assert (claimed.jobs, claimed.more) == ([], True)
+        assert keys(by_key(store, 5, 1, claimed.after, enough=enough)) == [b"last"]
+
+    def test_other_functions_and_states_are_left_alone(self, store: Store) -> None:
+        keyed(store, b"a")
+        store.submitted(key=b"a", function=b"g")
+        store.submitted(key=b"a", state=State.SCHEDULED, due_us=NOW + 5)
+        ended = store.leased(key=b"b", function=b"h")
+        store.end(ended, Event.SUCCEED)
+        assert keys(by_key(store, 9, 9)) == [b"a"]
+        assert by_key(store, 9, 9).jobs == []
+        assert by_key(store, 9, 9, function=b"h").jobs == []
+        assert by_key(store, 9, 9, function=b"never submitted").jobs == []
+
+    def test_a_claim_by_key_sees_the_submits_of_its_group(self, store: Store) -> None:
+        job = store.job(key=b"a")
+        claim = ops.ClaimByKey(store.term, ops.Want(b"f", 5), 5, BEGINNING, frozenset(), ignore, ignore)
+        claimed, _ = store.group(claim, ops.Submit([job], ignore, ignore))
+        assert [one.id for one in claimed.jobs] == [job.id]
+
+    # ---- what is said of functions ----
+
+    def test_what_is_said_is_kept(self, store: Store) -> None:
+        said = FunctionLimits(b"f\xff", commanded=Limits(3, 2, Rate(1, 2, 3), Rate(4, 5, 6)), paused=True)
+        (stored,) = store.group(resources.SaveLimits(said, ignore, ignore))
+        assert stored == FunctionLimits(b"f\xff", commanded=said.commanded, paused=True, version=1)
+        store.reopen()
+        assert store.group(resources.ListLimits()) == [[stored]]
+
+    def test_of_two_who_write_the_second_is_told_what_the_first_wrote(self, store: Store) -> None:
+        first = FunctionLimits(b"f", commanded=Limits(1))
+        second = FunctionLimits(b"f", commanded=Limits(2))
+        outcomes = store.group(*[resources.SaveLimits(said, ignore, ignore) for said in (first, second)])
+        assert outcomes[0] == outcomes[1]
+        assert (outcomes[0].version, outcomes[0].commanded) == (1, Limits(1))
+        following = FunctionLimits(b"f", commanded=Limits(2), version=1)
+        (stored,) = store.group(resources.SaveLimits(following, ignore, ignore))
+        assert (stored.version, stored.commanded) == (2, Limits(2))
+
+
+class Leasing:
+    """Tests of what nodes lease of one store. Derived classes have two nodes, ``store`` and ``other``."""
+
+    def test_a_pool_gives_what_it_has(self, store: Store) -> None:
+        ask = resources.Ask(b"f", OWN, 3, 5)
+        assert acquire(store, ask) == [resources.Grant(3)]
+        assert acquire(store, ask._replace(tokens=9)) == [resources.Grant(5)]
+        assert acquire(store, ask._replace(tokens=2)) == [resources.Grant(2)]
+        assert acquire(store, ask._replace(tokens=0)) == [resources.Grant(0)]
+
+    def test_pools_are_apart(self, store: Store) -> None:
+        pools = [(b"f", OWN), (b"g", OWN), (b"f", pool_of(b"")), (b"f", pool_of(b"\xff"))]
+        asks = [resources.Ask(function, pool, 9, number) for number, (function, pool) in enumerate(pools, 1)]
+        assert [grant.tokens for grant in acquire(store, *asks)] == [1, 2, 3, 4]
+
+    def test_nodes_share_a_pool_and_hear_of_each_other(self, store: Store, other: Store) -> None:
+        ask = resources.Ask(b"f", OWN, 4, 5)
+        assert acquire(store, ask) == [resources.Grant(4)]
+        assert acquire(other, ask) == [resources.Grant(1, claimants=2)]
+        assert acquire(store, ask) == [resources.Grant(4, claimants=2, short=True)]
+        assert acquire(store, ask._replace(tokens=1)) == [resources.Grant(1, claimants=2, short=True)]
+        assert acquire(other, ask) == [resources.Grant(4, claimants=2)]
+        assert acquire(store, ask._replace(tokens=1)) == [resources.Grant(1, claimants=2)]
+
+    def test_a_lowered_limit_gives_nothing_more(self, store: Store, other: Store) -> None:
+        assert acquire(store, resources.Ask(b"f", OWN, 4, 5))[0].tokens == 4
+        lowered = resources.Ask(b"f", OWN, 5, 3)
+        assert acquire(other, lowered)[0].tokens == 0
+        assert acquire(store, lowered)[0].tokens == 4, "nothing is taken away"
+        assert acquire(store, lowered._replace(tokens=1))[0].tokens == 1
+        assert acquire(store, lowered)[0].tokens == 3
+
+    def test_asks_of_one_group_see_each_other(self, store: Store) -> None:
+        ask = resources.Ask(b"f", OWN, 3, 5, starts=2, rate=Rate(1, 3600 * SECOND, 3))
+        first, second = store.group(*[resources.Acquire(store.term, [ask], NOW, ignore, ignore) for _ in range(2)])
+        assert [(grant.tokens, grant.starts) for grant in (*first, *second)] == [(3, 2), (3, 1)]
+
+    def test_tokens_end_with_their_term(self, store: Store, other: Store) -> None:
+        ask = resources.Ask(b"f", OWN, 5, 5)
+        assert acquire(store, ask)[0].tokens == 5
+        assert acquire(other, ask)[0].tokens == 0
+        other.end_term(store.term)
+        assert acquire(other, ask) == [resources.Grant(5)]
+        with pytest.raises(StoreFencedError):
+            acquire(store, ask)
+
+    def test_a_bucket_gives_its_burst_and_no_more(self, store: Store, other: Store) -> None:
+        ask = resources.Ask(b"f", OWN, starts=3, rate=Rate(1, 3600 * SECOND, 4))
+        (grant,) = acquire(store, ask)
+        assert grant.starts == 3
+        (grant,) = acquire(other, ask)
+        assert grant.starts == 1
+        assert grant.next_us > 0
+        assert acquire(store, ask)[0].starts == 0
+
+    def test_a_bucket_whose_rate_was_changed_keeps_what_is_in_it(self, store: Store) -> None:
+        ask = resources.Ask(b"f", OWN, starts=1, rate=Rate(1, 3600 * SECOND, 4))
+        assert acquire(store, ask)[0].starts == 1
+        assert acquire(store, ask._replace(starts=9, rate=Rate(1, 7200 * SECOND, 100)))[0].starts == 3
+
+    def test_nodes_that_claim_by_key_do_not_share(self, store: Store, other: Store) -> None:
+        keyed(store, *[b"k%d" % (number % 7) for number in range(60)])
+        taken: list[int] = []
+        for _ in range(10):
+            for node in (store, other):
+                taken += [job.id for job in by_key(node, 5, 2).jobs]
+        assert len(taken) == len(set(taken)) == 60
+
+    def test_claims_by_key_keep_to_their_slots(self, store: Store) -> None:
+        jobs = keyed(store, *[b"k%d" % (number % 3) for number in range(30)])
+        slots = frozenset(slot_of("default", b"f", b"", job.id) for job in jobs[:5])
+        want = ops.Want(b"f", 100, slots)
+        (claimed,) = store.group(ops.ClaimByKey(store.term, want, 100, BEGINNING, frozenset(), ignore, ignore))
+        assert {job.id for job in claimed.jobs} == {
+            job.id for job in jobs if slot_of("default", b"f", b"", job.id) in slots
+        }
+        late = ops.Want(b"f", 100, frozenset(), NOW + 1)
+        (claimed,) = store.group(ops.ClaimByKey(store.term, late, 100, BEGINNING, frozenset(), ignore, ignore))
+        assert len(claimed.jobs) == len([job for job in jobs if slot_of("default", b"f", b"", job.id) not in slots]), (
+            "those that wait for too long are anybody's"
+        )

@@ -1,0 +1,316 @@
+"""Which job may start next: limits are kept, keys take turns, and nothing that could start is kept waiting."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.jobs.accounts import open_own
+from mainspring.jobs.gate import FEWEST, Gate
+from mainspring.jobs.held import FunctionQueue, Held
+from mainspring.jobs.model import Job, Priority
+from mainspring.resources.model import Limits, Rate
+from mainspring.testing import ManualClock
+
+SECOND = 1_000_000
+_ids = itertools.count(1)
+
+
+class Door:
+    """A gate, with what has left it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.clock = ManualClock()
+        self.queue = FunctionQueue(b"f")
+        self.gate = Gate(self.clock, open_own)
+        self.gate.change(limits or Limits(), paused=False)
+        self.out: list[Held] = []
+
+    def push(self, key: str = "", priority: int = Priority.NORMAL, *, first: bool = False) -> Held:
+        held = Held(Job(next(_ids), b"f", b"", priority=priority, key=key.encode()), b"", self.queue, stored=True)
+        held.queued = True
+        self.gate.push(held, first=first)
+        return held
+
+    def drop(self, held: Held) -> None:
+        held.queued = False
+        self.gate.drop(held)
+
+    def pop(self) -> Held | None:
+        can = self.gate.startable(1)
+        held = self.gate.pop()
+        assert can == (held is not None), "what is said to be startable can be had"
+        if held is not None:
+            held.queued = False
+            self.out.append(held)
+        return held
+
+    def pops(self, number: int) -> str:
+        """The keys of the next jobs."""
+        return "".join("-" if (held := self.pop()) is None else held.job.key.decode() or "." for _ in range(number))
+
+    def end(self, at: int = 0) -> None:
+        held = self.out.pop(at)
+        self.gate.give_back(held.job.key)
+
+
+# ---- limits ----
+
+
+def test_no_more_run_at_once_than_the_function_allows() -> None:
+    door = Door(Limits(concurrency=2))
+    for _ in range(4):
+        door.push()
+    assert door.pops(3) == "..-"
+    door.end()
+    assert door.pops(2) == ".-"
+
+
+def test_no_more_run_at_once_than_a_key_allows() -> None:
+    door = Door(Limits(concurrency_per_key=1))
+    for key in "aaabbc":
+        door.push(key)
+    assert door.pops(4) == "abc-"
+    door.end(1)
+    assert door.pops(2) == "b-"
+    door.end(0)
+    assert door.pops(2) == "a-"
+
+
+def test_jobs_without_a_key_are_one_key() -> None:
+    door = Door(Limits(concurrency_per_key=1))
+    door.push()
+    door.push()
+    assert door.pops(2) == ".-"
+
+
+def test_a_rate_lets_a_burst_start_and_then_one_after_the_other() -> None:
+    door = Door(Limits(rate=Rate(2, SECOND, 3)))
+    for _ in range(9):
+        door.push()
+    assert door.pops(4) == "...-"
+    assert door.gate.next_us() == door.gate.now_us() + SECOND // 2
+    door.clock.advance(0.5)
+    assert door.pops(2) == ".-"
+    door.clock.advance(10)
+    assert door.pops(4) == "...-"
+
+
+def test_each_key_has_a_bucket_of_its_own() -> None:
+    door = Door(Limits(rate_per_key=Rate(1, SECOND, 1)))
+    for key in "aabbc":
+        door.push(key)
+    assert door.pops(4) == "abc-"
+    following = door.gate.next_us()
+    assert following == door.gate.now_us() + SECOND
+    door.clock.advance(1)
+    assert door.pops(3) == "ab-"
+
+
+def test_ends_do_not_fill_a_bucket() -> None:
+    door = Door(Limits(concurrency_per_key=1, rate_per_key=Rate(1, SECOND, 1)))
+    door.push("a")
+    door.push("a")
+    assert door.pops(1) == "a"
+    door.end()
+    assert door.pops(1) == "-"
+    assert door.gate.next_us() == door.gate.now_us() + SECOND
+    door.clock.advance(1)
+    assert door.pops(1) == "a"
+
+
+def test_nothing_leaves_a_paused_gate() -> None:
+    door = Door()
+    door.push("a")
+    door.gate.change(Limits(), paused=True)
+    assert door.pops(1) == "-"
+    assert not door.gate.admits(b"a")
+    door.gate.change(Limits(), paused=False)
+    assert door.pops(1) == "a"
+
+
+def test_a_changed_limit_holds_for_what_runs_already() -> None:
+    door = Door()
+    for key in "aaab":
+        door.push(key)
+    assert door.pops(2) == "ab"
+    door.gate.change(Limits(concurrency_per_key=1), paused=False)
+    assert door.pops(1) == "-"
+    door.gate.change(Limits(concurrency=3, concurrency_per_key=2), paused=False)
+    assert door.pops(2) == "a-"
+    door.gate.change(Limits(), paused=False)
+    assert door.pops(1) == "a"
+    for _ in range(4):
+        door.end()
+    assert not door.gate.lines
+
+
+# ---- turns ----
+
+
+def test_keys_take_turns_however_many_jobs_one_has() -> None:
+    door = Door()
+    for key in "aaaaabbc":
+        door.push(key)
+    assert door.pops(9) == "abcabaaa-"
+
+
+def test_a_key_that_comes_later_waits_for_one_turn_only() -> None:
+    door = Door()
+    for key in "aaaa":
+        door.push(key)
+    assert door.pops(1) == "a"
+    door.push("b")
+    assert door.pops(3) == "aba"
+
+
+def test_higher_priorities_go_before_turns() -> None:
+    door = Door()
+    for key, priority in (("a", 1), ("b", 1), ("a", 0), ("a", 0), ("c", 2), ("b", 0)):
+        door.push(key, priority)
+    assert door.pops(7) == "abaabc-"
+    assert [held.job.priority for held in door.out] == [0, 0, 0, 1, 1, 2]
+
+
+def test_one_keys_jobs_go_in_order_and_the_first_before_them() -> None:
+    door = Door()
+    jobs = [door.push("a") for _ in range(3)]
+    jobs.insert(0, door.push("a", first=True))
+    door.pops(4)
+    assert door.out == jobs
+
+
+def test_what_was_taken_out_is_passed_over_and_forgotten() -> None:
+    door = Door(Limits(concurrency_per_key=1))
+    jobs = [door.push(key) for key in "aab"]
+    door.drop(jobs[0])
+    assert door.pops(3) == "ab-"
+    assert door.out == jobs[1:]
+    for number in range(500):
+        door.drop(door.push(f"k{number}"))
+    assert len(door.gate.lines) <= 2
+    for _ in range(500):
+        door.drop(door.push("a"))
+    assert sum(map(len, door.gate.lines[b"a"].ready)) <= 200
+    assert not list(door.gate.queued())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([0, 1, 1, 2])), max_size=30),
+    st.lists(st.integers(0, 5), max_size=80),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_limits_hold_and_nothing_that_could_start_waits(
+    jobs: list[tuple[str, int]], steps: list[int], concurrency: int, per_key: int
+) -> None:
+    """Jobs come, start and end in any order."""
+    door = Door(Limits(concurrency, per_key))
+    coming = list(jobs)
+    waiting: Counter[tuple[bytes, int]] = Counter()
+    for step in steps:
+        running = Counter(held.job.key for held in door.out)
+        if step <= 1 and coming:
+            key, priority = coming.pop()
+            door.push(key, priority)
+            waiting[key.encode(), priority] += 1
+        elif step == 2 and door.out:
+            door.end()
+        else:
+            free = {entry for entry, number in waiting.items() if number and running[entry[0]] < per_key}
+            held = door.pop()
+            if not free or len(door.out) - (held is not None) >= concurrency:
+                assert held is None
+            else:
+                assert held is not None
+                assert held.job.priority == min(priority for _, priority in free)
+                waiting[held.job.key, held.job.priority] -= 1
+        running = Counter(held.job.key for held in door.out)
+        assert running.total() <= concurrency
+        assert all(number <= per_key for number in running.values())
+        assert door.gate.parked <= sum(line.size for line in door.gate.lines.values()) == waiting.total()
+
+
+@given(
+    st.lists(st.sampled_from("abcdef"), min_size=1, max_size=60), st.integers(1, 3), st.randoms(use_true_random=False)
+)
+def test_nobody_waits_for_more_than_one_turn_of_each_other_key(
+    keys: list[str], concurrency: int, chance: object
+) -> None:
+    """While a key has a job that waits, no other key is served twice before it."""
+    door = Door(Limits(concurrency=concurrency))
+    for key in keys:
+        door.push(key)
+    waiting = Counter(key.encode() for key in keys)
+    since: dict[bytes, Counter[bytes]] = {key: Counter() for key in waiting}
+    while waiting:
+        if len(door.out) == concurrency:
+            door.end(chance.randrange(concurrency))  # type: ignore[attr-defined]
+        held = door.pop()
+        assert held is not None
+        for other, served in since.items():
+            if waiting[other] and other != held.job.key:
+                served[held.job.key] += 1
+                assert served[held.job.key] <= 1
+        since[held.job.key].clear()
+        waiting[held.job.key] -= 1
+        waiting = +waiting
+
+
+# ---- what may come ----
+
+
+def test_a_key_may_have_about_as_many_jobs_here_as_can_start_soon() -> None:
+    door = Door(Limits(concurrency_per_key=10))
+    assert door.gate.allowance() == 20
+    door.gate.change(Limits(concurrency_per_key=1), paused=False)
+    assert door.gate.allowance() == FEWEST
+    for _ in range(FEWEST - 1):
+        door.gate.expect(b"a")
+    assert door.gate.admits(b"a")
+    door.gate.expect(b"a")
+    assert not door.gate.admits(b"a")
+    assert door.gate.admits(b"b")
+    assert door.gate.enough() == {b"a"}
+    for _ in range(FEWEST):
+        door.gate.arrived(b"a")
+    assert not door.gate.lines
+
+
+def test_a_function_holds_no_more_than_its_limits_let_start_soon() -> None:
+    door = Door(Limits(concurrency=100))
+    assert door.gate.room(64) == 64
+    door.gate.change(Limits(concurrency=5), paused=False)
+    assert door.gate.room(64) == 10
+    door.gate.change(Limits(rate=Rate(1, 60 * SECOND, 1)), paused=False)
+    assert door.gate.room(64) == FEWEST
+
+
+def test_keys_that_cannot_start_are_left_out_of_claims() -> None:
+    door = Door(Limits(concurrency_per_key=1))
+    for key in "aab":
+        door.push(key)
+    assert door.gate.enough() == set()
+    door.pops(3)
+    assert door.gate.enough() == {b"a"}, "it is parked; of b nothing waits, so that more may come"
+    door.end()
+    assert door.gate.enough() == set()
+
+
+def test_a_claim_that_found_nothing_is_not_repeated_until_something_changes() -> None:
+    door = Door(Limits(concurrency_per_key=1))
+    for key in "aa":
+        door.push(key)
+    door.pops(2)
+    door.gate.left = 100
+    assert door.gate.is_dry(100)
+    assert not door.gate.is_dry(101), "there is a new job"
+    door.gate.left = 100
+    assert door.gate.is_dry(90)
+    assert not door.gate.is_dry(91), "one went and another one came"
+    door.gate.left = 100
+    door.end()
+    assert not door.gate.is_dry(100), "a key can go on"
