@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import Make, ScheduleSuite
+from tests.postgres.server import name_of
 
 from .test_engines import out_of_pages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from mainspring.storage.engine import Engine
+    from tests.postgres.server import PostgresServer
 
 
 class TestMemory(ScheduleSuite):
@@ -41,3 +46,20 @@ class TestSqliteThread(TestSqlite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
+
+
+class TestPostgres(ScheduleSuite):
+    @pytest.fixture
+    def make(self, postgres: PostgresServer, database: str) -> Make:
+        self.server, self.name = postgres, name_of(database)
+        return lambda: PostgresEngine(database)
+
+    @contextmanager
+    def spoiled(self, engine: Engine) -> Iterator[None]:
+        """The last step of each group fails."""
+        change = "ALTER TABLE mainspring.journal"
+        self.server.sql(f"{change} ADD CONSTRAINT spoiled CHECK (number < 0) NOT VALID", self.name)
+        try:
+            yield
+        finally:
+            self.server.sql(f"{change} DROP CONSTRAINT spoiled", self.name)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
+    from mainspring.jobs.store import Followers
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
@@ -79,6 +80,7 @@ class PostgresEngine:
         self._patience = patience
         self._fold = fold
         self._slow = slow
+        self.followers: Followers | None = None
         self._nodes = Nodes()
         self._term = 0
         """The term under which groups are committed; 0 where none has begun."""
@@ -117,6 +119,7 @@ class PostgresEngine:
             self._relay.listen(self._ear)
         self._membership = membership.Membership(control, self._address.checksum)
         self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed)
+        self._writer.followers = lambda: self.followers
         connection = await control.open(self._patience)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         await _warn(connection)

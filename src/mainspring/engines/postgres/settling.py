@@ -64,7 +64,25 @@ async def _settle(tx: Transaction, settlements: dict[Lease, Settlement]) -> set[
     if back:
         accepted |= await _give_back(tx, back)
     await _count(tx, [settlements[lease] for lease in accepted])
+    for lease in sorted(accepted):
+        _tell_owner(tx, settlements[lease])
     return accepted
+
+
+def _tell_owner(tx: Transaction, settlement: Settlement) -> None:
+    job, after = settlement.job, _TARGETS[settlement.event]
+    if job.options is not None and after >= _SUCCEEDED:
+        ended = ops.Ended(
+            job.id,
+            after,
+            job.term,
+            settlement.counted,
+            settlement.worker,
+            settlement.started_us,
+            settlement.ended_us,
+            settlement.error or job.error,
+        )
+        tx.note_end(job.options, ended)
 
 
 def _by_lease(item: tuple[Lease, Settlement]) -> Lease:

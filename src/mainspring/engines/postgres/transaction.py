@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mainspring.jobs import rules
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.functions import Functions, Nodes
+    from mainspring.jobs.model import Options
+    from mainspring.jobs.store import Ended, Followers
 
     Work = Callable[[Connection[Record]], Awaitable[object]]
 
@@ -42,6 +46,10 @@ class Transaction:
         self.commits: list[Callable[[], object]] = []
         self.rollbacks: list[Callable[[], object]] = []
         self._memory = memory
+        self.ended: dict[str, list[Ended]] = {}
+        """Jobs that have ended in this group and are not followed yet, by their owners."""
+        self.followers: Followers | None = None
+        """The node's side of jobs that the group makes by itself."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
@@ -55,6 +63,12 @@ class Transaction:
     def settled(self, term: int, job_id: int) -> None:
         """A job has ended that clients of this term's node wait for: it is told after the commit."""
         self.settlements.setdefault(term, []).append(job_id)
+
+    def note_end(self, options: Options | None, ended: Ended) -> None:
+        """Note that a job has ended for good, for its owner where it has one."""
+        owner = rules.owner(options)
+        if owner is not None:
+            self.ended.setdefault(owner, []).append(ended)
 
     def after_commit(self, function: Callable[[], object]) -> None:
         """Call a function once the group is committed, before its outcomes are told."""

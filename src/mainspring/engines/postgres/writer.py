@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.address import Address
+    from mainspring.jobs.store import Followers
     from mainspring.storage.operation import Operation
 
 log = structlog.get_logger("mainspring.postgres")
@@ -62,6 +63,8 @@ class Writer:
         self._functions = Functions()
         self._memory: Memory = {}
         self._committed = committed
+        self.followers: Callable[[], Followers | None] = lambda: None
+        """Set by the engine: who is told of jobs that a group makes by itself."""
         self._connection: Connection[Record] | None = None
         self._term = 0
         self._number = 0
@@ -169,7 +172,9 @@ class Writer:
     def transaction(self, connection: Connection[Record]) -> Transaction:
         """Return what one attempt on a connection shares."""
         self._functions.connection = self._nodes.connection = connection
-        return Transaction(connection, self._term, self._functions, self._nodes, self._memory)
+        tx = Transaction(connection, self._term, self._functions, self._nodes, self._memory)
+        tx.followers = self.followers()
+        return tx
 
     def done(self, tx: Transaction) -> None:
         """Note that an attempt was committed."""
