@@ -142,19 +142,39 @@ async def note_waiting(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> Non
 
 
 async def _store_uniques(tx: Transaction, news: list[New], *, fresh: bool) -> dict[int, ops.Found]:
+    apart = _apart(news)
+    if apart is not None:
+        stored = await _put(tx, apart, None, fresh=fresh)
+        if len(stored) == len(apart):
+            await _stored(tx, apart)
+            return {}
+        await _stored(tx, [new for new in apart if new.job.id in stored])
+        news = [new for new in news if new.job.id not in stored]
     races: dict[Key, _Race] = {}
     for new in news:
         races.setdefault((new.function, new.job.unique), _Race()).news.append(new)
     await _look_up_kept(tx, races)
     joined: dict[int, ops.Found] = {}
-    for _ in range(ROUNDS):
-        await _insert(tx, races, joined, fresh=fresh)
-        fresh = False
+    for tries in range(ROUNDS):
+        if tries or apart is None:
+            await _insert(tx, races, joined, fresh=fresh)
+            fresh = False
         if races:
             await _join_live(tx, races, joined)
         if not races:
             return joined
     raise StoreError(f"jobs of {len(races)} uniques came and went too fast to be joined")
+
+
+def _apart(news: list[New]) -> list[New] | None:
+    """Return new jobs by their uniques, in order, where none can join another of them or a success that is kept.
+
+    It is so for nearly every group, and saves a third of what a unique costs this process.
+    """
+    found = {(new.function, new.job.unique): new for new in news}
+    if len(found) < len(news) or any(new.job.options is not None and rows.keeps(new.job) is not None for new in news):
+        return None
+    return [found[key] for key in sorted(found)]
 
 
 async def _look_up_kept(tx: Transaction, races: dict[Key, _Race]) -> None:
@@ -179,15 +199,7 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
     candidates = [race.candidate for _, race in sorted(races.items()) if race.candidate is not None]
     if not candidates:
         return
-    stored: set[int] = set()
-    for portion in rows.portions(candidates, _size):
-        columns = _columns(tx, portion)
-        for at, new in enumerate(portion):
-            _foresee(races[new.function, new.job.unique], new, at, columns)
-        extra = rows.uniques([new.job for new in portion])
-        records = await tx.connection.fetch(SQL["submit_unique"], *columns, *extra, fresh)
-        stored.update(record[0] for record in records)
-        fresh = False
+    stored = await _put(tx, candidates, races, fresh=fresh)
     won = [new for new in candidates if new.job.id in stored]
     waiting = []
     for new in won:
@@ -205,6 +217,21 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
                     waiting.append((new.job.id, other.waiter))
     await _stored(tx, won)
     await note_waiting(tx, waiting)
+
+
+async def _put(tx: Transaction, candidates: list[New], races: dict[Key, _Race] | None, *, fresh: bool) -> set[int]:
+    """Store the candidates whose unique is free, and return their ids; ``races`` says who will join them, where somebody will."""
+    stored: set[int] = set()
+    for portion in rows.portions(candidates, _size):
+        columns = _columns(tx, portion)
+        if races is not None:
+            for at, new in enumerate(portion):
+                _foresee(races[new.function, new.job.unique], new, at, columns)
+        extra = rows.uniques([new.job for new in portion])
+        records = await tx.connection.fetch(SQL["submit_unique"], *columns, *extra, fresh)
+        stored.update(record[0] for record in records)
+        fresh = False
+    return stored
 
 
 _FOREGROUND, _WAITED = 11, 12
