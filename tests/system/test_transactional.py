@@ -200,6 +200,14 @@ def test_options_go_with_it_and_a_unique_joins(node: str) -> None:
     assert first.state == "cancelled"
 
 
+def test_who_waits_for_a_submission_that_has_joined_another_job_is_told(node: str) -> None:
+    with psycopg.connect(node) as connection:
+        shared = double.options(connection=connection, unique="u", delay=0.5)
+        first, second = shared.submit(3), shared.submit(4)
+    assert (first.result(timeout=20), second.result(timeout=20)) == (6, 6)
+    assert second.result(timeout=20) == 6, "also after its end"
+
+
 def test_an_open_transaction_holds_nobody_up(node: str) -> None:
     with psycopg.connect(node) as open_one:
         waiting = double.options(connection=open_one, unique="u").submit(1)

@@ -302,7 +302,7 @@ class JobService:
                     self.listeners.remove(job_id, listener)
                     unknown()
             elif State(job.state).ended and self.listeners.listens(job_id, listener):
-                self.settling.tell(job)
+                self.settling.tell(job, asked=job_id)
 
         def failed(error: StoreError) -> None:
             # What cannot be looked up now is not unknown: who hears that submits the job again.

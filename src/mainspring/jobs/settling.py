@@ -288,8 +288,15 @@ class Settling:
         for queue in freed:
             self._window.serve(queue)
 
-    def tell(self, job: Job, exception: bytes | None = None, handle: bytes | None = None) -> None:
-        """Tell everybody who waits for a job that it has ended."""
+    def tell(
+        self, job: Job, exception: bytes | None = None, handle: bytes | None = None, asked: int | None = None
+    ) -> None:
+        """Tell everybody who waits for a job that it has ended.
+
+        ``asked`` is the id under which they wait, where that one has joined the job.
+        """
+        if asked is not None and asked != job.id:
+            job = msgspec.structs.replace(job, id=asked)
         listeners = self._listeners.take(job.id)
         if listeners:
             if handle is None:

@@ -239,7 +239,7 @@ class Sharing:
                 # A foreground job: this node's lease had ended, and with it what it had noted about waiting.
                 job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
             if State(job.state).ended:
-                self._service.settling.tell(job, exception_of(job))
+                self._service.settling.tell(job, exception_of(job), asked=job_id)
 
     def left(self, ids: list[int]) -> None:
         """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
