@@ -4,18 +4,46 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 
 if TYPE_CHECKING:
     from random import Random
 
+    from mainspring.testing import ManualClock
+
     from .wires import Wire
-    from .world import World
 
 FUNCTIONS = (b"f", b"g", b"h")
 UNIQUES = (b"", b"", b"u", b"v", b"w")
+
+
+class Stage(Protocol):
+    """The world, as far as actors have to do with it."""
+
+    chance: Random
+    clock: ManualClock
+    calm: bool
+    load: float
+    """How often clients use their turn."""
+
+    def connect(self, actor: Actor) -> Wire: ...
+
+    def result_of(self, handle: bytes, worker: str) -> bytes:
+        """Return a result that no other run of any job has."""
+
+    def acknowledged(self, handle: bytes, function: bytes, unique: bytes) -> None:
+        """A client is shown that its background job was taken."""
+
+    def assigned(self, handle: bytes) -> None:
+        """A worker is given a job."""
+
+    def told(self, handle: bytes, state: bytes, result: bytes) -> None:
+        """A client is shown how a job ended."""
+
+    def must_have_ended(self, handle: bytes, why: str) -> None:
+        """A worker is shown that a job has ended."""
 
 
 class Actor:
@@ -25,7 +53,7 @@ class Actor:
     """Of a worker."""
     extended = False
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Stage, name: str) -> None:
         self.world = world
         self.name = name
         self.wire: Wire | None = None
@@ -72,7 +100,7 @@ class Actor:
 class PlainWorker(Actor):
     """Grabs, works, sleeps. It may fall silent, forget a function, or vanish."""
 
-    def __init__(self, world: World, name: str, functions: tuple[bytes, ...]) -> None:
+    def __init__(self, world: Stage, name: str, functions: tuple[bytes, ...]) -> None:
         super().__init__(world, name)
         self.functions = functions
         self.state = "new"
@@ -194,7 +222,7 @@ class StreamWorker(Actor):
 
     extended = True
 
-    def __init__(self, world: World, name: str, functions: tuple[bytes, ...], places: int) -> None:
+    def __init__(self, world: Stage, name: str, functions: tuple[bytes, ...], places: int) -> None:
         super().__init__(world, name)
         self.functions = functions
         self.places = places
@@ -331,7 +359,7 @@ class StreamWorker(Actor):
 class Client(Actor):
     """Submits and waits, in Gearman's words or the extension's."""
 
-    def __init__(self, world: World, name: str, *, extended: bool) -> None:
+    def __init__(self, world: Stage, name: str, *, extended: bool) -> None:
         super().__init__(world, name)
         self.extended = extended
         self.asked: list[tuple[str, bytes, bytes]] = []
@@ -445,7 +473,8 @@ class Client(Actor):
             if left:
                 self.awaited[args[0]] = left
         elif kind == Type.RESULT:
-            assert args[0] in self.results or args[1] == b"unknown" or args[0] in self.known
+            expected = args[0] in self.results or args[1] == b"unknown" or args[0] in self.known
+            assert expected, f"{self.name} is told of {args[0]!r}, for which it does not wait"
             self.results.discard(args[0])
         elif kind in {Type.ANSWER, Type.FAULT}:
             self.calls.remove(args[0])

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.testing import ManualClock
+    from mainspring.clock import Clock
 
 
 class Clockwork:
     """The callbacks of one life of a node. They go with it."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.soon: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.faces.gearman.peer import Peer
 from mainspring.wire.gearman.connection import TEXT
@@ -14,15 +14,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from .life import Life
+    from mainspring.faces.gearman.face import GearmanFace
+
+    from .clockwork import Clockwork
 
 Packet = tuple[int, list[bytes]]
+
+
+class Side(Protocol):
+    """The life of a node that has an end of wires."""
+
+    face: GearmanFace
+    loop: Clockwork
+    wires: list[Wire]
 
 
 class Wire(asyncio.Transport):
     """One connection, as both of its ends see it; ``see`` is shown every packet at the moment when the server writes it."""
 
-    def __init__(self, life: Life, see: Callable[[int, list[bytes]], None]) -> None:
+    def __init__(self, life: Side, see: Callable[[int, list[bytes]], None]) -> None:
         super().__init__()
         self._life = life
         self._see = see

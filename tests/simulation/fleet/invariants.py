@@ -1,0 +1,59 @@
+"""What must be true of a fleet at any moment, and what is left to do when there is no more trouble."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.errors import StoreUnavailableError
+from tests.simulation.actors import Client
+from tests.simulation.invariants import always as always_of_one
+
+if TYPE_CHECKING:
+    from .world import FleetWorld
+
+NOTICED = 0.01
+"""Seconds within which a node that runs has noticed that its lease has ended."""
+
+
+def away() -> StoreUnavailableError:
+    return StoreUnavailableError("the simulated store is away")
+
+
+def always(world: FleetWorld) -> None:
+    """Each node is sound, the store holds what it must, and no job runs under two leases that are believed in."""
+    world.history.agrees(world.content.tables)
+    runs: dict[int, str] = {}
+    for life in world.lives.values():
+        if life.closed or not life.ready:
+            continue
+        always_of_one(life)
+        over, noticed = life.store.is_over(), life.store.is_over(NOTICED)
+        for held in life.service.window.held.values():
+            if not held.stored:
+                continue
+            job_id = held.job.id
+            assert not noticed or life.stopped, f"{life.name} still holds {job_id} after the end of its lease"
+            if not over and held.worker is not None:
+                other = runs.setdefault(job_id, life.name)
+                assert other == life.name, f"{job_id} runs on {other} and on {life.name}"
+
+
+def left(world: FleetWorld) -> list[str]:
+    """What has not come to its end yet."""
+    tables, history = world.content.tables, world.history
+    found = [f"the job {job_id}" for job_id in history.live]
+    found += [f"{job_id}, which terms {terms} wait for" for job_id, terms in tables.waits.items()]
+    found += [actor.name for actor in world.actors if isinstance(actor, Client) and actor.waits]
+    terms = set()
+    for life in world.lives.values():
+        terms.add(life.store.term)
+        if life.life is not None or not life.ready:
+            found.append(f"{life.name} starts or leaves")
+            continue
+        service = life.service
+        if service.dispatch.paused:
+            found.append(f"{life.name} takes no part")
+        things = (service.window.held, service.listeners, service.intake.on_the_way, service.settling.unsettled)
+        found += [f"{thing} of {life.name}" for thing in things if len(thing)]
+    found += [f"the row of term {term}" for term in world.content.rows.keys() - terms]
+    return found

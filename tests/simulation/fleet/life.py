@@ -1,0 +1,232 @@
+"""One life of a node of a fleet, from its start to its end or its crash."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import StoreError
+from mainspring.events.hub import Hub
+from mainspring.faces.gearman.calls import Calls
+from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.ids import Handles, NodeId, Term, job_ids
+from mainspring.jobs.service import JobService
+from mainspring.nodes.strategies import strategy
+from mainspring.server.clock import StoreClock
+from mainspring.server.fleet import Fleet
+from mainspring.server.settings import FleetSettings, ServerSettings, parse_store
+from mainspring.storage.commit_queue import CommitQueue
+from tests.simulation.clockwork import Clockwork
+
+from .errand import Errand, Moment
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from mainspring.jobs.held import Worker
+    from tests.simulation.wires import Wire
+
+    from .clocks import MachineClock
+    from .store import Way
+
+QUEUE_BYTES = 20_000
+
+
+class _Fleet(Fleet):
+    """Begins terms without a running loop."""
+
+    async def _begin(self) -> Term:
+        opened = await self._engine.open(self._settings.name, lambda function: function())
+        self._handles.learn(opened.nodes)
+        return opened.term
+
+
+class FleetLife:
+    """The node's parts as the server puts them together, without its loop and its sockets.
+
+    What it does of its own accord is one errand at a time: it starts, then keeps its lease, and leaves in the end.
+    """
+
+    def __init__(self, name: str, way: Way, clock: MachineClock, chance: Random, fleet: FleetSettings, **options: Any):
+        self.name = name
+        self.clock = clock
+        self.store = way
+        self.chance = chance
+        self.loop = Clockwork(clock)
+        self.wires: list[Wire] = []
+        self.ready = False
+        """It takes connections."""
+        self.stopped = False
+        """It gets no processor; time goes on."""
+        self.closed = False
+        """Its connections have ended, or it never had any; it only has to say goodbye."""
+        self.gone = False
+        """Its process has ended by itself."""
+        self.fences = 0
+        """How often it has lost its jobs."""
+        self._settings = ServerSettings(name=NodeId(name), store=parse_store("memory://"), fleet=fleet)
+        self._options = options
+        self._ticks = False
+        self._next_tick = self._next_check = self._next_step = math.inf
+        self.keeping: Errand | None = None
+        self.life: Errand | None = None
+        """Its start, and then its end."""
+        self.life = Errand(self._start())
+
+    # ---- starting, in the order of the server's node ----
+
+    async def _start(self) -> None:
+        clock, way = self.clock, self.store
+        sent_at = clock.monotonic()
+        opened = await way.open(self._settings.name, lambda function: function())
+        handles = Handles(opened.nodes)
+        store_clock = StoreClock(clock)
+        self.commits = CommitQueue(
+            way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
+        )
+        self.service = JobService(
+            self.commits, store_clock, opened.term, handles, Hub(), earlier=self._tick_at, **self._options
+        )
+        self.service.settling._chance = self.chance.random
+        self.face = GearmanFace(
+            self.service,
+            GearmanSettings(queued_jobs=8),
+            next_id=job_ids(opened.term),
+            calls=Calls(dict),
+            shut_down=lambda _: None,
+        )
+        self.fleet = _Fleet(
+            way, self.service, self.face, handles, store_clock, self._settings, strategy(self._settings.fleet.strategy)
+        )
+        fenced = self.fleet._service.fenced
+
+        def count() -> None:
+            self.fences += 1
+            fenced()
+
+        self.service.fenced = count  # type: ignore[method-assign]
+        await self.fleet.start(opened.term, sent_at)
+        self._next_step = clock.monotonic()
+        looked = list[object]()
+        self.service.start(looked.append, looked.append)
+        self._check()
+        await Moment(lambda: bool(looked))
+        if isinstance(looked[0], StoreError):
+            raise looked[0]
+        self.ready = self._ticks = True
+        self._next_tick = clock.monotonic()
+
+    def _pressure(self, full: bool) -> None:
+        self.face.pause(full)
+
+    def _tick_at(self, at: float) -> None:
+        self._next_tick = min(self._next_tick, at)
+
+    # ---- time ----
+
+    def next(self) -> float:
+        """When the node does something of its own accord, by its own clock."""
+        if self.stopped or self.closed:
+            return math.inf
+        step = self._next_step if self.keeping is None else math.inf
+        tick = self._next_tick if self._ticks else math.inf
+        return min(tick, self._next_check, step, self.loop.next() or math.inf)
+
+    def run_due(self) -> None:
+        if self.stopped or self.closed:
+            return
+        self.loop.run_due()
+        now = self.clock.monotonic()
+        if self._next_check <= now:
+            self._check()
+        if self._ticks and self._next_tick <= now:
+            self._next_tick = math.inf
+            self._next_tick = min(self._next_tick, self.service.tick())
+        if self._next_step <= now and self.keeping is None:
+            self._next_step = math.inf
+            self.keeping = Errand(self.fleet.keeper.step())
+
+    def _check(self) -> None:
+        self._next_check = self.clock.monotonic() + max(self.fleet.keeper.check(), 0.001)
+
+    # ---- one thing at a time ----
+
+    def errands(self) -> list[Errand]:
+        """Those that can go on."""
+        errands = [errand for errand in (self.keeping, self.life) if errand is not None and not self.stopped]
+        return [errand for errand in errands if errand.moment.ready() and not (errand.moment.way and self.store.cut)]
+
+    def go_on(self, errand: Errand, error: StoreError | None = None) -> None:
+        """An errand goes on; with an error, the store did not answer it, whether or not it has done what it was asked for."""
+        errand.go_on(error)
+        if errand.ended and errand is self.keeping:
+            self.keeping = None
+            self._next_step = self.clock.monotonic() + errand.value
+        elif errand.ended and errand is self.life:
+            self.life = None
+            self.gone = self.closed or errand.failed
+
+    def settle(self) -> bool:
+        """Do everything that needs no time and no peer; say whether there was anything."""
+        did = False
+        for _ in range(2000):
+            if self.stopped or self.gone:
+                return did
+            errands = self.errands()
+            if self.loop.soon:
+                self.loop.soon.popleft()()
+            elif self.store.busy and not self.store.cut:
+                self.store.finish()
+            elif errands:
+                self.go_on(errands[0])
+            else:
+                return did
+            did = True
+        raise AssertionError(f"{self.name} is busy for ever")
+
+    # ---- leaving ----
+
+    def leave(self) -> None:
+        """End politely: what is held goes back, and nobody is under suspicion."""
+        assert self.life is None
+        self.ready = False
+        self.life = Errand(self._leave())
+
+    async def _leave(self) -> None:
+        service, fences = self.service, self.fences
+        service.end()
+        await Moment()
+        for worker in self.workers():
+            for held in list(worker.running.values()):
+                service.settling.released(held)
+        while True:
+            service.hand_back()
+            service.settling.try_again()
+            if self.commits.idle:
+                break
+            self.commits.hurry()
+            await Moment(lambda: self.commits.idle)
+        if fences == self.fences and not self.store.is_over():
+            self.store.holds_nothing()
+        self.closed = True
+        for wire in list(self.wires):
+            wire.end()
+        if self.keeping is not None:
+            self.keeping.end()
+            self.keeping = None
+        with suppress(StoreError):
+            await self.fleet.keeper.leave()
+        await self.store.close()
+
+    def crash(self) -> None:
+        """Its process is gone, and all that was in its memory."""
+        for errand in (self.keeping, self.life):
+            if errand is not None:
+                errand.end()
+        self.store.crash()
+
+    # ---- what there is ----
+
+    def workers(self) -> list[Worker]:
+        return [wire.peer.worker for wire in self.wires if wire.peer.worker is not None]

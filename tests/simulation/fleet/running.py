@@ -1,0 +1,31 @@
+"""Runs of seeds."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from structlog.testing import capture_logs
+
+from mainspring.jobs import window
+from tests.simulation.stores import SimulationError
+
+from .world import FleetWorld
+
+STEPS = 700
+
+
+def simulate_fleet(*seeds: int, steps: int = STEPS) -> int:
+    """Run the seeds one after the other, every other one with a window so small that most jobs stay in the store.
+
+    Returns how many jobs were settled. Raises SimulationError.
+    """
+    settled = 0
+    for seed in seeds:
+        with capture_logs(), patch.object(window, "SMALLEST", 3 if seed % 2 else window.SMALLEST):
+            try:
+                world = FleetWorld(seed)
+                world.run(steps)
+            except Exception as error:
+                raise SimulationError(f"seed {seed} of the fleet: {error!r}") from error
+            settled += world.history.settled
+    return settled

@@ -1,0 +1,196 @@
+"""One node's way to the shared store: long, and cut now and then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.memory.shared import SharedMemoryEngine
+from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+
+from .errand import Moment
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from mainspring.events.relay import Message
+    from mainspring.ids import NodeId
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.engine import Committed, Opened
+    from mainspring.storage.operation import Operation
+
+    from .clocks import MachineClock
+    from .content import Content
+    from .history import FleetHistory
+
+USABLE = 0.8
+"""The share of its lease after which a node must have stopped by itself."""
+
+
+class Way:
+    """The engine, the relay and the membership of one life of a node; everything on it takes its time.
+
+    It reckons by itself until when the node may believe in its lease: ``is_over``.
+    """
+
+    durable = False
+    shared = True
+
+    def __init__(
+        self,
+        content: Content,
+        history: FleetHistory,
+        name: str,
+        clock: MachineClock,
+        chance: random.Random,
+        lease: float,
+        ended: Callable[[int, str], object],
+    ) -> None:
+        self._content = content
+        self._history = history
+        self._name = name
+        self._clock = clock
+        self._chance = chance
+        self._usable = lease * USABLE
+        self._ended = ended
+        """Told of each term that this node ends, and of this node's name."""
+        self._engine = SharedMemoryEngine(content)
+        self.max_value = self._engine.max_value
+        self.cut = False
+        """The node does not reach the store, and hears nothing of it."""
+        self.term = 0
+        self.deadlines: dict[int, float] = {}
+        """Until when each of this life's terms may be believed in, by the node's clock."""
+        self._group: Sequence[Operation] | None = None
+        self._of = 0
+        self._outcomes: Sequence[Any] | StoreError | None = None
+        self._committed: Committed | None = None
+
+    def is_over(self, late: float = 0.0) -> bool:
+        """Whether the node's lease has ended by its own clock, and so many seconds ago, or was never begun."""
+        return self._clock.monotonic() >= self.deadlines.get(self.term, -late) + late
+
+    # ---- the engine ----
+
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        sent_at = self._clock.monotonic()
+        await Moment(way=True)
+        opened = await self._engine.open(node, deliver)
+        await Moment(way=True)
+        self.term = opened.term
+        self.deadlines[self.term] = sent_at + self._usable
+        return opened
+
+    @property
+    def busy(self) -> bool:
+        return self._group is not None
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        assert self._group is None, "one group at a time"
+        self._group, self._committed, self._outcomes, self._of = group, committed, None, self.term
+        if not self.cut and self._chance.random() < 0.5:
+            self._outcomes = self._execute(group)  # the store has it long before the node hears of it
+
+    def finish(self) -> None:
+        """The group that is under way is committed, if it was not before, and the node hears of it."""
+        group, committed, outcomes = self._group, self._committed, self._outcomes
+        assert group is not None
+        assert committed is not None
+        assert not self.cut
+        self._group = None
+        committed(self._execute(group) if outcomes is None else outcomes)
+
+    def break_off(self) -> bool:
+        """The group that is under way never came to the store, and the node is told so; not where it has come there."""
+        committed = self._committed
+        if self._group is None or self._outcomes is not None:
+            return False
+        assert committed is not None
+        self._group = None
+        committed(StoreUnavailableError("the simulated store is away"))
+        return True
+
+    def _execute(self, group: Sequence[Operation]) -> Sequence[Any] | StoreError:
+        """Commit a group under the term that the node had when it sent it."""
+        engine, got = self._engine, list[Any]()
+        now, engine._term = engine._term, self._of
+        try:
+            engine.commit(group, got.append)
+        finally:
+            engine._term = now
+        outcomes: Sequence[Any] | StoreError = got[0]
+        if isinstance(outcomes, StoreError):
+            assert isinstance(outcomes, StoreFencedError), outcomes
+            assert self._of in self._history.ended_terms, "a group of a living term was refused"
+        else:
+            writes = not all(type(operation).__name__ in _READING for operation in group)
+            assert not writes or self._of not in self._history.ended_terms, "a group of an ended term was committed"
+            self._history.note(self._name, group, outcomes)
+        return outcomes
+
+    def holds_nothing(self) -> None:
+        """The node is about to leave: it has given back what it held."""
+        held = [job_id for job_id, term in self._history.leases.items() if term == self.term]
+        assert not held, f"a polite end leaves {held} leased"
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    def crash(self) -> None:
+        """The node is gone: what was under way has happened or not, and nobody hears of it."""
+        self._group = None
+        for term in self.deadlines:
+            self._content.ears.pop(term, None)
+
+    # ---- the relay ----
+
+    def listen(self, ear: Callable[[Message], None]) -> None:
+        self._engine.listen(ear)
+
+    def send(self, to: int, message: Message) -> None:
+        if not self.cut:
+            self._engine.send(to, message)
+
+    # ---- the membership ----
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        sent_at = self._clock.monotonic()
+        await Moment(way=True)
+        rows = await self._engine.beat(row)
+        await Moment(way=True)
+        if not self.is_over():
+            self.deadlines[row.term] = max(self.deadlines[row.term], sent_at + self._usable)
+        return rows
+
+    async def rows(self) -> Sequence[NodeRow]:
+        await Moment(way=True)
+        rows = await self._engine.rows()
+        await Moment(way=True)
+        return rows
+
+    async def now(self) -> float:
+        await Moment(way=True)
+        now = await self._engine.now()
+        await Moment(way=True)
+        return now
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        await Moment(way=True)
+        ended = await self._engine.end(term, counter)
+        if ended:
+            self._ended(term, self._name)
+        await Moment(way=True)
+        return ended
+
+    async def abandoned(self) -> Sequence[int]:
+        await Moment(way=True)
+        terms = await self._engine.abandoned()
+        await Moment(way=True)
+        return terms
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        await Moment(way=True)
+        return await self._engine.ask_to_drain(term, draining=draining)
+
+
+_READING = frozenset({"Find", "FindUnique", "Watchers", "Look", "Count", "ListJobs", "ListLimits"})

@@ -1,0 +1,21 @@
+"""A fleet under every kind of trouble, by chance but repeatably: `simulate_fleet(seed)` plays a failed seed again."""
+
+from __future__ import annotations
+
+import pytest
+
+from .fleet.running import simulate_fleet
+
+CHUNK = 20
+
+
+@pytest.mark.parametrize("first", range(0, 280, CHUNK))
+def test_no_promise_is_broken_by_a_fleet(first: int) -> None:
+    assert simulate_fleet(*range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 21000, 1000))
+def test_no_promise_is_broken_by_a_fleet_for_long(first: int) -> None:
+    simulate_fleet(*range(first, first + 1000))

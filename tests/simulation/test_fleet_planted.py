@@ -1,0 +1,225 @@
+"""The simulation of a fleet is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from mainspring.clock import to_us
+from mainspring.engines.memory import engine, jobs
+from mainspring.engines.memory.shared import SharedMemoryEngine
+from mainspring.faces.gearman.face import GearmanFace
+from mainspring.jobs import sharing
+from mainspring.jobs import store as ops
+from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.intake import Intake
+from mainspring.jobs.service import JobService
+from mainspring.jobs.sharing import Sharing
+from mainspring.nodes.keeper import AGAIN, Keeper
+from mainspring.server.fleet import Fleet
+
+from .fleet.running import simulate_fleet
+from .fleet.store import Way
+from .stores import SimulationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.ids import Term
+    from mainspring.jobs.model import Job
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.engine import Committed
+    from mainspring.storage.operation import Operation
+
+    from .fleet.clocks import MachineClock
+
+Plant = pytest.MonkeyPatch
+
+
+def is_caught(seeds: int, *, by: str) -> None:
+    """One of so many runs fails, and for the right reason. (Others may fail for what follows from it.)"""
+    for seed in range(seeds):
+        try:
+            simulate_fleet(seed)
+        except SimulationError as error:
+            if re.search(by, str(error)):
+                return
+    pytest.fail("nobody has noticed")
+
+
+def _machine(keeper: Keeper) -> MachineClock:
+    """Return the clock of a node's machine, which nothing puts right."""
+    port = keeper._port
+    assert isinstance(port, Way)
+    return port._clock
+
+
+# ---- terms and leases ----
+
+
+def test_groups_of_ended_terms_committed(monkeypatch: Plant) -> None:
+    commit = SharedMemoryEngine.commit
+
+    def unfenced(self: SharedMemoryEngine, group: Sequence[Operation], committed: Committed) -> None:
+        content = self._content
+        ended, content.ended = content.ended, set()
+        try:
+            commit(self, group, committed)
+        finally:
+            content.ended = ended
+
+    monkeypatch.setattr(SharedMemoryEngine, "commit", unfenced)
+    is_caught(20, by="of an ended term was committed")
+
+
+def test_no_fencing_by_the_nodes_own_clock(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Keeper, "check", lambda self: self.lease.remaining(self._clock.monotonic()) or AGAIN)
+    is_caught(20, by="still holds")
+
+
+def test_jobs_handed_out_by_a_node_that_has_not_noticed_its_end(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Keeper, "believes", lambda _: True)
+    is_caught(400, by="after the end of the node's lease")
+
+
+def test_jobs_given_back_before_their_term_is_ended(monkeypatch: Plant) -> None:
+    async def hasty(self: Keeper) -> None:
+        for row in self.membership.mine(self._clock.monotonic()):
+            self._node.recover([row.term])
+            await self._port.end(row.term, row.counter)
+
+    monkeypatch.setattr(Keeper, "_end_the_dead", hasty)
+    is_caught(40, by="given back before it was ended")
+
+
+def test_death_judged_by_wall_clocks(monkeypatch: Plant) -> None:
+    row = Fleet.row
+
+    def stamped(self: Fleet, counter: int) -> NodeRow:
+        return msgspec.structs.replace(row(self, counter), started_us=to_us(_machine(self.keeper).wall()))
+
+    async def by_wall(self: Keeper) -> None:
+        wall = _machine(self).wall()
+        for other in self.membership.live():
+            if other.term != self.term and wall - other.started_us / 1_000_000 > other.lease:
+                await self._port.end(other.term, other.counter)
+                self._node.recover([other.term])
+
+    monkeypatch.setattr(Fleet, "row", stamped)
+    monkeypatch.setattr(Keeper, "_end_the_dead", by_wall)
+    is_caught(20, by="during its lease")
+
+
+def test_settlements_taken_under_any_term(monkeypatch: Plant) -> None:
+    def careless(tables: Tables, operation: ops.Settle) -> set[int]:
+        for settlement in operation.settlements:
+            job = tables.jobs.get(settlement.job.id)
+            if job is not None and settlement.job.term:
+                job.term = settlement.job.term
+        return jobs.settle(tables, operation)
+
+    monkeypatch.setitem(engine._HANDLERS, ops.Settle, careless)
+    is_caught(400, by="is taken")
+
+
+def test_a_new_term_that_the_window_does_not_learn(monkeypatch: Plant) -> None:
+    def forgetful(self: JobService, term: Term) -> None:
+        self.term = term
+
+    monkeypatch.setattr(JobService, "begin_again", forgetful)
+    is_caught(20, by="which is not its own")
+
+
+# ---- who waits ----
+
+
+def test_a_node_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
+    def rude(tables: Tables, operation: ops.Leave) -> set[int]:
+        for job_id in operation.ids:
+            tables.waits.pop(job_id, None)
+        return jobs.leave(tables, operation)
+
+    monkeypatch.setitem(engine._HANDLERS, ops.Leave, rude)
+    is_caught(200, by="is not to be dropped")
+
+
+def test_the_relay_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
+    is_caught(60, by="never ends")
+
+
+def test_the_relay_as_the_only_source_of_work(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(sharing, "LOOK_EVERY", 1e9)
+    is_caught(60, by="never ends")
+
+
+def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
+    def find(self: Sharing, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any) -> None:
+        self._commits.put(ops.Wait(self._window.term, ids, found, failed))
+
+    monkeypatch.setattr(Sharing, "find", find)
+    is_caught(40, by="which is not its own")
+
+
+@pytest.mark.long
+def test_a_job_left_while_another_client_of_the_node_joins_it(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Sharing, "waited", lambda _self, _job_id, _term: None)
+    is_caught(400, by="although a client waits")
+
+
+@pytest.mark.long
+def test_a_job_put_back_into_its_queue_twice(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Dispatch, "restore", staticmethod(lambda held: Dispatch.push(held, first=True)))
+    is_caught(400, by="size of")
+
+
+def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
+    def askable(self: Sharing, ids: Sequence[int]) -> list[int]:
+        return [job_id for job_id in ids if self._listeners.of(job_id)]
+
+    monkeypatch.setattr(Sharing, "_askable", askable)
+    is_caught(200, by="for which it does not wait")
+
+
+# ---- answers ----
+
+
+def test_answers_as_long_as_under_the_first_term(monkeypatch: Plant) -> None:
+    created = GearmanFace.created
+
+    def once(self: GearmanFace, job_id: int) -> bytes:
+        if not self._created:
+            created(self, job_id)
+        return next(iter(self._created.values()))
+
+    monkeypatch.setattr(GearmanFace, "created", once)
+    is_caught(60, by="acknowledged and not stored|another job.s answer")
+
+
+def test_answers_out_of_order_for_want_of_a_worker(monkeypatch: Plant) -> None:
+    asks = Intake.asks_the_store
+
+    def hopeful(self: Intake, job: Job) -> bool:
+        return bool(job.unique)
+
+    submit = Intake.submit_foreground
+
+    def submit_foreground(self: Intake, *args: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Intake, "asks_the_store", asks)
+            submit(self, *args)
+
+    monkeypatch.setattr(Intake, "asks_the_store", hopeful)
+    monkeypatch.setattr(Intake, "submit_foreground", submit_foreground)
+    is_caught(60, by="another job.s answer")
+
+
+@pytest.mark.long
+def test_hints_at_all_that_waits(monkeypatch: Plant) -> None:
+    tell = SharedMemoryEngine._tell
+    monkeypatch.setattr(SharedMemoryEngine, "_tell", lambda self, waits, _: tell(self, waits, {}))
+    is_caught(60, by="busy for ever|come to rest")
