@@ -335,8 +335,10 @@ def test_a_node_that_cannot_renew_its_lease_stops_before_others_take_its_jobs() 
                 await blocked.wait()
                 return []
 
+            assert first.ready()
             first.engine.beat = first.engine.rows = silent  # type: ignore[attr-defined]
             assert await hand.stopped.get() == (held, b"lost")
+            assert not first.ready(), "clients are better off elsewhere"
             assert first.term not in fleet.content.ended, "nobody had taken it for dead yet"
 
     run(test())
