@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.testing.conformance import Make, ScheduleSuite
+from mainspring.testing.conformance import Make, ScheduleSuite, SharedScheduleSuite
+from mainspring.testing.conformance.driver import NOW
 from tests.postgres.server import name_of
 
 from .test_engines import out_of_pages
@@ -48,7 +50,14 @@ class TestSqliteThread(TestSqlite):
         return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
 
 
-class TestPostgres(ScheduleSuite):
+class TestSharedMemory(SharedScheduleSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        content = SharedTables(lambda: NOW / 1_000_000)
+        return lambda: SharedMemoryEngine(content)
+
+
+class TestPostgres(SharedScheduleSuite):
     @pytest.fixture
     def make(self, postgres: PostgresServer, database: str) -> Make:
         self.server, self.name = postgres, name_of(database)

@@ -1,8 +1,9 @@
 """The schedules slice on PostgreSQL.
 
 Whoever changes a schedule, or lets its rows wait or start, has its row locked; whoever counts a parent of a child has the lock
-of that child and occasion. Locks are taken in the order of names within a statement, not across statements: where two groups
-wait for each other, PostgreSQL ends one of them, and it is run again.
+of that child and occasion. What a group will touch is mostly known before: so families of schedules, and then single ones, are
+locked first, in the order of names, and groups do not wait for each other in circles. Where they do, PostgreSQL ends one of them
+after a second, and it is run again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mainspring.engines.postgres.rows import LARGEST_ID, portions
 from mainspring.engines.postgres.statements import load
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Ended, Submit
+from mainspring.jobs.store import Ended, Settle, Submit
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
@@ -28,7 +29,7 @@ from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from asyncpg import Record
 
@@ -50,6 +51,28 @@ class Known:
     def __init__(self) -> None:
         self.generation = 0
         self.catalogue = Catalogue({})
+        self.leaders: dict[str, str] = {}
+
+    def learn(self, generation: int, catalogue: Catalogue) -> None:
+        """Take over what was committed."""
+        self.generation, self.catalogue, self.leaders = generation, catalogue, leaders(catalogue.schedules)
+
+
+def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
+    """Return, for each schedule with parents or children, the first by name of all that are related to it in any way."""
+    found: dict[str, str] = {}
+
+    def leader(name: str) -> str:
+        while (above := found.setdefault(name, name)) != name:
+            found[name] = found[above]
+            name = above
+        return name
+
+    for schedule in schedules.values():
+        for parent in schedule.parents:
+            first, second = sorted((leader(schedule.name), leader(parent)))
+            found[second] = first
+    return {name: leader(name) for name in found}
 
 
 class PostgresSchedules:
@@ -59,6 +82,8 @@ class PostgresSchedules:
         self._tx = tx
         self._fetch = tx.connection.fetch
         self._catalogue: Catalogue | None = None
+        self._respecified = False
+        """This transaction has changed specifications: what it reads of them now is nobody else's yet."""
 
     @property
     def followers(self) -> Followers:
@@ -84,12 +109,33 @@ class PostgresSchedules:
             return self._catalogue
         known = self._tx.memory(Known)
         generation = await self._tx.connection.fetchval(_SQL["lock_generation" if lock else "generation"])
-        if generation != known.generation:
-            rows = await self._fetch(_SQL["specifications"])
-            known.catalogue = Catalogue({name: _schedule(schedule) for name, schedule in rows})
-            known.generation = generation
-        self._catalogue = known.catalogue
-        return known.catalogue
+        if self._respecified:
+            self._catalogue = await self._read_catalogue()
+        else:
+            if generation != known.generation:
+                known.learn(generation, await self._read_catalogue())
+            self._catalogue = known.catalogue
+        return self._catalogue
+
+    async def _read_catalogue(self) -> Catalogue:
+        rows = await self._fetch(_SQL["specifications"])
+        return Catalogue({name: _schedule(schedule) for name, schedule in rows})
+
+    async def take_turns(self, ended: Collection[str], fired: Collection[str]) -> None:
+        """Lock whatever the ends of runs, and fire times, of some schedules may touch, in an order that all groups have.
+
+        Of relatives that is the first one, in place of all; of others, the row.
+        """
+        catalogue = await self.catalogue()
+        known = self._tx.memory(Known).leaders
+        families = sorted({known[name] for name in (*ended, *fired) if name in known})
+        if families:
+            await self._fetch(_SQL["lock_families"], families)
+        single = {name for name in fired if name not in known} | {
+            name for name in ended if name not in known and catalogue.queues(name)
+        }
+        if single:
+            await self._fetch(_SQL["take_turns"], sorted(single))
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read and lock schedules."""
@@ -133,8 +179,7 @@ class PostgresSchedules:
             await self._fetch(_SQL["remove_schedules"], removed)
         if writes.respecified:
             await self._fetch(_SQL["next_generation"])
-            self._catalogue = None
-            self._tx.memory(Known).generation = 0
+            self._catalogue, self._respecified = None, True
         for statement, rows in (("new_fires", writes.new), ("save_fires", writes.changed)):
             if rows:
                 await self._fetch(_SQL[statement], *_row_columns(rows))
@@ -217,13 +262,40 @@ def _ended(row: Fire, job: Job) -> Ended:
     return Ended(row.job, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
 
 
+def _of(tx: Transaction) -> PostgresSchedules:
+    if tx.schedules is None:
+        tx.schedules = PostgresSchedules(tx)
+    return tx.schedules
+
+
+async def foresee(tx: Transaction, group: Iterable[Operation]) -> None:
+    """Take the locks that a group will need for its schedules, before its first step."""
+    ended: set[str] = set()
+    fired: set[str] = set()
+    for operation in group:
+        match operation:
+            case Settle():
+                for settlement in operation.settlements:
+                    options = settlement.job.options
+                    if options is not None and options.schedule is not None:
+                        ended.add(options.schedule)
+            case ops.FireSchedules():
+                fired.update(one.name for one in operation.due)
+            case ops.TriggerSchedule():
+                fired.add(operation.name)
+            case _:
+                pass
+    if ended or fired:
+        await _of(tx).take_turns(ended, fired)
+
+
 async def follow(tx: Transaction, ended: Sequence[Ended]) -> None:
     """Do what follows for schedules from the ends of jobs."""
-    await work.follow(PostgresSchedules(tx), ended)
+    await work.follow(_of(tx), ended)
 
 
 async def _run(tx: Transaction, operations: Sequence[Operation]) -> list[Any]:
-    return [await work.run(PostgresSchedules(tx), operation) for operation in operations]
+    return [await work.run(_of(tx), operation) for operation in operations]
 
 
 # ---- reading ----

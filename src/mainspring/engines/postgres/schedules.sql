@@ -13,6 +13,13 @@ SELECT name, schedule FROM schedules;
 -- name: lock_schedules
 SELECT name, schedule, state FROM schedules WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE;
 
+-- name: lock_families
+SELECT pg_advisory_xact_lock(key) FROM (
+    SELECT DISTINCT hashtextextended(leader, 3) AS key FROM unnest($1::text[]) AS s (leader) ORDER BY key) AS keys;
+
+-- name: take_turns
+SELECT FROM schedules WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE;
+
 -- name: all_schedules
 SELECT schedule, state FROM schedules ORDER BY name COLLATE "C";
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.functions import Functions, Nodes
+    from mainspring.engines.postgres.schedules import PostgresSchedules
     from mainspring.jobs.model import Options
     from mainspring.jobs.store import Ended, Followers
 
@@ -50,6 +51,8 @@ class Transaction:
         """Jobs that have ended in this group and are not followed yet, by their owners."""
         self.followers: Followers | None = None
         """The node's side of jobs that the group makes by itself."""
+        self.schedules: PostgresSchedules | None = None
+        """Made when first needed."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""

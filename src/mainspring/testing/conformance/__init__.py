@@ -9,8 +9,8 @@ Make a test class of your own from ``EngineSuite`` and say how to make an engine
 
 Each call of ``make`` returns an engine, not yet opened, on the content that was committed so far; the engine before it has been
 closed, or was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
-``SharedEngineSuite``; there, others may still be open. ``ScheduleSuite`` is the same for schedules. ``machine`` (which needs
-Hypothesis) compares an engine with a model.
+``SharedEngineSuite``; there, others may still be open. ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules.
+``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from mainspring.testing.conformance.driver import Make, Store
 from mainspring.testing.conformance.schedules import ScheduleSuite
 from mainspring.testing.conformance.shared import SharedEngineSuite
+from mainspring.testing.conformance.shared_schedules import SharedScheduleSuite
 from mainspring.testing.conformance.suite import EngineSuite
 
-__all__ = ["EngineSuite", "Make", "ScheduleSuite", "SharedEngineSuite", "Store"]
+__all__ = ["EngineSuite", "Make", "ScheduleSuite", "SharedEngineSuite", "SharedScheduleSuite", "Store"]
