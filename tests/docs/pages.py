@@ -11,9 +11,10 @@ What a block's info string says (```` ```console background ````):
 ``sh``                      checked for its syntax only
 ==========================  ==========================================================================
 
-Comments for the tests: ``<!-- test: stop -->`` ends the newest background command as Ctrl-C does; ``needs PROGRAM`` names
-what `make test` installs for the page, ``likes PROGRAM`` what it does not, and without which the page is left out;
-``with NAME`` is a preparation.
+Comments for the tests: ``<!-- test: stop -->`` ends the newest background command as Ctrl-C does, ``stop TEXT`` the newest
+one whose command has this text; ``needs PROGRAM`` names what `make test` installs for the page, ``likes PROGRAM`` what it does
+not, and without which the page is left out; ``with NAME`` is a preparation; ``without VARIABLE`` takes away what the reader's
+environment says for all other pages.
 """
 
 from __future__ import annotations

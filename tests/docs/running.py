@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .pages import Block
 
 PATIENCE = 30.0
-PORTS = ("4730", "4731", "8080")
+PORTS = ("4730", "4731", "4732", "8080")
 """The ports that pages speak of; each stands for a free one."""
 
 
@@ -31,12 +31,14 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._ports = {port: str(_free_port()) for port in PORTS}
+        self.ports = {port: str(_free_port()) for port in PORTS}
+        """What each port that a page speaks of stands for."""
+        self.until_the_end = contextlib.ExitStack()
         self._background: list[subprocess.Popen[bytes]] = []
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
         path = os.pathsep.join([os.path.dirname(sys.executable), clean.get("PATH", "")])  # noqa: PTH120
-        address = f"127.0.0.1:{self._ports['4730']}"
-        self._environment = clean | {
+        address = f"127.0.0.1:{self.ports['4730']}"
+        self.environment = clean | {
             "PATH": path,
             "HOME": str(directory),
             "MAINSPRING_GEARMAN": address,
@@ -51,9 +53,13 @@ class Reader:
         if block.language == "test":
             word, _, rest = block.text.partition(" ")
             if word == "stop":
-                self._stop(self._background.pop(), signal.SIGINT)
+                newest = next(one for one in reversed(self._background) if rest in str(one.args))
+                self._background.remove(newest)
+                self._stop(newest, signal.SIGINT)
             elif word == "with":
-                PREPARATIONS[rest](self.directory)
+                PREPARATIONS[rest](self)
+            elif word == "without":
+                del self.environment[rest]
         elif block.title is not None:
             target = self.directory / block.title
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,11 +77,12 @@ class Reader:
 
     def stop(self) -> None:
         """End what is left."""
-        while self._background:
-            self._stop(self._background.pop(), signal.SIGTERM)
+        with self.until_the_end:
+            while self._background:
+                self._stop(self._background.pop(), signal.SIGTERM)
 
     def _with_ports(self, text: str) -> str:
-        for port, free in self._ports.items():
+        for port, free in self.ports.items():
             text = re.sub(rf"\b{port}\b", free, text)
         return text
 
@@ -83,7 +90,7 @@ class Reader:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.directory,
-            env=self._environment,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -99,7 +106,7 @@ class Reader:
             process = subprocess.Popen(
                 ["bash", "-c", f"exec {command}"],
                 cwd=self.directory,
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
