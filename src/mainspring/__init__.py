@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mainspring.app import App, CoroutineTask, Task
     from mainspring.client.job import Job
-    from mainspring.client.options import Retry
+    from mainspring.client.options import Rate, Retry
     from mainspring.errors import (
         ConflictError,
         ConnectionLostError,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "mainspring.app": ("App", "CoroutineTask", "Task"),
     "mainspring.client.job": ("Job",),
-    "mainspring.client.options": ("Retry",),
+    "mainspring.client.options": ("Rate", "Retry"),
     "mainspring.errors": (
         "ConflictError",
         "ConnectionLostError",
@@ -71,6 +71,7 @@ __all__ = [
     "MainspringError",
     "NotFoundError",
     "PayloadError",
+    "Rate",
     "RefusedError",
     "Retry",
     "ServerError",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
 from mainspring.client.job import Job
-from mainspring.client.options import Duration, Options, Priority, Retry, build_options, seconds
+from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
 from mainspring.client.outcomes import failure
 from mainspring.client.payload import Signature
 from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, build_schedule
-from mainspring.client.submission import Submission, Verbatim
+from mainspring.client.submission import Key, Submission, Verbatim
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
+from mainspring.resources.model import UNLIMITED, Limits
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Function, Registry
 from mainspring.worker.runtime import Worker, WorkerSettings
@@ -33,8 +34,10 @@ R = TypeVar("R")
 class Task(Submission[P, R]):
     """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
 
-    def __init__(self, call: Callable[P, R], function: Function, connections: Connections, options: Options) -> None:
-        super().__init__(function.name, function.signature, connections, options)
+    def __init__(
+        self, call: Callable[P, R], function: Function, connections: Connections, options: Options, key: Key = ""
+    ) -> None:
+        super().__init__(function.name, function.signature, connections, options, key=key)
         self.function = function
         self._call = call
         functools.update_wrapper(self, call)
@@ -56,8 +59,9 @@ class CoroutineTask(Submission[P, R]):
         function: Function,
         connections: Connections,
         options: Options,
+        key: Key = "",
     ) -> None:
-        super().__init__(function.name, function.signature, connections, options)
+        super().__init__(function.name, function.signature, connections, options, key=key)
         self.function = function
         self._call = call
         functools.update_wrapper(self, call)
@@ -148,6 +152,11 @@ class App:
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
+        concurrency: int | None = None,
+        concurrency_per_key: int | None = None,
+        rate: Rate | None = None,
+        rate_per_key: Rate | None = None,
+        concurrency_key: Key = "",
     ) -> _Define: ...
     def task(
         self,
@@ -161,22 +170,32 @@ class App:
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
+        concurrency: int | None = None,
+        concurrency_per_key: int | None = None,
+        rate: Rate | None = None,
+        rate_per_key: Rate | None = None,
+        concurrency_key: Key = "",
     ) -> Any:
         """Define a task.
 
         Its name on the wire is the function's ``__name__``, unless ``name`` says otherwise. Plain functions run in
         threads or, with ``executor="process"``, in processes of their own, which a timeout or cancel can kill;
-        coroutines run on the worker's loop. The other options are defaults for the task's jobs; see
-        ``Submission.options``.
+        coroutines run on the worker's loop.
+
+        ``concurrency`` is how many of the task's jobs run at the same time, ``rate`` how many start in time, on all
+        nodes together; the same ``per_key`` for the jobs of one ``concurrency_key``. They hold while workers with this
+        task are connected, for whoever submits; ``mainspring functions`` shows and overrules them. The other options
+        are defaults for the task's jobs; see ``Submission.options``.
 
         Raises UsageError where an option is wrong or the name is taken.
         """
         options = build_options(retry=retry, timeout=timeout, heartbeat=heartbeat, expires=expires, priority=priority)
+        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         if executor not in {"thread", "process"}:
             raise UsageError(f"executor must be 'thread' or 'process'; it is {executor!r}")
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._define(call, name, executor, options)
+            return self._define(call, name, executor, options, limits, concurrency_key)
 
         return define(call) if call is not None else _Define(define)
 
@@ -243,7 +262,13 @@ class App:
         return _Define(define)
 
     def _define(
-        self, call: Callable[..., Any], name: str | None, executor: Literal["thread", "process"], options: Options
+        self,
+        call: Callable[..., Any],
+        name: str | None,
+        executor: Literal["thread", "process"],
+        options: Options,
+        limits: Limits = UNLIMITED,
+        key: Key = "",
     ) -> Any:
         coroutine = inspect.iscoroutinefunction(call)
         if coroutine and executor == "process":
@@ -259,10 +284,11 @@ class App:
             retry=options.retry,
             timeout=options.timeout,
             heartbeat=options.heartbeat,
+            limits=limits,
         )
         self.registry.add(function)
         kind: Any = CoroutineTask if coroutine else Task
-        return kind(call, function, self.connections, options)
+        return kind(call, function, self.connections, options, key)
 
     def function(self, name: str) -> Submission[..., bytes]:
         """Return a function of whatever language by its name.

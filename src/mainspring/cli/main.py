@@ -49,6 +49,7 @@ COMMANDS = {
     "jobs": ("jobs:jobs", "Look at jobs, cancel them, try them again."),
     "schedules": ("schedules:schedules", "Look at schedules, make, change and run them."),
     "nodes": ("nodes:nodes", "Look at the nodes that share a store."),
+    "functions": ("functions:functions", "Look at functions, limit them, pause them."),
     "status": ("status:status", "Show what a server is and does."),
     "migrate": ("migrate:migrate", "Bring a database's schema up to date."),
     "backup": ("backup:backup", "Copy a store, also while a node uses it."),
@@ -66,6 +67,7 @@ PARTS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
     "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
     "nodes": ("list", "show", "drain", "remove"),
+    "functions": ("list", "show", "limit", "pause", "resume"),
 }
 """The commands of commands."""
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
 from mainspring.errors import UsageError
+from mainspring.resources.said import SaidLimits, SaidRate, limits_of
+
+if TYPE_CHECKING:
+    from mainspring.resources.model import Limits
 
 Priority = Literal["high", "normal", "low"]
 Duration = timedelta | float
@@ -81,6 +85,47 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """So many starts in a time, which is seconds or a timedelta: a token bucket.
+
+    ``burst`` is how many may start at once after a while of rest; without it as many as ``number``. In any time T, at most
+    ``number / per * T + burst`` jobs start.
+    """
+
+    number: int
+    per: Duration = 1.0
+    burst: int | None = None
+
+    def said(self) -> SaidRate:
+        """Return the rate as the protocol says it.  Raises UsageError."""
+        for name in ("number", "burst"):
+            value: object = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise UsageError(f"Rate.{name} must be a whole number; it is {value!r}")
+        return SaidRate(self.number, seconds(self.per, "Rate.per"), self.burst)
+
+
+def build_limits(
+    concurrency: int | None, concurrency_per_key: int | None, rate: Rate | None, rate_per_key: Rate | None
+) -> Limits:
+    """Check what a user says about the limits of a task.  Raises UsageError, with the name of the limit that is wrong."""
+    for name, number in (("concurrency", concurrency), ("concurrency_per_key", concurrency_per_key)):
+        given: object = number
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+            raise UsageError(f"{name} must be a whole number; it is {given!r}")
+    for name, one in (("rate", rate), ("rate_per_key", rate_per_key)):
+        if one is not None and not isinstance(one, Rate):
+            raise UsageError(f"{name} must be a Rate(…); it is {one!r}")
+    said = SaidLimits(
+        concurrency,
+        concurrency_per_key,
+        None if rate is None else rate.said(),
+        None if rate_per_key is None else rate_per_key.said(),
+    )
+    return limits_of(said)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What a submit asks for beyond function, unique and payload; None is the server's default.
 
@@ -95,6 +140,7 @@ class Options:
     expires: float | None = None
     retry: Retry | None = None
     keep_unique: float | None = None
+    concurrency_key: str | None = None
     wait: bool = False
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from mainspring.client.job import Job
@@ -11,6 +12,7 @@ from mainspring.client.payload import encode_json
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
 from mainspring.errors import UsageError
+from mainspring.resources.said import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +27,10 @@ R = TypeVar("R")
 
 Unique: TypeAlias = "str | Callable[..., str]"
 """The name of a computation, or what makes it of the arguments; empty for none."""
+
+
+Key: TypeAlias = "str | Callable[..., str]"
+"""The key that a job shares limits with others of, or what makes it of the arguments; empty for none."""
 
 
 class Codec(Protocol):
@@ -70,6 +76,7 @@ class Submission(Generic[P, R]):
         options: Options,
         unique: Unique = "",
         inbox: Inbox | None = None,
+        key: Key = "",
     ) -> None:
         self.name = name
         self._codec = codec
@@ -77,6 +84,10 @@ class Submission(Generic[P, R]):
         self._options = options
         self._unique = unique
         self._inbox = inbox
+        self._key = key
+        if key and not callable(key):
+            key_of(key)
+            self._options = options = replace(options, concurrency_key=key)
         self._function = name.encode()
         self._wire_options = options.wire()
 
@@ -92,6 +103,7 @@ class Submission(Generic[P, R]):
         heartbeat: Duration | None = None,
         retry: Retry | None = None,
         keep_unique: Duration | None = None,
+        concurrency_key: str | Callable[P, str] | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
@@ -101,7 +113,8 @@ class Submission(Generic[P, R]):
         name is live, a submit joins it; with ``keep_unique``, also one that succeeded no longer ago than that.
         ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) says when it may start.
         ``timeout`` bounds an attempt. ``expires``: it is not started later than that. ``heartbeat``: an attempt whose
-        worker is silent for so long is lost. ``retry``: what follows a failed attempt.
+        worker is silent for so long is lost. ``retry``: what follows a failed attempt. ``concurrency_key``: what the job
+        shares the limits per key with, or a function that makes it of the arguments; keys take turns.
 
         ``connection``: a connection to the database of a PostgreSQL store, of asyncpg, psycopg, SQLAlchemy or Django. Jobs
         are then submitted in its transaction, and exist if and only if that is committed, which is the caller's to do;
@@ -125,7 +138,9 @@ class Submission(Generic[P, R]):
         if newer.keep_unique is not None and not chosen:
             raise UsageError("keep_unique needs a unique to be kept")
         inbox = self._inbox if connection is None else Inbox(connection, schema)
-        return Submission(self.name, self._codec, self._connections, self._options.merged(newer), chosen, inbox)
+        key: Key = self._key if concurrency_key is None else concurrency_key
+        merged = replace(self._options.merged(newer), concurrency_key=None)
+        return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return when it is on disk.
@@ -176,7 +191,12 @@ class Submission(Generic[P, R]):
         unique = self._unique
         if callable(unique):
             unique = unique(*args, **kwargs)
-        return Request(self._function, unique.encode(), self._wire_options, self._codec.encode(args, kwargs))
+        wire_options = self._wire_options
+        if callable(self._key):
+            key = self._key(*args, **kwargs)
+            key_of(key)
+            wire_options = replace(self._options, concurrency_key=key or None).wire()
+        return Request(self._function, unique.encode(), wire_options, self._codec.encode(args, kwargs))
 
     def _requests(self, calls: Iterable[Any]) -> Iterator[Request]:
         for call in calls:

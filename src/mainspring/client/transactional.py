@@ -67,6 +67,10 @@ def _values(request: Request, options: Options) -> tuple[Any, ...]:
     }
     if options.retry is not None:
         kept["retry"] = options.retry.wire()
+    # The key may be made of the arguments: it stands in the request alone.
+    key = msgspec.json.decode(request.options).get("concurrency_key") if request.options else None
+    if key:
+        kept["key"] = key.encode()
     return (
         request.function,
         request.payload,

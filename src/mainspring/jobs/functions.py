@@ -10,6 +10,7 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits
+from mainspring.resources.said import told
 from mainspring.resources.store import ListLimits, SaveLimits
 
 if TYPE_CHECKING:
@@ -144,5 +145,5 @@ class Functions:
                 self._apply(function)
 
 
-def _told(limits: Limits) -> dict[str, str]:
-    return {name: str(value) for name, value in msgspec.structs.asdict(limits).items() if value is not None}
+def _told(limits: Limits) -> dict[str, object]:
+    return {name: limit for name, limit in told(limits).items() if limit is not None}

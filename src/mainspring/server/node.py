@@ -13,6 +13,7 @@ from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, S
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
@@ -93,6 +94,7 @@ class Node:
             dead_retention=jobs.dead_retention,
         )
         calls = Calls(self.status)
+        calls.add(FUNCTIONS)
         self.face = GearmanFace(
             self.service,
             GearmanSettings(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from mainspring.errors import UsageError
+from mainspring.resources.model import UNLIMITED, Limits
+from mainspring.resources.said import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ class Function:
     retry: Retry | None = None
     timeout: float | None = None
     heartbeat: float | None = None
+    limits: Limits = UNLIMITED
 
     def registration(self) -> bytes:
         """Return the options of the protocol's REGISTER; empty where there are none."""
@@ -39,6 +42,8 @@ class Function:
             options["heartbeat"] = self.heartbeat
         if self.retry is not None:
             options["retry"] = self.retry.wire()
+        if self.limits != UNLIMITED:
+            options["limits"] = {name: limit for name, limit in told(self.limits).items() if limit is not None}
         return msgspec.json.encode(options) if options else b""
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
 from mainspring.jobs.service import AGAIN
 from mainspring.jobs.settling import ASKED, JobFailure, failure
+from mainspring.resources.said import SaidLimits, key_of, limits_of
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class SubmitOptions(msgspec.Struct, forbid_unknown_fields=True):
     expires: float | None = None
     retry: Retry | None = None
     keep_unique: float | None = None
+    concurrency_key: str = ""
 
 
 class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,6 +47,7 @@ class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     timeout: float | None = None
     heartbeat: float | None = None
     retry: Retry | None = None
+    limits: SaidLimits | None = None
 
 
 class SettleDetail(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,7 +86,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     try:
         options = _submit_options(text) if text else _NO_OPTIONS
         job = _job(peer, function, unique, options, payload)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, UsageError, ValueError) as error:
         _refuse(peer, f"the options of SUBMIT cannot be read: {error}")
         return
     if job is not None:
@@ -114,6 +117,8 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
         job.expires_us = round((now + said.expires) * 1_000_000)
     if said.retry is not None:
         _check_retry(said.retry)
+    if said.concurrency_key:
+        job.key = key_of(said.concurrency_key)
     if (said.retry, said.timeout, said.heartbeat, said.keep_unique) != (None, None, None, None):
         job.options = Options(said.retry, said.timeout, said.heartbeat, said.keep_unique)
     return job
@@ -186,10 +191,11 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         _check_seconds(said, "timeout", "heartbeat")
         if said.retry is not None:
             _check_retry(said.retry)
-    except (msgspec.MsgspecError, ValueError) as error:
+        limits = None if said.limits is None else limits_of(said.limits)
+    except (msgspec.MsgspecError, UsageError, ValueError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
-    ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry)
+    ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
     peer.service.register(peer.as_worker(), function, ability)
 
 

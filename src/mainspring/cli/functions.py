@@ -1,0 +1,152 @@
+"""``mainspring functions``: limit them, pause them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.failures import DONE
+from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, flag, plain, reading
+from mainspring.errors import SettingsError
+from mainspring.server.quantities import format_duration, parse_duration
+
+COLUMNS = (
+    "function",
+    "paused",
+    "concurrency",
+    "concurrency_per_key",
+    "rate",
+    "rate_per_key",
+    "source",
+    "waiting",
+    "running",
+    "workers",
+)
+
+Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
+Name = Annotated[str, Parameter(help="The function's name.")]
+_UNSAID = "unsaid"
+_RATE = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
+
+functions = App(name="functions", help="Look at functions, limit them, pause them.")
+
+
+def parse_number(text: str) -> int | None:
+    """Return a limit: a number, or none."""
+    if text == "none":
+        return None
+    if not text.isdigit() or len(text) > 9:
+        raise SettingsError(f"{text!r} is no limit: write a number of jobs, or none")
+    return int(text)
+
+
+def parse_rate(text: str) -> dict[str, Any] | None:
+    """Return a rate as the wire has it: ``100/1m``, ``100/1m,20`` where no more than 20 start at once, or none."""
+    if text == "none":
+        return None
+    match = _RATE.fullmatch(text.strip())
+    if match is None or len(match[1]) > 9 or len(match[3] or "") > 9:
+        raise SettingsError(
+            f"{text!r} is no rate: write jobs and a time, such as 100/1m, and a burst if need be: 100/1m,20"
+        )
+    burst = None if match[3] is None else int(match[3])
+    return {"number": int(match[1]), "per": parse_duration(match[2]), "burst": burst}
+
+
+def format_rate(rate: dict[str, Any] | None) -> str | None:
+    """Write a rate as `parse_rate` reads it."""
+    if rate is None:
+        return None
+    burst = "" if rate["burst"] == rate["number"] else f",{rate['burst']}"
+    return f"{rate['number']}/{format_duration(rate['per'])}{burst}"
+
+
+_NUMBER: dict[str, Any] = {"converter": reading(parse_number), "metavar": "JOBS"}
+_RATES: dict[str, Any] = {"converter": reading(parse_rate), "metavar": "JOBS/DURATION"}
+
+
+@functions.command(name="list")
+def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the functions that the server knows, with their limits and pauses."""
+    answer = server.client().call("functions.list")
+    if json:
+        print_json(answer["functions"])
+    else:
+        rows = [_shown(function) for function in answer["functions"]]
+        print_table(COLUMNS, [[row.get(column) for column in COLUMNS] for row in rows])
+    return DONE
+
+
+@functions.command
+def show(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Show a function's limits, and what it has to do.
+
+    EXIT CODES
+      0 shown, 3 no server, 4 no such function
+    """
+    return _print(server.client().call("functions.show", {"function": function}), json=json)
+
+
+@functions.command
+def limit(
+    function: Name,
+    /,
+    *,
+    concurrency: Annotated[
+        Any, plain("--concurrency", "How many of its jobs run at the same time, or none.", **_NUMBER)
+    ] = _UNSAID,
+    per_key: Annotated[Any, plain("--per-key", "The same of the jobs of one key.", **_NUMBER)] = _UNSAID,
+    rate: Annotated[
+        Any, plain("--rate", "How many start in time: 100/1m, or 100/1m,20 to start 20 at once at most.", **_RATES)
+    ] = _UNSAID,
+    rate_per_key: Annotated[Any, plain("--rate-per-key", "The same of the jobs of one key.", **_RATES)] = _UNSAID,
+    unlimited: Annotated[bool, flag("--unlimited", "No limit, whatever its workers declare.")] = False,
+    declared: Annotated[bool, flag("--declared", "What its workers declare, again.")] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Limit a function, in place of what its workers declare; what is not said stays as it is.
+
+    It holds on the whole fleet within seconds, and until it is said otherwise. Jobs that run already run on.
+
+    EXAMPLES
+      mainspring functions limit thumbnail --concurrency 10 --per-key 2
+      mainspring functions limit mail --rate 100/1m --rate-per-key 10/1m,1
+      mainspring functions limit mail --rate none
+    """
+    asked: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": per_key}
+    asked |= {"rate": rate, "rate_per_key": rate_per_key}
+    given = {name: value for name, value in asked.items() if value != _UNSAID}
+    given |= {name: True for name, value in (("unlimited", unlimited), ("declared", declared)) if value}
+    return _print(server.client().call("functions.limit", {"function": function, **given}), json=json)
+
+
+@functions.command
+def pause(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Let no more jobs of a function start. What runs runs on; new jobs are taken and wait.
+
+    It holds on the whole fleet within seconds, and over restarts, until it is resumed.
+    """
+    return _print(server.client().call("functions.pause", {"function": function}), json=json)
+
+
+@functions.command
+def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Let jobs of a paused function start again."""
+    return _print(server.client().call("functions.resume", {"function": function}), json=json)
+
+
+def _shown(function: dict[str, Any]) -> dict[str, Any]:
+    rates = {name: format_rate(function[name]) for name in ("rate", "rate_per_key")}
+    return function | rates | {"paused": "paused" if function["paused"] else None}
+
+
+def _print(function: dict[str, Any], *, json: bool) -> int:
+    if json:
+        print_json(function)
+    else:
+        print_fields(_shown(function))
+    return DONE

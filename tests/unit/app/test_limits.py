@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from mainspring import App, Rate, UsageError
+
+if TYPE_CHECKING:
+    from mainspring.client.submission import Submission
+
+
+def options(task: Submission[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """What a submit of a call says on the wire."""
+    text = task._request(args, kwargs).options
+    said: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    return said
+
+
+def test_a_tasks_limits_are_declared_when_its_worker_registers() -> None:
+    app = App()
+
+    @app.task(
+        concurrency=5, concurrency_per_key=1, rate=Rate(100, per=60), rate_per_key=Rate(10, timedelta(1), burst=1)
+    )
+    def f() -> None: ...
+
+    @app.task(timeout=3)
+    def g() -> None: ...
+
+    assert json.loads(f.function.registration()) == {
+        "limits": {
+            "concurrency": 5,
+            "concurrency_per_key": 1,
+            "rate": {"number": 100, "per": 60.0, "burst": 100},
+            "rate_per_key": {"number": 10, "per": 86400.0, "burst": 1},
+        }
+    }
+    assert json.loads(g.function.registration()) == {"timeout": 3}
+
+
+def test_a_key_is_a_name_or_made_of_the_arguments() -> None:
+    app = App()
+
+    @app.task(concurrency_key=lambda customer, day: f"customer-{customer}")
+    def f(customer: int, day: str) -> None: ...
+
+    assert options(f, 7, day="monday") == {"concurrency_key": "customer-7"}
+    assert options(f.options(timeout=3), 8, "friday") == {"concurrency_key": "customer-8", "timeout": 3}
+    assert options(f.options(concurrency_key="all"), 8, "friday") == {"concurrency_key": "all"}
+    assert options(f.options(concurrency_key=""), 8, "friday") == {}
+    assert options(f.options(concurrency_key=lambda customer, day: day).options(priority="low"), 1, "monday") == {
+        "concurrency_key": "monday",
+        "priority": "low",
+    }
+    assert options(app.function("other").options(concurrency_key="k"), b"x") == {"concurrency_key": "k"}
+
+
+def test_a_key_that_is_too_long_is_refused_before_anything_is_sent() -> None:
+    function = App().function("f")
+    with pytest.raises(UsageError, match="255 bytes"):
+        function.options(concurrency_key="ü" * 128)
+
+    def key(payload: bytes) -> str:
+        return "x" * 256
+
+    with pytest.raises(UsageError, match="255 bytes"):
+        options(function.options(concurrency_key=key), b"")
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 1.5}, "concurrency"),
+        ({"concurrency_per_key": True}, "concurrency_per_key"),
+        ({"rate": 5}, "Rate"),
+        ({"rate": Rate(0)}, "rate"),
+        ({"rate": Rate(1.5)}, "Rate.number"),  # type: ignore[arg-type]
+        ({"rate_per_key": Rate(1, per=-1)}, "Rate.per"),
+        ({"rate_per_key": Rate(1, per=0)}, "rate_per_key"),
+        ({"rate": Rate(1, burst=0)}, "burst"),
+    ],
+)
+def test_limits_that_cannot_be_right_are_told_by_name(limits: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        App().task(**limits)

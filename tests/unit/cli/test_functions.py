@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mainspring.cli.functions import format_rate, parse_rate
+from mainspring.cli.main import main
+from mainspring.client.blocking import Client
+from mainspring.errors import SettingsError
+
+SHOWN = {
+    "function": "mail",
+    "paused": True,
+    "concurrency": 5,
+    "concurrency_per_key": None,
+    "rate": {"number": 100, "per": 60.0, "burst": 20},
+    "rate_per_key": {"number": 1, "per": 0.5, "burst": 1},
+    "source": "command",
+    "waiting": 3,
+    "running": 2,
+    "workers": 1,
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What is asked of the server, which answers at once."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def call(_: Client, method: str, params: dict[str, Any] | None = None) -> Any:
+        asked.append((method, params or {}))
+        return {"functions": [SHOWN]} if method == "functions.list" else SHOWN
+
+    monkeypatch.setattr(Client, "call", call)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        ("--concurrency 5 --per-key none", {"concurrency": 5, "concurrency_per_key": None}),
+        ("--rate 100/1m,20", {"rate": {"number": 100, "per": 60.0, "burst": 20}}),
+        (
+            "--rate none --rate-per-key 1/500ms",
+            {"rate": None, "rate_per_key": {"number": 1, "per": 0.5, "burst": None}},
+        ),
+        ("--unlimited", {"unlimited": True}),
+        ("--declared", {"declared": True}),
+    ],
+)
+def test_what_is_asked(calls: list[tuple[str, dict[str, Any]]], options: str, params: dict[str, Any]) -> None:
+    assert main(["functions", "limit", "mail", *options.split()]) == 0
+    assert calls == [("functions.limit", {"function": "mail", **params})]
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "show"])
+def test_a_function_is_shown(
+    calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main(["functions", command, "mail"]) == 0
+    assert calls == [(f"functions.{command}", {"function": "mail"})]
+    fields = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert (fields["paused:"], fields["concurrency:"], fields["concurrency_per_key:"]) == ("paused", "5", "-")
+    assert (fields["rate:"], fields["rate_per_key:"]) == ("100/1m,20", "1/500ms")
+
+
+def test_functions_are_listed(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["functions", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split("\t")[:5] == ["mail", "paused", "5", "-", "100/1m,20"]
+    assert calls == [("functions.list", {})]
+
+
+@pytest.mark.parametrize("text", ["5", "5/", "/1m", "x/1m", "5/1", "5/1m,", "-5/1m", "5/1m,x", f"{'9' * 20}/1m"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["100/1m", "100/1m,20", "1/500ms", "3/2h", "none"])
+def test_rates_are_written_as_they_are_read(text: str) -> None:
+    rate = parse_rate(text)
+    if rate is not None and rate["burst"] is None:
+        rate["burst"] = rate["number"]
+    assert (format_rate(rate) or "none") == text
+
+
+@pytest.mark.parametrize("options", ["--concurrency -1", "--concurrency many", "--rate often"])
+def test_what_cannot_be_read_is_told_with_its_option(capsys: pytest.CaptureFixture[str], options: str) -> None:
+    assert main(["functions", "limit", "mail", *options.split()]) == 2
+    assert options.split()[0] in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""What `mainspring functions` asks of a node, what SUBMIT says about keys, and REGISTER about limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mainspring.faces.gearman.calls import Calls
+from mainspring.faces.gearman.function_calls import METHODS
+from mainspring.jobs.model import Options
+from mainspring.resources.model import Limits, Rate
+from mainspring.wire.gearman.packets import Type
+
+from .a_face import F, Node, Peer
+
+NOTHING = {"concurrency": None, "concurrency_per_key": None, "rate": None, "rate_per_key": None, "source": None}
+
+
+@pytest.fixture
+def tool(node: Node) -> Peer:
+    assert isinstance(node.face.calls, Calls)
+    node.face.calls.add(METHODS)
+    return node.connect(extended=True)
+
+
+def test_a_function_that_nothing_is_said_of(tool: Peer) -> None:
+    assert tool.call("functions.list") == {"functions": []}
+    assert tool.call("functions.show", function="f") == "not_found"
+    tool.background()
+    shown = {"function": "f", "paused": False, **NOTHING, "waiting": 1, "running": 0, "workers": 0}
+    assert tool.call("functions.show", function="f") == shown
+    assert tool.call("functions.list") == {"functions": [shown]}
+
+
+def test_limits_are_added_one_by_one_and_taken_away(tool: Peer) -> None:
+    rate = {"number": 100, "per": 60.0, "burst": 20}
+    assert tool.call("functions.limit", function="f", concurrency=5)["concurrency"] == 5
+    said = tool.call("functions.limit", function="f", rate=rate, concurrency_per_key=1)
+    assert (said["concurrency"], said["concurrency_per_key"], said["rate"]) == (5, 1, rate)
+    assert said["source"] == "command"
+    said = tool.call("functions.limit", function="f", concurrency=None, rate={"number": 7})
+    assert (said["concurrency"], said["rate"]) == (None, {"number": 7, "per": 1.0, "burst": 7})
+    said = tool.call("functions.limit", function="f", unlimited=True)
+    assert {name: said[name] for name in NOTHING} == NOTHING | {"source": "command"}
+    said = tool.call("functions.limit", function="f", declared=True)
+    assert {name: said[name] for name in NOTHING} == NOTHING
+
+
+def test_pauses(tool: Peer, node: Node) -> None:
+    assert tool.call("functions.pause", function="f")["paused"] is True
+    assert node.service.functions.said(F).paused
+    assert tool.call("functions.resume", function="f")["paused"] is False
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"function": "f"},
+        {"function": "f", "unlimited": True, "declared": True},
+        {"function": "f", "unlimited": True, "concurrency": 1},
+        {"function": "f", "concurrency": 0},
+        {"function": "f", "concurrency": "many"},
+        {"function": "f", "rate": {"number": 1, "per": -1}},
+        {"function": "f", "rate": {"number": 1, "per": 1e300}},
+        {"function": "f", "rate": {"per": 1}},
+        {"function": "", "concurrency": 1},
+    ],
+)
+def test_what_cannot_be_right_is_refused(tool: Peer, params: dict[str, Any]) -> None:
+    assert tool.call("functions.limit", **params) == "usage"
+
+
+def test_a_store_that_fails_is_unavailable(tool: Peer, node: Node) -> None:
+    tool.say(Type.CALL, b"1", b"functions.pause", b'{"function": "f"}')
+    node.fail()
+    ((name, args),) = tool.hear()
+    assert (name, args[1]) == ("FAULT", "unavailable")
+    assert not node.service.functions.said(F).paused
+
+
+# ---- SUBMIT and REGISTER ----
+
+
+def test_a_job_has_the_key_that_it_was_submitted_with(node: Node) -> None:
+    client = node.connect(extended=True)
+    for options in ({"concurrency_key": "kü"}, {"concurrency_key": "", "timeout": 5}, {}):
+        client.say(Type.SUBMIT, F, b"", json.dumps(options).encode() if options else b"", b"")
+    node.commit()
+    jobs = [node.service.handles.parse(args[0].encode()) for _, args in client.hear()]
+    stored = [node.life.store.find(job_id) for job_id in jobs if job_id is not None]
+    assert [job.key for job in stored if job is not None] == ["kü".encode(), b"", b""]
+    assert [job.options for job in stored if job is not None] == [None, Options(timeout=5), None]
+
+
+def test_a_key_that_is_too_long_is_refused(node: Node) -> None:
+    name, args = node.connect(extended=True).ask(
+        Type.SUBMIT, F, b"", json.dumps({"concurrency_key": "x" * 256}).encode(), b""
+    )
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+    assert "255 bytes" in args[1]
+
+
+def test_a_worker_declares_limits(node: Node) -> None:
+    worker = node.connect(extended=True)
+    limits = {"concurrency": 2, "rate_per_key": {"number": 10, "per": 60}}
+    worker.say(Type.REGISTER, F, json.dumps({"limits": limits}).encode())
+    node.commit()
+    assert node.service.functions.limits(F) == Limits(2, rate_per_key=Rate(10, 60_000_000, 10))
+
+
+def test_limits_that_cannot_be_right_are_refused(node: Node) -> None:
+    name, args = node.connect(extended=True).ask(Type.REGISTER, F, b'{"limits": {"concurrency": 0}}')
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+    assert node.service.functions.said(F).version == 0
