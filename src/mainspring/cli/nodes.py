@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, flag, plain
+from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, plain
 
 COLUMNS = ("name", "term", "state", "address", "capacity", "jobs", "weight", "version")
 
@@ -52,7 +52,7 @@ def drain(
     node: Name,
     /,
     *,
-    off: Annotated[bool, flag("--off", "Let it take jobs again.")] = False,
+    off: Annotated[bool, plain("--off", "Let it take jobs again.", negative="")] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -68,7 +68,9 @@ def remove(
     node: Name,
     /,
     *,
-    force: Annotated[bool, flag("--force", "Also where it lives: it drops its jobs and starts anew.")] = False,
+    force: Annotated[
+        bool, plain("--force", "Also where it lives: it drops its jobs and starts anew.", negative="")
+    ] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
