@@ -54,9 +54,10 @@ class StoreSettings:
     @property
     def shown(self) -> str:
         """The URL as people may see it: without a password."""
-        parts = urlsplit(self.url)
+        url = re.sub(r"(?<=[?&])((?:ssl)?password)=[^&]*", r"\1=***", self.url)
+        parts = urlsplit(url)
         if parts.password is None:
-            return self.url
+            return url
         user, _, hosts = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{user.partition(':')[0]}:***@{hosts}").geturl()
 

@@ -87,6 +87,23 @@ def test_two_faces_need_two_ports() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("memory://", "memory://"),
+        ("sqlite:////var/jobs.db", "sqlite:////var/jobs.db"),
+        ("postgresql://me@a,b:5433/jobs?schema=x", "postgresql://me@a,b:5433/jobs?schema=x"),
+        ("postgresql://me:secret@a,b:5433/jobs", "postgresql://me:***@a,b:5433/jobs"),
+        (
+            "postgresql://a/jobs?password=secret&sslpassword=secret&schema=x",
+            "postgresql://a/jobs?password=***&sslpassword=***&schema=x",
+        ),
+    ],
+)
+def test_a_store_is_shown_without_its_passwords(url: str, shown: str) -> None:
+    assert parse_store(url).shown == shown
+
+
+@pytest.mark.parametrize(
     ("host", "name"),
     [("web1.example.org", "web1"), ("_höst", "h-st"), ("", "node"), ("a" * 64, "a" * 32), ("...", "node")],
 )
