@@ -89,6 +89,8 @@ class ScheduleService:
         self._queue: list[_Entry] = []
         """Heap of what is to be tried."""
         self._under_way: set[str] = set()
+        self._open: FireSchedules | None = None
+        """What has been put last: it takes more until it is part of a group, so that a group has few of them."""
         self._timer: Timer | None = None
         self._timer_us = 0
         self._look_timer: Timer | None = None
@@ -194,25 +196,35 @@ class ScheduleService:
             elif entry.due.name not in self._under_way:
                 self.lateness = from_us(now_us - entry.next_us)
                 mine.append(entry.due)
-        for begin in range(0, len(mine), BATCH):
-            self._fire(mine[begin : begin + BATCH])
+        self._fire(mine)
         if others:
             self._commits.put(FindDue(now_us - to_us(BACKUP), self._left_over, lambda _: None))
         self._arm()
 
     def _left_over(self, upcoming: Upcoming) -> None:
         """Fire what is late: whoever was first in line has not."""
-        left = [due for due, _ in upcoming.due if due.name not in self._under_way]
-        for begin in range(0, len(left), BATCH):
-            self._fire(left[begin : begin + BATCH])
+        self._fire([due for due, _ in upcoming.due if due.name not in self._under_way])
 
     # ---- firing ----
 
-    def _fire(self, due: Sequence[Due]) -> None:
+    def _fire(self, due: Iterable[Due]) -> None:
+        """Have schedules fired, together with those that wait for the store already."""
         if self._paused():
             return
-        self._under_way.update(one.name for one in due)
-        self._commits.put(FireSchedules(due, self._now_us(), self._fired, lambda error: self._not_fired(due, error)))
+        for one in due:
+            operation = self._open
+            if operation is None or not operation.open or len(operation.due) >= BATCH:
+                operation = self._open = self._operation()
+            self._under_way.add(one.name)
+            operation.due.append(one)
+            operation.rows += 1
+            operation.now_us = self._now_us()
+
+    def _operation(self) -> FireSchedules:
+        due: list[Due] = []
+        operation = FireSchedules(due, 0, self._fired, lambda error: self._not_fired(due, error))
+        self._commits.put(operation)
+        return operation
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
         self._under_way.difference_update(outcome)

@@ -98,7 +98,7 @@ class FireSchedules(Operation):
 
     def __init__(
         self,
-        due: Sequence[Due],
+        due: list[Due],
         now_us: int,
         done: Callable[[dict[str, Fired]], None],
         failed: Callable[[StoreError], None],
