@@ -23,14 +23,22 @@ ERRORS: Final = (
 
 FENCED: Final = "MS001"
 COMMITTED: Final = "MS002"
+OVERTAKEN: Final = "MS003"
 _FULL: Final = frozenset({"53100"})
 _READ_ONLY: Final = "25006"
 _BUSY: Final = frozenset({"40001", "40P01", "55P03", "57014", "25P03", "0A000"})
 """Somebody else was faster, holds a lock, or broke a statement off; 0A000 where it is a cached plan that is out of date."""
-_RACES: Final = frozenset({"23505", "42P01", "XX000", "53200", "53400"})
-"""What a new snapshot may resolve: a unique that was taken meanwhile, a partition that was dropped, no memory at this moment."""
+_RACES: Final = frozenset({"23505", "42P01", "XX000", "53200", "53400", OVERTAKEN})
+"""What a new snapshot may resolve: a unique that was taken or a row that was changed meanwhile, a partition that was dropped, no
+memory at this moment."""
 _AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25P03"})
 """The server ends sessions, or has no room for one."""
+
+
+class OvertakenError(Exception):
+    """Rows are not as the group has read them."""
+
+    sqlstate = OVERTAKEN
 
 
 class Verdict(Enum):

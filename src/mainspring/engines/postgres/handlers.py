@@ -43,7 +43,7 @@ async def handle(tx: Transaction, plan: Plan, size: int) -> list[Any]:
     outcomes: list[Any] = [None] * size
     if not HANDLERS.keys() >= plan.keys():
         raise NotImplementedError(f"no handler for {plan.keys() - HANDLERS.keys()}")
-    await schedules.foresee(tx, (operation for placed in plan.values() for _, operation in placed))
+    await schedules.foresee(tx, plan)
     await _handle(tx, plan, ENDING, outcomes)
     while tx.ended:
         owner, ended = tx.ended.popitem()

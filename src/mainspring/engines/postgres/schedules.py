@@ -1,25 +1,38 @@
 """The schedules slice on PostgreSQL.
 
-Whoever changes a schedule, or lets its rows wait or start, has its row locked; whoever counts a parent of a child has the lock
-of that child and occasion. What a group will touch is mostly known before: so families of schedules, and then single ones, are
-locked first, in the order of names, and groups do not wait for each other in circles. Where they do, PostgreSQL ends one of them
-after a second, and it is run again.
+What a fire time leads to is decided in the transaction of the group, by ``mainspring.schedules.work``, on rows that are locked:
+whoever comes second reads how the first one left them. A group takes its locks in this order, and each of them before the rows of
+any job, so that two nodes' groups do not wait for each other in a circle:
+
+1. the catalogue: shared, or alone by whoever changes specifications. So all groups under way agree about who is whose parent.
+2. the rows of the schedules that it is about, by their names. A family, which is schedules that are related by parents, is locked
+   by the row of its first member (``catalogue.leaders``): its groups take turns, and need no order among themselves after that.
+   The end of a run that nothing follows from, which is most, needs no lock: whoever ends a job has its row.
+
+Ends that show only in the group (a job that expires) lock late. That may end in a deadlock, which PostgreSQL breaks, and the
+group is run again.
+
+A fire time costs one update of ``schedules`` and a row in ``fires``, which is written once more at the end of its run and then
+stays for good. Nothing deletes them.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.engines.postgres import submitting
+from mainspring.engines.postgres import rows
+from mainspring.engines.postgres.catalogue import Known
+from mainspring.engines.postgres.failures import OvertakenError
+from mainspring.engines.postgres.floors import Floor, Floors
 from mainspring.engines.postgres.queries import look_up
-from mainspring.engines.postgres.rows import LARGEST_ID, portions
 from mainspring.engines.postgres.statements import load
+from mainspring.engines.postgres.submitting import store
 from mainspring.ids import TERM_SPAN
+from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Ended, Settle, Submit
+from mainspring.jobs.store import Ended
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
@@ -38,52 +51,67 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Followers, Found
     from mainspring.storage.operation import Operation
 
-_SQL = load("schedules.sql")
+    Plan = Mapping[type[Operation], Sequence[tuple[int, Any]]]
+
+SQL: Final = load("schedules.sql")
 _encode = msgspec.msgpack.Encoder().encode
 _schedule = msgspec.msgpack.Decoder(Schedule).decode
 _state = msgspec.msgpack.Decoder(ScheduleState).decode
 _fire = msgspec.msgpack.Decoder(Fire).decode
+_HAS_JOB: Final = frozenset({ops.Standing.FIRED, ops.Standing.JOINED})
+SLACK: Final = 10_000_000
+"""Microseconds by which new schedules may begin before the first one that is due."""
 
 
-class Known:
-    """The specifications, as they were at a generation: each group asks for that alone, and for more where it has changed."""
+class DueFloor(Floor):
+    """Where the schedules begin that are due next: what is dead below is not passed again and again. See ``floors``."""
 
-    def __init__(self) -> None:
-        self.generation = 0
-        self.catalogue = Catalogue({})
-        self.leaders: dict[str, str] = {}
-
-    def learn(self, generation: int, catalogue: Catalogue) -> None:
-        """Take over what was committed."""
-        self.generation, self.catalogue, self.leaders = generation, catalogue, leaders(catalogue.schedules)
-
-
-def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
-    """Return, for each schedule with parents or children, the first by name of all that are related to it in any way."""
-    found: dict[str, str] = {}
-
-    def leader(name: str) -> str:
-        while (above := found.setdefault(name, name)) != name:
-            found[name] = found[above]
-            name = above
-        return name
-
-    for schedule in schedules.values():
-        for parent in schedule.parents:
-            first, second = sorted((leader(schedule.name), leader(parent)))
-            found[second] = first
-    return {name: leader(name) for name in found}
+    __slots__ = ()
 
 
 class PostgresSchedules:
-    """``ScheduleTables`` inside a group's transaction."""
+    """``ScheduleTables`` inside one attempt to run a group."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._fetch = tx.connection.fetch
+        self._known = tx.memory(Known)
         self._catalogue: Catalogue | None = None
-        self._respecified = False
-        """This transaction has changed specifications: what it reads of them now is nobody else's yet."""
+        """All specifications as they are in this transaction, once it has entered."""
+        self._alone = False
+        self._locked: set[str] = set()
+        self._states: dict[str, ScheduleState] = {}
+        """Of the schedules whose rows are locked, those that there are."""
+        self.mends = False
+        """Whether there is anything to mend, and this node is the one to do it."""
+
+    # ---- locks ----
+
+    async def enter(self, *, alone: bool = False) -> Catalogue:
+        """Rely on the specifications until the transaction ends; ``alone``: and change them. Returns all of them."""
+        if self._catalogue is None:
+            connection = self._tx.connection
+            await self._known.refresh(connection, await connection.fetchval(SQL["enter"], alone))
+            self._alone, self._catalogue = alone, self._known.catalogue
+        assert self._alone or not alone, "who shares a lock and then wants it alone waits for whoever does the same"
+        return self._catalogue
+
+    async def lock(self, names: Iterable[str]) -> bool:
+        """Lock schedules, and what has to be locked before them; say whether any were not yet."""
+        await self.enter()
+        wanted = {turn for name in names for turn in self._known.turns(name)} - self._locked
+        if not wanted:
+            return False
+        for name, state in await self._tx.connection.fetch(SQL["lock"], sorted(wanted)):
+            self._states[name] = _state(state)
+        self._locked |= wanted
+        return True
+
+    async def lock_ends(self, names: Iterable[str]) -> bool:
+        """Lock those of some schedules for which the end of a run may mean more than its own row."""
+        await self.enter()
+        return await self.lock(filter(self._known.minds_ends, names))
+
+    # ---- what `work` asks for ----
 
     @property
     def followers(self) -> Followers:
@@ -92,7 +120,7 @@ class PostgresSchedules:
         return self._tx.followers
 
     def node(self, term: int) -> str:
-        """Return the node of a term."""
+        """Return the node of a term; those of ends that are followed are known."""
         return self._tx.nodes.get(term, "")
 
     def after_commit(self, function: Callable[[], object]) -> None:
@@ -100,247 +128,274 @@ class PostgresSchedules:
         self._tx.after_commit(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is rolled back."""
+        """Call a function where this attempt is not committed."""
         self._tx.after_rollback(function)
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
         """Return all specifications."""
-        if self._catalogue is not None and not lock:
-            return self._catalogue
-        known = self._tx.memory(Known)
-        generation = await self._tx.connection.fetchval(_SQL["lock_generation" if lock else "generation"])
-        if self._respecified:
-            self._catalogue = await self._read_catalogue()
-        else:
-            if generation != known.generation:
-                known.learn(generation, await self._read_catalogue())
-            self._catalogue = known.catalogue
-        return self._catalogue
-
-    async def _read_catalogue(self) -> Catalogue:
-        rows = await self._fetch(_SQL["specifications"])
-        return Catalogue({name: _schedule(schedule) for name, schedule in rows})
-
-    async def take_turns(self, ended: Collection[str], fired: Collection[str]) -> None:
-        """Lock whatever the ends of runs, and fire times, of some schedules may touch, in an order that all groups have.
-
-        Of relatives that is the first one, in place of all; of others, the row.
-        """
-        catalogue = await self.catalogue()
-        known = self._tx.memory(Known).leaders
-        families = sorted({known[name] for name in (*ended, *fired) if name in known})
-        if families:
-            await self._fetch(_SQL["lock_families"], families)
-        single = {name for name in fired if name not in known} | {
-            name for name in ended if name not in known and catalogue.queues(name)
-        }
-        if single:
-            await self._fetch(_SQL["take_turns"], sorted(single))
+        return await self.enter(alone=lock)
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read and lock schedules."""
-        rows = await self._fetch(_SQL["lock_schedules"], list(names))
-        return {name: Stored(_schedule(schedule), _state(state)) for name, schedule, state in rows}
+        await self.lock(names)
+        known = (await self.enter()).schedules
+        return {name: Stored(known[name], self._states[name]) for name in names if name in self._states}
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
-        """Read and lock rows."""
-        rows = _fires(await self._fetch(_SQL["lock_fires"], *_columns(keys)))
-        return {(row.schedule, row.fire_us): row for row in rows}
+        """Read rows; their schedules, or the families of these, are locked."""
+        if not keys:
+            return {}
+        found = _fires(await self._tx.connection.fetch(SQL["fires"], *_columns(keys, 2)))
+        return {(row.schedule, row.fire_us): row for row in found}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read the rows that are not finished, of schedules that are locked."""
-        return _fires(await self._fetch(_SQL["unfinished"], list(names)))
+        """Read the rows that are not finished; the schedules are locked."""
+        return _fires(await self._tx.connection.fetch(SQL["unfinished"], list(names)))
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
-        """Read and lock the rows of jobs."""
-        return _fires(await self._fetch(_SQL["fires_of_jobs"], list(ids)))
+        """Read the rows of jobs that end here. Those that have joined them are rows of other schedules, which are locked too."""
+        return await self._settled(lambda: self._tx.connection.fetch(SQL["of_jobs"], list(ids)))
+
+    async def _settled(self, read: Callable[[], Awaitable[Iterable[Record]]]) -> list[Fire]:
+        """Read rows that may end, again where their schedules had to be waited for."""
+        while True:
+            found = _fires(await read())
+            if not await self.lock_ends({row.schedule for row in found}):
+                return found
 
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
-        """Lock joins, and read them in a new snapshot."""
-        await self._fetch(_SQL["lock_joins"], *_columns(keys))
-        rows = await self._fetch(_SQL["joins"], *_columns(keys))
-        return {(child, at): Join(child, at, left, stopped) for child, at, left, stopped in rows}
+        """Read joins; the family is locked."""
+        if not keys:
+            return {}
+        found = await self._tx.connection.fetch(SQL["joins"], *_columns(keys, 2))
+        return {(child, fire_us): Join(child, fire_us, left, stopped) for child, fire_us, left, stopped in found}
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         """Store jobs."""
-        (joined,) = await submitting.submit(self._tx, [Submit(new, _ignore, _ignore)])
-        return joined
+        return await store(self._tx, new, [0] * len(new)) if new else {}
+
+    # ---- writing ----
 
     async def write(self, writes: ops.Writes) -> None:
-        """Write what has changed."""
-        saved = [(name, stored) for name, stored in writes.schedules.items() if stored is not None]
-        for portion in portions(saved, _size) if saved else ():
-            columns = _standing(portion)
-            if writes.respecified:
-                columns.insert(4, [_encode(one.schedule) for _, one in portion])
-            await self._fetch(_SQL["save_schedules" if writes.respecified else "move_schedules"], *columns)
-        removed = [name for name, stored in writes.schedules.items() if stored is None]
-        if removed:
-            await self._fetch(_SQL["remove_schedules"], removed)
+        """Write what has changed; raises OvertakenError where a schedule has changed, which no lock should let happen."""
+        fetch = self._tx.connection.fetch
         if writes.respecified:
-            await self._fetch(_SQL["next_generation"])
-            self._catalogue, self._respecified = None, True
-        for statement, rows in (("new_fires", writes.new), ("save_fires", writes.changed)):
-            if rows:
-                await self._fetch(_SQL[statement], *_row_columns(rows))
-        left = [one for one in writes.joins if one.left]
+            await self._specify(writes.schedules)
+        if writes.schedules:
+            await self._write_schedules(writes.schedules)
+        if writes.new:
+            await fetch(SQL["add_fires"], *_columns(map(_row, writes.new), 6))
+        if writes.changed:
+            await fetch(SQL["change_fires"], *_columns(map(_row, writes.changed), 6))
+        left = [(one.child, one.fire_us, one.left, one.stopped) for one in writes.joins if one.left]
         if left:
-            columns = _columns((one.child, one.fire_us) for one in left)
-            await self._fetch(_SQL["save_joins"], *columns, [one.left for one in left], [one.stopped for one in left])
+            await fetch(SQL["save_joins"], *_columns(left, 4))
         arrived = [(one.child, one.fire_us) for one in writes.joins if not one.left]
         if arrived:
-            await self._fetch(_SQL["remove_joins"], *_columns(arrived))
+            await fetch(SQL["remove_joins"], *_columns(arrived, 2))
+
+    async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
+        before = (await self.enter(alone=True)).schedules
+        after = {**before, **{name: stored.schedule for name, stored in schedules.items() if stored is not None}}
+        for name, stored in schedules.items():
+            if stored is None:
+                after.pop(name, None)
+        changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
+        if changed:
+            version = await self._tx.connection.fetchval(SQL["respecify"])
+            said = [_encode(after[name]) if name in after else None for name in changed]
+            await self._tx.connection.fetch(SQL["specify"], version, changed, said)
+        self._catalogue = Catalogue(after)
+
+    async def _write_schedules(self, schedules: Mapping[str, Stored | None]) -> None:
+        connection, states, floor = self._tx.connection, self._states, self._tx.memory(DueFloor)
+        added: list[Sequence[Any]] = []
+        changed: list[Sequence[Any]] = []
+        for name, stored in sorted(schedules.items()):
+            if stored is None:
+                states.pop(name, None)
+                continue
+            state = stored.state
+            row = (name, state.version, state.next_us, state.queued, _encode(state))
+            if name in states:
+                changed.append((*row, states[name].version))
+            else:
+                added.append(row)
+            states[name] = state
+            if state.next_us is not None:
+                floor.lower(state.next_us)
+        removed = [name for name, stored in schedules.items() if stored is None]
+        if removed:
+            await connection.fetch(SQL["remove_schedules"], removed)
+        if added:
+            await connection.fetch(SQL["add_schedules"], *_columns(added, 5))
+        if changed:
+            number = await connection.fetchval(SQL["change_schedules"], *_columns(changed, 6))
+            if number != len(changed):
+                raise OvertakenError(f"{len(changed) - number} of {len(changed)} schedules are not as they were read")
+
+    # ---- what no transaction could see ----
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Find rows whose job has ended: those that joined one, and those whose job was settled by a node of an older version."""
-        rows = _fires(await self._fetch(_SQL["abandoned"], limit))
-        if not rows:
-            return []
-        rows = [row for row in await self.of_jobs({row.job for row in rows}) if row.job]  # locked, and as they are now
-        jobs = await look_up(self._tx, (row.job for row in rows))
-        await self._tx.nodes.meet(job.term * TERM_SPAN for job in jobs.values() if job.term)
-        return [
-            (row, None if job is None else _ended(row, job))
-            for row in rows
-            for job in (jobs.get(row.job),)
-            if job is None or State(job.state).ended
-        ]
+        """Find rows that joined a job which has ended."""
+        found = await self._settled(lambda: self._tx.connection.fetch(SQL["joined"], limit))
+        jobs = await look_up(self._tx, {fire.job for fire in found})
+        ends: list[tuple[Fire, Ended | None]] = []
+        for fire in found:
+            job = jobs.get(fire.job)
+            if job is None:
+                ends.append((fire, None))
+            elif State(job.state).ended:
+                end = Ended(job.id, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
+                ends.append((fire, end))
+        await self.meet(end.term for _, end in ends if end is not None)
+        return ends
 
     async def queued(self, limit: int) -> list[str]:
         """Find schedules with rows that wait."""
-        return [name for (name,) in await self._fetch(_SQL["queued_schedules"], limit)]
+        return [row[0] for row in await self._tx.connection.fetch(SQL["queued"], limit)]
 
     async def stuck(self, limit: int) -> list[Fire]:
         """Find rows that wait for children."""
-        return _fires(await self._fetch(_SQL["stuck"], limit))
+        return await self._settled(lambda: self._tx.connection.fetch(SQL["stuck"], limit))
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Note a declaration."""
-        await self._fetch(_SQL["declare"], app, digest, now_us)
-        rows = await self._fetch(_SQL["declarations"], app)
-        return [ops.Declared(Deployment(app, known, first), last) for known, first, last in rows]
+        await self._tx.connection.fetch(SQL["declare"], app, digest, now_us)
+        return [
+            ops.Declared(Deployment(app, known, first), last)
+            for known, first, last in await self._tx.connection.fetch(SQL["declarations"], app)
+        ]
 
-
-def _ignore(_: object) -> None:
-    pass
+    async def meet(self, terms: Iterable[int]) -> None:
+        """Know the nodes of these terms from now on."""
+        await self._tx.nodes.meet(term * TERM_SPAN for term in terms if term)
 
 
 def _fires(records: Iterable[Record]) -> list[Fire]:
-    return [_fire(row) for (row,) in records]
+    return [_fire(row[0]) for row in records]
 
 
-def _columns(keys: Iterable[ops.Key]) -> list[Any]:
-    names, times = zip(*keys, strict=True)
-    return [list(names), list(times)]
+def _row(fire: Fire) -> Sequence[Any]:
+    standing = ops.standing(fire)
+    live = None if standing is ops.Standing.FINISHED else fire.schedule
+    job = fire.job if standing in _HAS_JOB else None
+    return (fire.schedule, fire.fire_us, int(standing), live, job, _encode(fire))
 
 
-def _standing(schedules: Sequence[tuple[str, Stored]]) -> list[Any]:
-    return [
-        [name for name, _ in schedules],
-        [one.state.next_us for _, one in schedules],
-        [one.state.version for _, one in schedules],
-        [one.state.queued for _, one in schedules],
-        [_encode(one.state) for _, one in schedules],
-    ]
+def _columns(values: Iterable[Sequence[Any]], number: int) -> rows.Columns:
+    columns: rows.Columns = [[] for _ in range(number)]
+    for row in values:
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return columns
 
 
-def _size(named: tuple[str, Stored]) -> int:
-    return len(named[1].schedule.args)
+# ---- groups ----
 
 
-def _row_columns(rows: Collection[Fire]) -> list[Any]:
-    return [
-        [row.schedule for row in rows],
-        [row.fire_us for row in rows],
-        [int(ops.standing(row)) for row in rows],
-        [row.job or None for row in rows],
-        [_encode(row) for row in rows],
-    ]
+def _ends(plan: Plan) -> set[str]:
+    """Return the schedules whose runs a group says to have ended."""
+    return {
+        options.schedule
+        for _, operation in plan.get(job_ops.Settle, ())
+        for settlement in operation.settlements
+        if (options := settlement.job.options) is not None and options.schedule is not None
+    }
 
 
-def _ended(row: Fire, job: Job) -> Ended:
-    return Ended(row.job, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
+def _named(plan: Plan) -> set[str]:
+    """Return the schedules that a group's operations name."""
+    names = {one.name for _, operation in plan.get(ops.FireSchedules, ()) for one in operation.due}
+    names.update(operation.name for _, operation in plan.get(ops.TriggerSchedule, ()))
+    names.update(change.name for _, operation in plan.get(ops.SaveSchedules, ()) for change in operation.changes)
+    return names
 
 
-def _of(tx: Transaction) -> PostgresSchedules:
-    if tx.schedules is None:
-        tx.schedules = PostgresSchedules(tx)
-    return tx.schedules
-
-
-async def foresee(tx: Transaction, group: Iterable[Operation]) -> None:
-    """Take the locks that a group will need for its schedules, before its first step."""
-    ended: set[str] = set()
-    fired: set[str] = set()
-    for operation in group:
-        match operation:
-            case Settle():
-                for settlement in operation.settlements:
-                    options = settlement.job.options
-                    if options is not None and options.schedule is not None:
-                        ended.add(options.schedule)
-            case ops.FireSchedules():
-                fired.update(one.name for one in operation.due)
-            case ops.TriggerSchedule():
-                fired.add(operation.name)
-            case _:
-                pass
-    if ended or fired:
-        await _of(tx).take_turns(ended, fired)
+async def foresee(tx: Transaction, plan: Plan) -> None:
+    """Begin the schedules' side of a group: take the locks that it will need, as far as its operations tell."""
+    tables = tx.schedules = PostgresSchedules(tx)
+    ends, names = _ends(plan), _named(plan)
+    for _, operation in plan.get(ops.MendSchedules, ()):
+        found = await tx.connection.fetch(SQL["to_mend"], operation.limit)
+        names.update(row[0] for row in found)
+        tables.mends = tables.mends or bool(found)
+    if ends or names or ops.SaveSchedules in plan:
+        await tables.enter(alone=ops.SaveSchedules in plan)
+        names.update(filter(tx.memory(Known).minds_ends, ends))
+        await tables.lock(names)
 
 
 async def follow(tx: Transaction, ended: Sequence[Ended]) -> None:
     """Do what follows for schedules from the ends of jobs."""
-    await work.follow(_of(tx), ended)
+    await tx.schedules.meet({one.term for one in ended})
+    await work.follow(tx.schedules, ended)
 
 
-async def _run(tx: Transaction, operations: Sequence[Operation]) -> list[Any]:
-    return [await work.run(_of(tx), operation) for operation in operations]
+async def write(tx: Transaction, operations: Sequence[Operation]) -> list[Any]:
+    """Run operations that write, one after the other."""
+    return [await work.run(tx.schedules, operation) for operation in operations]
+
+
+async def mend(tx: Transaction, operations: Sequence[ops.MendSchedules]) -> list[int]:
+    """Put right what no transaction could see, unless another node does so at the moment; see ``MendSchedules``."""
+    return await write(tx, operations) if tx.schedules.mends else [0] * len(operations)
 
 
 # ---- reading ----
 
 
-async def _each(
-    read: Callable[[Transaction, Any], Awaitable[Any]], tx: Transaction, operations: Sequence[Operation]
-) -> list[Any]:
-    return [await read(tx, operation) for operation in operations]
+async def find_due(tx: Transaction, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
+    """Find what is due soon; see ``FindDue``."""
+    return [await _find_due(tx, operation) for operation in operations]
 
 
-async def find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
-    """Find what is due soon."""
-    fetch = tx.connection.fetch
-    due = await fetch(_SQL["due_schedules"], operation.until_us, operation.rows)
+async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
+    floor, clock = tx.memory(DueFloor), tx.memory(Floors).clock
+    began = clock()
+    whole, (place,) = floor.begin(began)
+    found = await tx.connection.fetch(SQL["due_soon"], place, operation.until_us, operation.rows)
+    if whole:
+        floor.scans.took(began, clock() - began)
+    due = [(ops.Due(name, version), next_us) for name, version, next_us in found if name is not None]
+    if floor.scans.slow:
+        floor.rise((due[0][1] if due else operation.until_us) - SLACK)
     if len(due) == operation.rows:
-        last = due[-1]
-        following = await fetch(_SQL["next_schedule"], last[2], last[0])
-    else:
-        following = await fetch(_SQL["next_schedule_after"], operation.until_us)
-    return ops.Upcoming(
-        [(ops.Due(name, version), next_us) for name, version, next_us in due], following[0][0] if following else None
-    )
+        (last, last_us) = due[-1]
+        return ops.Upcoming(due, await tx.connection.fetchval(SQL["due_after"], last_us, last.name))
+    return ops.Upcoming(due, found[-1][2] if len(found) > len(due) else None)
 
 
-async def list_schedules(tx: Transaction, operation: ops.ListSchedules) -> list[Stored]:
-    """List schedules."""
-    if operation.names is None:
-        rows = await tx.connection.fetch(_SQL["all_schedules"])
-    else:
-        rows = await tx.connection.fetch(_SQL["named_schedules"], list(operation.names))
-    return [Stored(_schedule(schedule), _state(state)) for schedule, state in rows]
+async def list_schedules(tx: Transaction, operations: Sequence[ops.ListSchedules]) -> list[list[Stored]]:
+    """List schedules; see ``ListSchedules``."""
+    outcomes = []
+    for operation in operations:
+        if operation.names is None:
+            found = await tx.connection.fetch(SQL["schedules"])
+        else:
+            found = await tx.connection.fetch(SQL["schedules_named"], list(operation.names))
+        outcomes.append([Stored(_schedule(schedule), _state(state)) for schedule, state in found])
+    return outcomes
 
 
-async def list_fires(tx: Transaction, operation: ListFires) -> list[Fire]:
-    """List rows, the newest first; `meet` the nodes of their jobs, whose handles are told."""
-    before_us = LARGEST_ID if operation.before_us is None else operation.before_us
-    rows = _fires(await tx.connection.fetch(_SQL["history"], operation.name, before_us, operation.rows))
-    await tx.nodes.meet(row.job for row in rows if row.job)
-    return rows
+async def list_fires(tx: Transaction, operations: Sequence[ListFires]) -> list[list[Fire]]:
+    """List rows, the newest first; see ``ListFires``. The nodes of their jobs are known then: handles are made of both."""
+    outcomes = []
+    for operation in operations:
+        before_us = rows.LARGEST_ID if operation.before_us is None else operation.before_us
+        found = _fires(await tx.connection.fetch(SQL["history"], operation.name, before_us, operation.rows))
+        await tx.nodes.meet(row.job for row in found if row.job)
+        outcomes.append(found)
+    return outcomes
 
 
-HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]] = {
-    **dict.fromkeys(ops.WRITING, _run),
-    ops.FindDue: partial(_each, find_due),
-    ops.ListSchedules: partial(_each, list_schedules),
-    ListFires: partial(_each, list_fires),
+HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
+    ops.SaveSchedules: write,
+    ops.Declare: write,
+    ops.MendSchedules: mend,
+    ops.FireSchedules: write,
+    ops.TriggerSchedule: write,
+    ops.FindDue: find_due,
+    ops.ListSchedules: list_schedules,
+    ListFires: list_fires,
 }

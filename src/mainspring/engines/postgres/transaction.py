@@ -30,6 +30,9 @@ class Transaction:
     Where the group only reads, ``connection`` is in no transaction, and each statement has a snapshot of its own.
     """
 
+    schedules: PostgresSchedules
+    """The schedules' side of it, set when the group begins."""
+
     def __init__(
         self, connection: Connection[Record], term: int, functions: Functions, nodes: Nodes, memory: Memory
     ) -> None:
@@ -51,8 +54,6 @@ class Transaction:
         """Jobs that have ended in this group and are not followed yet, by their owners."""
         self.followers: Followers | None = None
         """The node's side of jobs that the group makes by itself."""
-        self.schedules: PostgresSchedules | None = None
-        """Made when first needed."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
@@ -78,7 +79,7 @@ class Transaction:
         self.commits.append(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is rolled back, or where nobody knows how it ended."""
+        """Call a function where this attempt is not committed, once that is known."""
         self.rollbacks.append(function)
 
     def later(self, work: Work) -> None:

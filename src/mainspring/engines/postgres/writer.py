@@ -186,9 +186,13 @@ class Writer:
         except Exception:
             log.exception("after a commit: a defect in the store's code")  # the outcomes stand
 
-    def undone(self, tx: Transaction) -> None:
-        """Note that an attempt was rolled back, or that nobody knows."""
+    def forget(self) -> None:
+        """Forget what an attempt has given, which was rolled back, or may have been."""
         self._functions.rolled_back()
+
+    @staticmethod
+    def undone(tx: Transaction) -> None:
+        """Note that an attempt was rolled back."""
         for function in tx.rollbacks:
             function()
         tx.rollbacks.clear()
@@ -241,12 +245,20 @@ class _Group:
         before = self._sent
         try:
             await connection.execute(f"BEGIN; SELECT enter({tx.term}, {self._number})")
+            if before is not None:
+                self._writer.undone(before.tx)  # otherwise it would not have been let in
             outcomes = await handle(tx, self._plan, self._size)
             self._sent = Sent(tx, outcomes)
             await connection.execute(journal.entry(tx, self._number))
         except BaseException as error:
-            self._writer.undone(tx)
-            if before is None or failures.judge(error, connected=True) is not Verdict.COMMITTED:
+            self._writer.forget()
+            verdict = failures.judge(error, connected=not connection.is_closed())
+            unknown = verdict is Verdict.AWAY and self._sent is not None and self._sent.tx is tx
+            if not unknown:
+                self._writer.undone(tx)
+            if before is None or verdict is not Verdict.COMMITTED:
+                if before is not None and verdict is Verdict.FENCED:
+                    self._writer.undone(before.tx)
                 raise
             await self._writer.clean(connection, error)
             tx, outcomes = before

@@ -1,0 +1,74 @@
+"""All specifications of schedules, as this node knows them: read once, and then only what has changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.engines.postgres.statements import load
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.model import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncpg import Connection, Record
+
+_SQL = load("schedules.sql")
+_decode = msgspec.msgpack.Decoder(Schedule).decode
+
+
+class Known:
+    """The catalogue at a version of the store's. What a node remembers of one group is right for the next."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self.catalogue = Catalogue({})
+        self._leaders: Mapping[str, str] = {}
+
+    async def refresh(self, connection: Connection[Record], version: int) -> None:
+        """Be at a version; nobody changes it as long as the transaction lasts."""
+        if version == self._version:
+            return
+        schedules = dict(self.catalogue.schedules)
+        for name, schedule in await connection.fetch(_SQL["specifications_since"], self._version):
+            if schedule is None:
+                schedules.pop(name, None)
+            else:
+                schedules[name] = _decode(schedule)
+        self.catalogue = Catalogue(schedules)
+        self._leaders = leaders(schedules)
+        self._version = version
+
+    def turns(self, name: str) -> tuple[str, ...]:
+        """Return the schedules whose rows are to be locked before anything that a fire time of this one may touch."""
+        leader = self._leaders.get(name)
+        return (name,) if leader is None or leader == name else (leader, name)
+
+    def minds_ends(self, name: str) -> bool:
+        """Say whether the end of a run may touch more than its own row: relatives, what waits, what has joined it meanwhile."""
+        schedule = self.catalogue.schedules.get(name)
+        return schedule is not None and (name in self._leaders or bool(schedule.unique) or self.catalogue.queues(name))
+
+
+def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
+    """Return, for each schedule with parents or children, the first by name of all that it is related to in any way.
+
+    Who touches one of them locks the first one before: so two groups about one family take turns, and whatever they lock of it in
+    whatever order, they never wait for each other in a circle.
+    """
+    found: dict[str, str] = {}
+
+    def leader(name: str) -> str:
+        while (above := found.setdefault(name, name)) != name:
+            found[name] = found[above]
+            name = above
+        return name
+
+    for schedule in schedules.values():
+        for parent in schedule.parents:
+            if parent in schedules:
+                first, second = sorted((leader(schedule.name), leader(parent)))
+                found[second] = first
+    return {name: leader(name) for name in found}
