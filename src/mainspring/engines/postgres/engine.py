@@ -98,11 +98,15 @@ class PostgresEngine:
         term on the same connections.
         """
         del deliver  # all of it happens on the node's own loop
-        try:
-            if self._control is None:
-                await self._open(node)
-            else:
+        if self._control is not None:
+            # It stays open where that fails: the store went away again, and another attempt follows.
+            try:
                 await self._begin_again(node)
+            except failures.ERRORS as error:
+                raise failures.explain(error, self._address) from error
+            return Opened(Term(self._term), self._nodes)
+        try:
+            await self._open(node)
         except failures.ERRORS as error:
             await self.close()
             raise failures.explain(error, self._address) from error
