@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Outlook, Recovered, Taken
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at what waits in the store."""
+"""Seconds between looks at what waits in the store. Nodes that have nothing to do share them: together they look so often."""
+LOOK_SHARED = 5
+"""Among so many nodes at most."""
 ASK_EVERY = 5.0
 """Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
 ASK_MOST = 1000
@@ -61,6 +63,10 @@ class Sharing:
         self._listeners = service.listeners
         self._clock = service.clock
         self._looking = self._taking = False
+        self._idle = False
+        """Nothing waited in the store at the last look."""
+        self.nodes = 1
+        """How many there are, with this one."""
         self._looked = self._asked = self._clock.monotonic()
         self._leaves: list[Leave] = []
         """What is on its way to the store about those who left."""
@@ -107,7 +113,9 @@ class Sharing:
 
     def tick(self, now: float) -> None:
         """Look into the store where it is time."""
-        if now - self._looked >= LOOK_EVERY and not self._looking:
+        # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
+        every = LOOK_EVERY * (min(self.nodes, LOOK_SHARED) if self._idle else 1)
+        if now - self._looked >= every and not self._looking:
             self._looked = now
             self.look()
         if now - self._asked >= ASK_EVERY:
@@ -138,6 +146,7 @@ class Sharing:
         self._commits.put(Look(looked, not_looked))
 
     def _learn(self, outlook: Outlook) -> None:
+        self._idle = not outlook.pending and not outlook.inbox
         dispatch = self._window.dispatch
         for name in outlook.live:
             dispatch.queue(name)

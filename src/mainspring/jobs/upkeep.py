@@ -23,6 +23,8 @@ RECORD_AFTER = 1.0
 SILENT_AFTER = 1.0
 """A worker that was woken and did nothing for so many seconds no longer keeps others asleep."""
 SWEEP_EVERY = 10.0
+SWEEP_SHARED = 60.0
+"""Where several nodes have the store: each of them sweeps for all."""
 SLEW = 0.001
 """Seconds to wait at least when the wall clock says that the time has not come, although it should have."""
 
@@ -71,7 +73,7 @@ class Upkeep:
                 window.serve(queue)
             if self._next_wake_us and self._clock.wall() * 1_000_000 >= self._next_wake_us:
                 self.wake()  # the wall clock was stepped
-        if now - self._swept >= SWEEP_EVERY:
+        if now - self._swept >= (SWEEP_SHARED if window.shared else SWEEP_EVERY):
             self._swept = now
             window.dispatch.tidy()
             self._sweep()

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 AGAIN: Final = 0.5
 """Seconds after which the store is tried again where it could not answer."""
+TIME_FOR: Final = 30.0
+"""Seconds for which the store's clock is known once it was asked, unless this machine's own is set meanwhile."""
+SET: Final = 0.01
+"""By how many seconds wall time and monotonic time may part before somebody has set the clock."""
 
 log = structlog.get_logger("mainspring.nodes")
 
@@ -74,7 +78,10 @@ class Keeper:
         self._fenced = False
         self._draining = False
         self._counter = 0
-        self._offset: float | None = None
+        self._pace = 0.0
+        """What wall time was before monotonic time when the store's clock was asked last."""
+        self._timed = self._searched = float("-inf")
+        """Monotonic times: when the store's clock was asked, and when orphans were looked for."""
         self.term: Term
         self.lease: Lease
         self.membership: Membership
@@ -120,7 +127,7 @@ class Keeper:
                 await self._begin_again()
             elif self.lease.wait(self._clock.monotonic()) <= 0:
                 await self._beat()
-                await self._give_back(await self._orphans())
+                await self._find_orphans()
             else:
                 asked = self._clock.monotonic()
                 self._observe(await self._port.rows(), asked)
@@ -143,10 +150,13 @@ class Keeper:
         self.lease.beaten(sent_at, clock.monotonic())
         self._observe(rows, sent_at)
         before = clock.monotonic()
+        if before - self._timed < TIME_FOR and abs(clock.wall() - before - self._pace) < SET:
+            return
         store = await self._port.now()
         after = clock.monotonic()
         # The moment at which the store looked at its clock is somewhere between: half of the way is the best guess.
         self._node.store_time(store - (clock.wall() - (after - before) / 2))
+        self._timed, self._pace = after, clock.wall() - clock.monotonic()
 
     def _observe(self, rows: Sequence[NodeRow], asked: float) -> None:
         self.membership.observe(rows, asked, self._clock.monotonic())
@@ -167,9 +177,14 @@ class Keeper:
         terms = await self._port.abandoned()
         return [term for term in terms if self.membership.heir(type(self.term)(term)) == self.term]
 
-    async def _give_back(self, terms: Sequence[int]) -> None:
-        if terms:
-            self._node.recover(terms)
+    async def _find_orphans(self) -> None:
+        """Give back what is left of ended terms; once a lease is enough for what happens so rarely."""
+        now = self._clock.monotonic()
+        if now - self._searched >= self._seconds:
+            terms = await self._orphans()
+            self._searched = now
+            if terms:
+                self._node.recover(terms)
 
     async def _begin_again(self) -> None:
         before = self.term

@@ -44,6 +44,8 @@ AHEAD = 5.0
 LOOK_EVERY = 2.0
 """Seconds between looks at what others have changed."""
 MEND_EVERY = 5.0
+MENDING = "mending"
+"""What nodes take turns for as if it were a schedule of this name."""
 BACKUP = 0.4
 """Seconds that a node waits for another one to fire what is that one's."""
 AGAIN = 0.25
@@ -119,7 +121,8 @@ class ScheduleService:
             self.look()
         if now - self._mended >= MEND_EVERY and not self._mending:
             self._mended = now
-            self._mend()
+            if self.first(MENDING):  # one node is enough, and which one it is changes with who is there
+                self._mend()
         self._try()  # the wall clock may have been stepped
 
     # ---- what is due soon ----

@@ -154,6 +154,8 @@ class Fleet:
     def members(self, live: tuple[NodeRow, ...]) -> None:
         """Remember who is there: shares follow from it."""
         self._live = live
+        assert self._service.sharing is not None
+        self._service.sharing.nodes = len(live) or 1
 
     def drain(self, draining: bool) -> None:
         """Somebody asked this node to take nothing more, or to take part again."""

@@ -41,6 +41,8 @@ PATIENCE: Final = 60.0
 """Seconds to wait at the start for a server that is not up yet."""
 FOLD: Final = 5.0
 """Seconds between two foldings of the journal."""
+IDLE: Final = 4
+"""Times as long at most between foldings that find nothing."""
 FORGET: Final = 12
 """Ended terms are looked through with every so many foldings."""
 FOLDING: Final = 8.0
@@ -240,11 +242,18 @@ class PostgresEngine:
 
     # ---- upkeep ----
 
-    async def fold_once(self) -> None:
-        """Fold the journal into the counts."""
+    async def fold_once(self) -> int:
+        """Fold the journal into the counts; says how many groups were folded, 0 also where the store was away."""
         control, checksum = self._control, self._address.checksum
         assert control is not None
-        await best_effort("folding", control.run(lambda connection: journal.fold(connection, checksum), FOLDING))
+        folded = 0
+
+        async def fold() -> None:
+            nonlocal folded
+            folded = await control.run(lambda connection: journal.fold(connection, checksum), FOLDING)
+
+        await best_effort("folding", fold())
+        return folded
 
     async def forget_once(self) -> None:
         """Mark the terms that nothing is left of."""
@@ -252,10 +261,12 @@ class PostgresEngine:
         await best_effort("terms", self._control.run(journal.forget_terms, FOLDING))
 
     async def _fold_on(self) -> None:
+        pause = 1
         while True:
             for _ in range(FORGET):
-                await asyncio.sleep(self._fold)
-                await self.fold_once()
+                await asyncio.sleep(pause * self._fold)
+                # Where nothing is done, or others fold what is, nobody misses a folding or two.
+                pause = 1 if await self.fold_once() else min(pause + 1, IDLE)
             await self.forget_once()
 
     async def _partition_on(self) -> None:
