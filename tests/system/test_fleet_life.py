@@ -1,0 +1,273 @@
+"""A fleet's daily life: nodes that start together, are listed, drained and removed; what it costs when nothing is to be done."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import encode
+from tests.postgres.server import PostgresServer, memory_directory, name_of
+
+from .extension import FaultError, More
+from .fleet import Fleet, FleetNode, Nursery, addresses
+from .processes import mainspring
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LEASE = 1.5
+PATIENT = 30.0
+HELD = 10_000
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
+    with Fleet(nursery, tmp_path, database, lease=LEASE) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def names(node: FleetNode) -> list[str]:
+    """Return the names of the nodes that a node lists."""
+    return [row["name"] for row in node.ask("nodes.list")["nodes"]]
+
+
+# ---- starting
+
+
+def test_nodes_that_start_at_once_on_an_empty_database(fleet: Fleet) -> None:
+    nodes = fleet.several(*(f"n{number}" for number in range(1, 6)))
+    assert sorted(names(nodes[0])) == sorted(node.name for node in nodes)
+    assert len({node.term for node in nodes}) == len(nodes)
+
+
+def test_a_node_that_may_not_migrate_says_what_to_run(database: str, tmp_path: Path) -> None:
+    order = ("serve", "--store", database, "--gearman", "127.0.0.1:0", "--name", "n1", "--no-migrate")
+    refused = mainspring(*order, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert b"mainspring migrate" in refused.stderr
+    assert b"Traceback" not in refused.stderr
+
+
+def test_a_node_starts_without_migrating_once_somebody_else_has(fleet: Fleet, database: str, tmp_path: Path) -> None:
+    assert mainspring("migrate", "--store", database, cwd=tmp_path).returncode == 0
+    assert names(fleet.start("n1", "--no-migrate")) == ["n1"]
+
+
+def test_a_name_is_used_again_under_another_term(fleet: Fleet, stack: ExitStack) -> None:
+    first = fleet.start("n1")
+    before = first.term
+    client = first.extended()
+    handle = client.put(b"f", b"payload")
+    with first.worker(b"f") as worker:
+        assert worker.job().handle == handle
+        first.kill()
+    client.close()
+    second = fleet.start("n1")
+    assert second.term > before
+    # Both rows are there until the lease of the first has ended: their names are not enough then.
+    with pytest.raises(FaultError, match="name one of the terms"):
+        second.ask("nodes.show", node="n1")
+    assert second.ask("nodes.show", node=str(before))["state"] == "live"
+    worker = stack.enter_context(second.worker(b"f"))
+    worker.socket.settimeout(PATIENT)
+    assert worker.job().handle == handle
+    eventually(lambda: names(second) == ["n1"], "the first is gone")
+
+
+def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> None:
+    one, other = fleet.start("same"), fleet.start("same")
+    client = stack.enter_context(one.extended())
+    worker = stack.enter_context(other.worker(b"f"))
+    handles = {client.put(b"f", b"%d" % number) for number in range(3)}
+    with other.extended() as second:
+        handles.add(second.put(b"f", b"3"))
+    assert len(handles) == 4
+    worker.ready(3)
+    assert {worker.job().handle for _ in handles} == handles
+
+
+# ---- looking after nodes
+
+
+def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    with n2.worker(b"f"):
+        eventually(lambda: n1.ask("nodes.show", node="n2")["capacity"] == 1, "n2 has told of its worker")
+        listed = mainspring("nodes", "list", "--server", n1.address, cwd=tmp_path)
+        shown = mainspring("nodes", "show", "n2", "--server", n1.address, cwd=tmp_path)
+    assert listed.returncode == shown.returncode == 0
+    lines = [line.split() for line in listed.stdout.decode().splitlines()]
+    assert {(line[0], line[2], line[3]) for line in lines if line[0] in {"n1", "n2"}} == {
+        ("n1", "live", n1.address),
+        ("n2", "live", n2.address),
+    }
+    assert n2.address.encode() in shown.stdout
+    missing = mainspring("nodes", "show", "n3", "--server", n1.address, cwd=tmp_path)
+    assert missing.returncode == 4
+
+
+def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    client = stack.enter_context(n1.extended())
+    first = stack.enter_context(n1.worker(b"f"))
+    handles = [client.put(b"f", b"%d" % number) for number in range(20)]
+    running = first.job()
+    assert running.handle == handles[0]
+    assert mainspring("nodes", "drain", "n1", "--server", n2.address, cwd=tmp_path).returncode == 0
+    eventually(lambda: "the node drains" in n1.written(), "it has heard of it")
+    second = stack.enter_context(n2.worker(b"f", places=30))
+    second.socket.settimeout(PATIENT)
+    assert {second.job().handle for _ in handles[1:]} == set(handles[1:])
+    # What runs there runs to its end, and what is submitted there is run by the others.
+    assert first.settled_as(running, b"succeeded", b"result") == b"recorded"
+    first.ready()
+    late = client.put(b"f", b"late")
+    assert second.job().handle == late
+    first.silent()
+    assert n2.ask("nodes.show", node="n1")["state"] == "draining"
+
+    assert mainspring("nodes", "drain", "n1", "--off", "--server", n2.address, cwd=tmp_path).returncode == 0
+    eventually(lambda: "takes part again" in n1.written(), "it has heard of that")
+    own = client.put(b"g", b"again")
+    first.register(b"g")
+    first.socket.settimeout(PATIENT)
+    assert first.job().handle == own
+
+
+def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    client = stack.enter_context(n2.extended())
+    holder = stack.enter_context(n1.worker(b"f"))
+    handle = client.put(b"f")
+    job = holder.job()
+    before = n1.term
+    refused = mainspring("nodes", "remove", "n1", "--server", n2.address, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert b"--force" in refused.stderr
+    heir = stack.enter_context(n2.worker(b"f"))
+    assert mainspring("nodes", "remove", "n1", "--force", "--server", n2.address, cwd=tmp_path).returncode == 0
+    assert heir.job().handle == handle
+    assert holder.stopped() == (handle, job.lease, b"lost")
+    assert holder.settled_as(job, b"succeeded", b"late") == b"stale"
+    eventually(lambda: n1.term > before, "it takes part again")
+    eventually(lambda: sorted(names(n2)) == ["n1", "n2"], "both are listed")
+    holder.ready()
+    again = client.put(b"f", b"again")
+    assert holder.job().handle == again
+
+
+def test_a_dead_node_is_removed_without_waiting_for_its_lease(
+    nursery: Nursery, tmp_path: Path, database: str, stack: ExitStack
+) -> None:
+    with Fleet(nursery, tmp_path, database, lease=15) as fleet:
+        n1, n2 = fleet.several("n1", "n2")
+        client = stack.enter_context(n2.extended())
+        handle = client.put(b"f")
+        with n1.worker(b"f") as worker:
+            worker.job()
+            n1.kill()
+        removed = mainspring("nodes", "remove", "n1", "--force", "--server", n2.address, cwd=tmp_path)
+        assert removed.returncode == 0
+        heir = stack.enter_context(n2.worker(b"f"))
+        heir.socket.settimeout(3)
+        assert heir.job().handle == handle
+
+
+def test_a_node_that_stops_politely_leaves_nothing_behind(fleet: Fleet, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    client = stack.enter_context(n2.extended())
+    handle = client.put(b"f")
+    n1.worker(b"f", places=0).close()
+    n1.stop()
+    assert names(n2) == ["n2"]
+    heir = stack.enter_context(n2.worker(b"f"))
+    assert heir.job().info["attempt"] == 1
+    assert client.show(handle)["attempt"] == 1
+
+
+# ---- servers that take each other's place
+
+
+def test_clients_go_on_at_another_server(fleet: Fleet, tmp_path: Path) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    for _ in range(2):
+        put = mainspring("submit", "f", "payload", "--background", "--server", addresses([n1, n2]), cwd=tmp_path)
+        assert put.returncode == 0, put.stderr
+        n1.kill()
+    with n2.worker(b"f", places=2) as worker:
+        worker.socket.settimeout(PATIENT)
+        assert {worker.job().payload for _ in range(2)} == {b"payload"}
+
+
+# ---- figures
+
+
+def test_what_a_dead_node_held_is_all_recovered(
+    fleet: Fleet, stack: ExitStack, record_property: Callable[[str, object], None]
+) -> None:
+    n1, n2, n3 = fleet.several("n1", "n2", "n3")
+    client = stack.enter_context(n3.extended())
+    client.socket.settimeout(PATIENT)
+    holder = stack.enter_context(n1.worker(b"f", places=HELD))
+    handles = set()
+    for start in range(0, HELD, 500):
+        client.write(b"".join(encode(More.SUBMIT, b"f", b"", b"", b"%d" % (start + number)) for number in range(500)))
+        handles |= {client.hear(More.SUBMITTED)[0] for _ in range(500)}
+    holder.socket.settimeout(PATIENT)
+    assert {holder.job().handle for _ in range(HELD)} == handles
+    heirs = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (n2, n3)]
+    n1.kill()
+    began = time.monotonic()
+    seen: dict[bytes, int] = {}
+    while len(seen) < HELD:
+        assert time.monotonic() < began + PATIENT, f"{len(seen)} of {HELD} are recovered"
+        for heir in heirs:
+            for packet in heir.said():
+                if packet.kind is More.ASSIGN:
+                    seen[packet.arguments[0]] = seen.get(packet.arguments[0], 0) + 1
+    record_property("seconds", round(time.monotonic() - began, 2))
+    assert set(seen) == handles
+    assert max(seen.values()) == 1
+
+
+def test_an_idle_fleet_asks_the_database_rarely(nursery: Nursery, tmp_path: Path, postgres_programs: Path) -> None:
+    del postgres_programs
+    seconds = 10.0
+    with PostgresServer(parent=memory_directory()) as server:
+        store = server.create_database()
+        with Fleet(nursery, tmp_path, store, lease=15) as fleet, ExitStack() as stack:
+            for node in fleet.several("n1", "n2", "n3"):
+                worker = stack.enter_context(node.worker(b"f"))
+                client = stack.enter_context(node.extended())
+                client.put(b"f")
+                job = worker.job()
+                assert worker.settled_as(job, b"succeeded") == b"recorded"
+                worker.ready()
+            time.sleep(2)
+            server.set(log_statement="all")
+            time.sleep(0.2)
+            before = len(server.log())
+            time.sleep(seconds)
+            written = server.log()[before:]
+        own = rf"\] mainspring:\S+.* {name_of(store)} LOG:  (?:statement|execute \S+): (.{{0,40}})"
+        statements = re.findall(own, written)
+    assert statements
+    assert len(statements) / seconds < 10, Counter(statements).most_common()
