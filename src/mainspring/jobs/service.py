@@ -153,8 +153,8 @@ class JobService:
             self.sharing.begin_again()
 
     def resume(self) -> None:
-        """Hand out jobs again, after `fenced` or `hand_back`; not after `end`."""
-        if self._ends:
+        """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""
+        if self._ends or not self.window.term:
             return
         self.dispatch.paused = False
         for queue in self.dispatch.queues.values():
