@@ -12,6 +12,7 @@ from .errand import Moment
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
@@ -45,6 +46,7 @@ class Way:
         chance: random.Random,
         lease: float,
         ended: Callable[[int, str], object],
+        removed: AbstractSet[int],
     ) -> None:
         self._content = content
         self._history = history
@@ -54,6 +56,7 @@ class Way:
         self._usable = lease * USABLE
         self._ended = ended
         """Told of each term that this node ends, and of this node's name."""
+        self._removed = removed
         self._engine = SharedMemoryEngine(content)
         self.max_value = self._engine.max_value
         self.cut = False
@@ -67,7 +70,12 @@ class Way:
         self._committed: Committed | None = None
 
     def is_over(self, late: float = 0.0) -> bool:
-        """Whether the node's lease has ended by its own clock, and so many seconds ago, or was never begun."""
+        """Whether the node's lease has ended by its own clock, and so many seconds ago, or was never begun.
+
+        One whose term somebody has ended by hand learns it from the store, and nobody can say when.
+        """
+        if not late and self.term in self._removed:
+            return True
         return self._clock.monotonic() >= self.deadlines.get(self.term, -late) + late
 
     # ---- the engine ----

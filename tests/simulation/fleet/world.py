@@ -6,6 +6,7 @@ import math
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from mainspring.engines.memory.shared import SharedMemoryEngine
 from mainspring.ids import Handles
 from mainspring.jobs.model import State
 from mainspring.server.settings import FleetSettings
@@ -16,6 +17,7 @@ from tests.simulation.wires import Wire
 from . import invariants
 from .clocks import MachineClock
 from .content import Content
+from .errand import Errand
 from .history import FleetHistory
 from .life import FleetLife
 from .store import Way
@@ -66,6 +68,8 @@ class FleetWorld:
         self.lives: dict[str, FleetLife] = {}
         """The nodes that run, by name."""
         self._owners: dict[int, FleetLife] = {}
+        self.removed: set[int] = set()
+        """Terms of nodes that were taken out of the fleet, and may not know it yet."""
         self.troubles: dict[str, float] = {}
         """Nodes that are cut off, stopped or down, and until when."""
         self._here: FleetLife
@@ -88,7 +92,9 @@ class FleetWorld:
 
     def _begin(self, name: str) -> None:
         clock = self.machines[name]
-        way = Way(self.content, self.history, name, clock, self.chance, self._fleet.lease, self._term_ended)
+        way = Way(
+            self.content, self.history, name, clock, self.chance, self._fleet.lease, self._term_ended, self.removed
+        )
         self.lives[name] = FleetLife(name, way, clock, self.chance, self._fleet, **self._options)
 
     # ---- what actors do and see ----
@@ -125,7 +131,7 @@ class FleetWorld:
     def assigned(self, handle: bytes) -> None:
         """A worker is given a job: if it is a stored one, then under a lease that the node may believe in."""
         life = self._here
-        if life.service.window.held[handle].stored:
+        if life.service.window.held[handle].stored and life.store.term not in self.removed:
             assert not life.store.is_over(), f"{handle!r} is assigned after the end of the node's lease"
             job = self._find(handle)
             assert job is not None, f"{handle!r} is assigned and not stored"
@@ -300,8 +306,20 @@ class FleetWorld:
         elif number < 0.92:
             if life.ready and life.life is None:
                 life.leave()
-        else:
+        elif number < 0.95:
             self.machines[name].skew = chance.uniform(-HOUR, HOUR)
+        else:
+            self._operate(remove=number > 0.985)
+
+    def _operate(self, *, remove: bool) -> None:
+        """Somebody asks a node to drain, or no longer, or takes it out of the fleet although it lives."""
+        row = self.chance.choice([*self.content.rows.values(), None])
+        if row is not None and remove:
+            self.removed.add(row.term)
+            self.history.ended_terms.add(row.term)
+            Errand(SharedMemoryEngine(self.content).end(row.term))
+        elif row is not None:
+            Errand(SharedMemoryEngine(self.content).ask_to_drain(row.term, draining=not row.draining))
 
     def _end_trouble(self, name: str) -> None:
         del self.troubles[name]
@@ -392,6 +410,8 @@ class FleetWorld:
             if name in self.lives or self.chance.random() < 0.5:
                 self._end_trouble(name)
         self.troubles.clear()
+        for row in list(self.content.rows.values()):
+            Errand(SharedMemoryEngine(self.content).ask_to_drain(row.term, draining=False))
         able = {function for actor in self.actors for function in actor.functions}
         if able != set(FUNCTIONS):
             self.actors.append(PlainWorker(self, "helper", FUNCTIONS))
