@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+from tests.postgres.proxy import Proxy
+
+from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.timers import Timers
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, Overlap, Reason, Schedule
+from mainspring.schedules.service import ScheduleService
+from mainspring.server.clock import SystemClock
+from mainspring.storage.commit_queue import CommitQueue
 
 from .a_fleet import Node, ignore, node
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.postgres.server import PostgresServer
 
@@ -157,3 +166,126 @@ def check(found: dict[str, list[Fire]], schedules: Sequence[Schedule], parts: Se
     for part in parts:
         assert part.committed
         part.check()
+
+
+# ---- services ----
+
+
+class Racer:
+    """The schedules of a node, as it has them, on a real clock; it takes itself for the first in line of everything."""
+
+    def __init__(self, one: Node) -> None:
+        loop = asyncio.get_running_loop()
+        self.part = Part(one)
+        self.ended = False
+        self.lost = 0
+        self._commits = CommitQueue(one.engine, loop.call_soon, loop.call_later)
+        self._timers = Timers(lambda at: loop.call_later(max(at - time.monotonic(), 0), self._run))
+        self._service = ScheduleService(self._commits, SystemClock(), self._timers, lambda: self.ended)
+        self._commits.put = self._put  # type: ignore[method-assign]
+
+    def _put(self, operation: Operation) -> None:
+        if isinstance(operation, ops.FireSchedules):
+            operation.done = self._counted(operation.done)
+        CommitQueue.put(self._commits, operation)
+
+    def _counted(self, done: Callable[[dict[str, ops.Fired]], None]) -> Callable[[dict[str, ops.Fired]], None]:
+        def count(outcome: dict[str, ops.Fired]) -> None:
+            self.lost += sum(not fired.won for fired in outcome.values())
+            done(outcome)
+
+        return count
+
+    def _run(self) -> None:
+        self._service.tick()
+        self._timers.run(time.monotonic())
+        following = self._timers.next()
+        if following is not None and not self.ended:
+            asyncio.get_running_loop().call_later(max(following - time.monotonic(), 0), self._run)
+
+    async def race(self, until: float) -> None:
+        """Fire whatever is due until a time of the clock."""
+        self._service.look()
+        while time.time() < until:
+            self._run()
+            await asyncio.sleep(0.05)
+        self.ended = True
+        idle = asyncio.Event()
+        self._commits.when_idle(idle.set)
+        await asyncio.wait_for(idle.wait(), 30)
+
+
+def test_each_due_time_has_one_row_whoever_is_first_among_three(database: str, postgres: PostgresServer) -> None:
+    number, seconds = 10, 3.0
+
+    async def test() -> None:
+        deadlocks = postgres.log().count("deadlock detected")
+        async with node(database, "a") as one, node(database, "b") as two, node(database, "c") as third:
+            racers = [Racer(each) for each in (one, two, third)]
+            now_us = round(time.time() * SECOND)
+            trigger = Every(SECOND // 5)
+            schedules = [Schedule(name=f"s{at}", function=b"f", trigger=trigger) for at in range(number)]
+            await save(one, *schedules, now_us=now_us)
+            await asyncio.gather(*(racer.race(time.time() + seconds) for racer in racers))
+            jobs = []
+            for schedule in schedules:
+                found = await rows(two, schedule.name)
+                first = -(-now_us // trigger.interval_us) * trigger.interval_us
+                times = [first + at * trigger.interval_us for at in range(len(found))]
+                assert [row.fire_us for row in found] == times, "no fire time is left out"
+                assert len(found) >= (seconds - 1) * 5
+                jobs += [row.job for row in found if row.job]
+            assert sorted(jobs) == sorted(job_id for racer in racers for job_id in racer.part.committed)
+            assert sum((await two.counts()).values()) == len(set(jobs)) == len(jobs), "each has a job of its own"
+            assert sum(racer.lost for racer in racers) > 0, "nobody has raced"
+        assert postgres.log().count("deadlock detected") == deadlocks
+
+    asyncio.run(test())
+
+
+# ---- outcomes that nobody knows ----
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres.port) as one:
+        yield one
+
+
+@pytest.mark.parametrize("lost", ["answer", "request"])
+def test_a_fire_time_whose_commit_has_no_answer_has_one_job(proxy: Proxy, database: str, lost: str) -> None:
+    async def test() -> None:
+        async with node(proxy.through(database)) as one:
+            part = Part(one)
+            await save(one, Schedule(name="a", function=b"f", trigger=Every(SECOND)))
+            fire = ops.FireSchedules(await due(one, START), START, ignore, ignore)
+            trap = proxy.lose_answer() if lost == "answer" else proxy.lose_request()
+            (outcome,) = await one.group(fire)
+            assert trap.has_sprung
+            assert outcome["a"].won
+            (row,) = await rows(one, "a")
+            assert part.committed == [row.job]
+            part.check()
+
+    asyncio.run(test())
+
+
+def test_who_is_fenced_while_the_outcome_is_unknown_takes_its_jobs_back(proxy: Proxy, database: str) -> None:
+    async def test() -> None:
+        async with node(proxy.through(database)) as one, node(database, "b") as two:
+            part = Part(one)
+            await save(one, Schedule(name="a", function=b"f", trigger=Every(SECOND)))
+            dues = await due(one, START)
+            trap = proxy.lose_request()
+            group = one.begin(ops.FireSchedules(dues, START, ignore, ignore))
+            await asyncio.to_thread(trap.wait)
+            proxy.refuse()
+            assert await two.engine.end(one.term)
+            proxy.heal()
+            with pytest.raises(StoreFencedError):
+                await asyncio.wait_for(group, 30)
+            assert await rows(two, "a") == []
+            assert part.committed == []
+            assert set(part.live.values()) == {0}
+
+    asyncio.run(test())

@@ -1,4 +1,5 @@
--- The statements of the schedules slice. As in jobs.sql: parallel arrays, sorted by the caller where rows are locked.
+-- The statements of the schedules slice. As in jobs.sql: parallel arrays, sorted by the caller where rows are locked. `OFFSET 0` keeps
+-- the order of an answer out of the choice of an index.
 
 -- name: enter
 SELECT enter_schedules($1);
@@ -15,10 +16,10 @@ FROM unnest($1::text[], $2::bigint[]) AS s (schedule, fire_us)
 CROSS JOIN LATERAL (SELECT fire FROM fires WHERE schedule = s.schedule AND fire_us = s.fire_us OFFSET 0) AS f;
 
 -- name: unfinished
-SELECT fire FROM fires WHERE live = ANY ($1::text[]) ORDER BY schedule, fire_us;
+SELECT fire FROM (SELECT * FROM fires WHERE live = ANY ($1::text[]) OFFSET 0) AS f ORDER BY schedule, fire_us;
 
 -- name: of_jobs
-SELECT fire FROM fires WHERE job = ANY ($1::bigint[]) ORDER BY schedule, fire_us;
+SELECT fire FROM (SELECT * FROM fires WHERE job = ANY ($1::bigint[]) OFFSET 0) AS f ORDER BY schedule, fire_us;
 
 -- name: joins
 SELECT j.child, j.fire_us, j.parents_left, j.stopped

@@ -1,0 +1,115 @@
+"""Every statement about schedules takes the index that was made for it, whatever the statistics were when its plan was made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.schedules import SQL
+
+from .a_fleet import node, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import asyncpg
+
+INDEXES = {
+    "specifications_since": {"specifications_version"},
+    "lock": {"schedules_pkey"},
+    "fires": {"fires_pkey"},
+    "unfinished": {"fires_live"},
+    "of_jobs": {"fires_job"},
+    "joins": {"joins_pkey"},
+    "change_schedules": {"schedules_pkey"},
+    "remove_schedules": {"schedules_pkey"},
+    "change_fires": {"fires_pkey"},
+    "remove_joins": {"joins_pkey"},
+    "to_mend": {"fires_to_mend", "jobs_pkey", "schedules_queued"},
+    "joined": {"fires_to_mend", "jobs_pkey"},
+    "stuck": {"fires_to_mend"},
+    "queued": {"schedules_queued"},
+    "due_soon": {"schedules_due"},
+    "due_after": {"schedules_due"},
+    "schedules_named": {"schedules_pkey", "specifications_pkey"},
+    "schedules": {"schedules_pkey", "specifications_pkey"},
+    "history": {"fires_pkey"},
+}
+SORTED = {"lock", "unfinished", "of_jobs", "schedules_named"}
+"""They find few, by names or jobs, and put them in order; `due_soon` and `history` read in the order of an index."""
+
+STATES = {
+    "empty": "",
+    "vacuumed": "VACUUM ANALYZE",
+    "full": """
+        INSERT INTO specifications SELECT 's' || i, i, '' FROM generate_series(1, 5000) AS i;
+        INSERT INTO schedules SELECT 's' || i, 1, i, i % 2, '' FROM generate_series(1, 5000) AS i;
+        INSERT INTO fires SELECT 's' || i % 50, i, CASE i % 5 WHEN 1 THEN i WHEN 2 THEN i END, i % 5,
+            CASE WHEN i % 5 < 4 THEN 's' || i % 50 END, '' FROM generate_series(1, 20000) AS i;
+        INSERT INTO joins SELECT 's' || i % 50, i, 1, false FROM generate_series(1, 5000) AS i;
+        ANALYZE
+    """,
+    "a long history": """
+        INSERT INTO schedules SELECT 's' || i, 1, i, 0, '' FROM generate_series(1, 10) AS i;
+        INSERT INTO fires SELECT 's' || i % 10, i, NULL, 4, NULL, '' FROM generate_series(1, 20000) AS i;
+        ANALYZE
+    """,
+    # The estimate of a table full of what is dead: no rows, many pages.
+    "all dead": """
+        INSERT INTO schedules SELECT 's' || i, 1, i, 1, '' FROM generate_series(1, 5000) AS i;
+        INSERT INTO fires SELECT 's' || i % 50, i, i, 2, 's' || i % 50, '' FROM generate_series(1, 20000) AS i;
+        ANALYZE;
+        UPDATE pg_class SET reltuples = 0
+        WHERE relname IN ('schedules', 'fires') AND relnamespace = current_schema()::regnamespace
+    """,
+}
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _nodes(part)
+
+
+async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> list[dict[str, Any]]:
+    """Return the steps of a statement's generic plan."""
+    await connection.execute(f"PREPARE tested AS {SQL[name]}")
+    number = len(set(re.findall(r"\$(\d+)", SQL[name])))
+    values = f"({', '.join(['NULL'] * number)})" if number else ""
+    try:
+        (row,) = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE tested{values}")
+    finally:
+        await connection.execute("DEALLOCATE tested")
+    return list(_nodes(json.loads(row[0])[0]["Plan"]))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database, **SETTINGS) as other:
+            for statement in filter(None, map(str.strip, STATES[state].split(";"))):
+                await other.execute(statement)
+            for name, indexes in INDEXES.items():
+                steps = await plan(other, name)
+                assert {step["Index Name"] for step in steps if "Index Name" in step} == indexes, (name, steps)
+                sorts = [step for step in steps if step["Node Type"] == "Sort"]
+                assert name in SORTED or not sorts or name == "to_mend", (name, steps)
+
+    asyncio.run(test())
+
+
+def test_every_statement_of_the_file_is_loaded_whole_and_used() -> None:
+    package = files("mainspring.engines.postgres")
+    text = package.joinpath("schedules.sql").read_text("utf-8")
+    assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
+    sources = "".join(package.joinpath(name).read_text("utf-8") for name in ("schedules.py", "catalogue.py"))
+    for name, statement in SQL.items():
+        assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH|\(SELECT)\s", statement), name
+        assert ";" not in statement
+        assert f'"{name}"' in sources, name
