@@ -60,8 +60,6 @@ LEVELS = {
 QUEUES_INSTEAD = {
     "mysql": "MySQL",
     "libdrizzle": "Drizzle or MySQL",
-    "libpq": "PostgreSQL",
-    "postgres": "PostgreSQL",
     "redis": "Redis",
     "libmemcached": "memcached",
     "libtokyocabinet": "Tokyo Cabinet",
@@ -195,6 +193,11 @@ def _store(given: Mapping[str, str]) -> StoreSettings:
         if not file:
             raise GearmandUsageError("-q libsqlite3 needs --libsqlite3-db=FILE, the file of a Mainspring store")
         return parse_store(file if "://" in file else f"sqlite:///{file.replace('%', '%25')}")
+    if queue in {"libpq", "postgres"}:
+        raise GearmandUsageError(
+            f"-q {given['queue-type']}: gearmand's tables are not read here; use --store postgresql://USER@HOST/DATABASE, which"
+            " several servers may share"
+        )
     if queue in QUEUES_INSTEAD:
         raise GearmandUsageError(
             f"-q {given['queue-type']}: jobs are not kept in {QUEUES_INSTEAD[queue]} here; "

@@ -88,7 +88,13 @@ def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
         settings("--ssl")
 
 
-@pytest.mark.parametrize("queue", ["MySQL", "libdrizzle", "libpq", "postgres", "redis", "libmemcached"])
+@pytest.mark.parametrize("queue", ["libpq", "postgres"])
+def test_its_postgresql_queue_is_answered_with_a_store_there(queue: str) -> None:
+    with pytest.raises(GearmandUsageError, match="use --store postgresql://"):
+        settings(f"-q {queue}")
+
+
+@pytest.mark.parametrize("queue", ["MySQL", "libdrizzle", "redis", "libmemcached"])
 def test_other_queues_are_answered_with_what_to_use(queue: str) -> None:
     with pytest.raises(GearmandUsageError, match="use -q libsqlite3 --libsqlite3-db=FILE"):
         settings(f"-q {queue}")
