@@ -19,6 +19,7 @@ from mainspring.jobs.intake import Intake
 from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import Sharing
 from mainspring.nodes.keeper import AGAIN, Keeper
+from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
 
 from .fleet.running import simulate_fleet
@@ -28,6 +29,7 @@ from .stores import SimulationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.clock import Clock
     from mainspring.engines.memory.tables import Tables
     from mainspring.ids import Term
     from mainspring.jobs.model import Job
@@ -166,12 +168,14 @@ def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_job_left_while_another_client_of_the_node_joins_it(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Sharing, "waited", lambda _self, _job_id, _term: None)
     is_caught(400, by="although a client waits")
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_job_put_back_into_its_queue_twice(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Dispatch, "restore", staticmethod(lambda held: Dispatch.push(held, first=True)))
     is_caught(400, by="size of")
@@ -219,7 +223,42 @@ def test_answers_out_of_order_for_want_of_a_worker(monkeypatch: Plant) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_hints_at_all_that_waits(monkeypatch: Plant) -> None:
     tell = SharedMemoryEngine._tell
     monkeypatch.setattr(SharedMemoryEngine, "_tell", lambda self, waits, _: tell(self, waits, {}))
     is_caught(60, by="busy for ever|come to rest")
+
+
+# ---- nodes that come and go ----
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_node_that_ends_and_takes_part_again(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(JobService, "end", JobService.hand_back)
+    is_caught(1000, by="a polite end leaves")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_jobs_handed_out_without_a_term(monkeypatch: Plant) -> None:
+    def resume(self: JobService) -> None:
+        self.dispatch.paused = self._ends
+        for queue in self.dispatch.queues.values():
+            self.window.serve(queue)
+
+    monkeypatch.setattr(JobService, "resume", resume)
+    is_caught(1000, by="which is not its own")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_due_times_by_the_machines_wall_clock(monkeypatch: Plant) -> None:
+    def begin(self: StoreClock, clock: Clock) -> None:
+        self.monotonic = clock.monotonic
+        self.wall = lambda: clock.wall() + self.offset  # type: ignore[method-assign]
+        self.offset = 0.0
+
+    monkeypatch.setattr(StoreClock, "__init__", begin)
+    is_caught(1000, by="never ends")
