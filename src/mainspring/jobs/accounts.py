@@ -19,6 +19,9 @@ class Account(Protocol):
     def free(self, running: int, now_us: int) -> int:
         """Return how many jobs may start now; ``ANY`` where nothing limits them."""
 
+    def room(self, running: int) -> int:
+        """Return how many jobs may be brought here to be started soon, ``ANY`` where this does not limit them."""
+
     def take(self, now_us: int) -> None:
         """A job starts; ``free`` was above 0."""
 
@@ -55,6 +58,11 @@ class OwnAccount:
         if free > 0 and self._rate is not None:
             return min(free, rules.tokens(self._rate, self._bucket, now_us))
         return free
+
+    def room(self, running: int) -> int:
+        """Return any number: the gate knows the limits."""
+        del running
+        return ANY
 
     def take(self, now_us: int) -> None:
         """Start one."""

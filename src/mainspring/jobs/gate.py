@@ -78,6 +78,8 @@ class Gate:
         self.lines: dict[bytes, Line] = {}
         self.parked = 0
         """How many of the waiting jobs are of parked keys."""
+        self.short: set[bytes] = set()
+        """Parked keys that time alone does not let go on."""
         self.left: int | None = None
         """So many stored jobs were left by the last claim, all of keys that have enough here; None: there may be others."""
         self._turns: tuple[dict[bytes, Line], dict[bytes, Line], dict[bytes, Line]] = ({}, {}, {})
@@ -261,6 +263,7 @@ class Gate:
         line = None if key is None else self.lines.get(key)
         if line is not None:
             self._let_go_on(line)
+            self._forget(line)
 
     def _let_go_on(self, line: Line) -> None:
         if line.parked:
@@ -302,12 +305,15 @@ class Gate:
         """Look at a parked key again when time may have let it go on."""
         assert line.account is not None
         following = line.account.next_us(line.running, now_us)
-        if following is not None:
+        if following is None:
+            self.short.add(line.key)
+        else:
             heapq.heappush(self._due, (following, line.key))
 
     def _unpark(self, line: Line) -> None:
         if line.parked:
             line.parked = False
+            self.short.discard(line.key)
             self.parked -= line.size
             self._has_left(line)
             for turns, ready in zip(self._turns, line.ready, strict=True):
@@ -329,6 +335,7 @@ class Gate:
             self._unpark(line)
             for turns in self._turns:
                 turns.pop(line.key, None)
+            self.short.discard(line.key)
             del self.lines[line.key]
 
     def tidy(self) -> None:
@@ -374,6 +381,8 @@ class Gate:
             window = min(window, max(2 * limits.concurrency, FEWEST))
         if limits.rate is not None:
             window = min(window, max(_in_a_second(limits.rate), FEWEST))
+        if self.own is not None:
+            window = min(window, max(self.own.room(self.running), 0))
         return window
 
     def per_key(self) -> int:

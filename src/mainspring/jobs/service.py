@@ -135,6 +135,8 @@ class JobService:
         """
         self.dispatch.paused = True
         self.window.term = Term(0)
+        if self.sharing is not None:
+            self.sharing.leasing.forget()
         for held, worker in self.window.forget_stored():
             if held.gate is not None:
                 held.gate.give_back(held.job.key)

@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
 from mainspring.jobs.held import Watchers
+from mainspring.jobs.leasing import Leasing
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.settling import JobFailure, failure
 from mainspring.jobs.store import Find, Leave, Look, Recover, TakeInbox, Wait
@@ -75,6 +76,7 @@ class Sharing:
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
         service.window.shared = True
+        self.leasing = Leasing(service.window)
         service.intake.left = self.left
         service.intake.waited = self.waited
         relay.listen(self.hear)
@@ -87,6 +89,8 @@ class Sharing:
             case Pending(functions):
                 for name in functions:
                     queue = self._window.dispatch.queues.get(name)
+                    if queue is not None and queue.gate is not None:
+                        self.leasing.hint(queue)
                     if queue is not None and queue.workers:
                         queue.hinted = True
                         self._window.hint(queue)
@@ -113,6 +117,7 @@ class Sharing:
 
     def tick(self, now: float) -> None:
         """Look into the store where it is time."""
+        self.leasing.tick()
         # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
         every = LOOK_EVERY * (min(self.nodes, LOOK_SHARED) if self._idle else 1)
         if now - self._looked >= every and not self._looking:

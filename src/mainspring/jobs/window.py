@@ -95,7 +95,7 @@ class Window:
         self.accounts: Callable[[FunctionQueue], OpenAccount] = lambda _: open_own
         """Set where the store is shared: how the tokens of a function are come by."""
         self.served: Callable[[FunctionQueue], None] = lambda _: None
-        """Set where the store is shared: called with a function that has a gate when everything was handed out that could be."""
+        """Set where the store is shared: called with a function that has a gate where more of it could be started."""
         self._deliveries = 0
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
@@ -180,9 +180,12 @@ class Window:
     def _look_again(self, queue: FunctionQueue, gate: Gate) -> None:
         """Serve a queue again when time lets more of its jobs start."""
         following = gate.next_us()
-        if following is None:
-            return
-        at = max(from_us(following), self.clock.monotonic() + SOON)
+        if following is not None:
+            self.serve_at(queue, following)
+
+    def serve_at(self, queue: FunctionQueue, time_us: int) -> None:
+        """Serve a queue at a monotonic time, or soon after it."""
+        at = max(from_us(time_us), self.clock.monotonic() + SOON)
         known = self._clocked.get(queue)
         if known is not None:
             if known[0] <= at:
@@ -211,6 +214,8 @@ class Window:
 
     def refill(self, queue: FunctionQueue) -> None:
         """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
+        if queue.gate is not None:
+            self.served(queue)
         backlog = queue.backlog
         if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers or self.dispatch.paused:
             return
@@ -408,7 +413,6 @@ class Window:
                     worker.face.assign(held)
         if queue.gate is not None:
             self._look_again(queue, queue.gate)
-            self.served(queue)
         self.refill(queue)
 
     def start(self, held: Held, worker: Worker) -> None:

@@ -11,7 +11,7 @@ from mainspring.resources import store as ops
 from mainspring.resources.model import FunctionLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.storage.operation import Operation
@@ -55,6 +55,24 @@ def _acquire(tables: Tables, term: int, ask: ops.Ask, now_us: int) -> ops.Grant:
         tables.buckets[pool] = ask.rate, bucket
         grant = grant._replace(starts=starts, next_us=rules.next_us(ask.rate, bucket))
     return grant
+
+
+def frees(tables: Tables, group: Sequence[Operation]) -> set[bytes]:
+    """Return the functions of which a group is about to give tokens back, while others have asked in vain."""
+    freed = set()
+    for operation in group:
+        if not isinstance(operation, ops.Acquire):
+            continue
+        for ask in operation.asks:
+            holdings = tables.tokens.get((ask.function, ask.pool), {})
+            own = holdings.get(operation.term)
+            if (
+                own is not None
+                and own.tokens > ask.tokens
+                and any(one.wanted > one.tokens for one in holdings.values())
+            ):
+                freed.add(ask.function)
+    return freed
 
 
 def end(tables: Tables, term: int) -> None:

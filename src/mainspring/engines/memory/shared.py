@@ -92,8 +92,12 @@ class SharedMemoryEngine:
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
+        freed = resources.frees(content.tables, group)
         outcomes = execute(content.tables, group, self, content.terms)
         self._tell(waits, pending)
+        for term in content.ears:
+            if freed and term != self._term:
+                content.tell(term, Pending(sorted(freed)))
         committed(outcomes)
 
     def _pending(self) -> dict[bytes, int]:

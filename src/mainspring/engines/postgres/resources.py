@@ -65,6 +65,8 @@ async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[li
         division.buckets[function, pool] = Rate(number, per_us, burst), rules.Bucket(*bucket)
     outcomes = [[division.ask(_pool(tx, ask), op.term, ask) for ask in op.asks] for op in operations]
     await division.write(tx)
+    for function in division.freed:
+        tx.pending(function)
     return outcomes
 
 
@@ -81,6 +83,8 @@ class _Division:
         self.buckets: dict[Pool, tuple[Rate, rules.Bucket]] = {}
         self._held: dict[tuple[Pool, int], rules.Holding] = {}
         self._filled: set[Pool] = set()
+        self.freed: set[bytes] = set()
+        """Functions of which something was given back that others had asked for in vain."""
 
     def ask(self, pool: Pool, term: int, ask: ops.Ask) -> ops.Grant:
         """Give what is there."""
@@ -89,6 +93,8 @@ class _Division:
         if ask.limit:
             holdings = self.holdings.setdefault(pool, {})
             before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
+            if before > ask.tokens and any(one.wanted > one.tokens for one in holdings.values()):
+                self.freed.add(ask.function)
             own, claimants, short = rules.divided(holdings.values(), ask.limit, before, ask.tokens, now_us)
             holdings[term] = self._held[pool, term] = own
             grant = ops.Grant(own.tokens, claimants, short)

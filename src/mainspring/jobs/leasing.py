@@ -1,0 +1,358 @@
+"""Tokens and starts that a node leases of a store which others share, so that a limit holds for all of them together.
+
+A node asks for as much as its waiting jobs and its free workers could use now. What it has it uses again and again; what it has
+not used for a second it gives back, and where another node has asked in vain, it keeps no more than an even share, from the next
+end of a job on. Who is refused asks again, after pauses that grow up to a second, or when it is told that there may be some.
+Where there are fewer tokens than nodes that want one, they go round in this way.
+
+A start, of a rate, is for now: it lapses where it is not used at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import to_us
+from mainspring.jobs.accounts import ANY
+from mainspring.resources import rules
+from mainspring.resources.model import OWN, pool_of
+from mainspring.resources.store import Acquire, Ask, Grant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.accounts import Account, OpenAccount
+    from mainspring.jobs.gate import Gate
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.window import Window
+    from mainspring.resources.model import Rate
+
+SHORTEST_US: Final = 50_000
+LONGEST_US: Final = 1_000_000
+"""The first and the longest pause after a refusal."""
+EVERY_US: Final = 1_000_000
+"""Between two looks at a pool that a node has tokens of: what was not used meanwhile goes back, and others may want some."""
+MOST: Final = 1000
+"""Pools in one operation."""
+
+
+class LeasedAccount:
+    """What a node has of one pool. Times are microseconds of its monotonic clock."""
+
+    __slots__ = (
+        "_keep",
+        "_pause_us",
+        "_peak",
+        "again_us",
+        "asking",
+        "concurrency",
+        "lapse_us",
+        "leased",
+        "looked_us",
+        "rate",
+        "starts",
+    )
+
+    def __init__(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
+        self.concurrency = concurrency
+        self.rate = rate
+        self.leased = 0
+        """Tokens that are this node's."""
+        self.starts = 0
+        self.lapse_us = 0
+        """When the starts lapse."""
+        self.asking = False
+        self.again_us = 0
+        """Not before is it asked again, after a refusal."""
+        self.looked_us = now_us
+        self._pause_us = SHORTEST_US
+        self._peak = 0
+        """The most that ran at the same time since the last look."""
+        self._keep: int | None = None
+        """No more may run than so many, because others want some."""
+
+    # ---- as the gate sees it ----
+
+    def free(self, running: int, now_us: int) -> int:
+        """Return how many may start."""
+        free = self.room(running)
+        if free > 0 and self.rate is not None:
+            free = min(free, self.starts if now_us < self.lapse_us else 0)
+        return free
+
+    def room(self, running: int) -> int:
+        """Return for how many more jobs there are tokens."""
+        self._peak = max(self._peak, running)
+        if self.concurrency is None:
+            return ANY
+        usable = self.leased if self._keep is None else min(self.leased, self._keep)
+        return min(usable, self.concurrency) - running
+
+    def take(self, now_us: int) -> None:
+        """Start one."""
+        del now_us
+        if self.rate is not None:
+            self.starts -= 1
+
+    def next_us(self, running: int, now_us: int) -> int | None:
+        """Time alone brings nothing: it has to be asked for."""
+        del running, now_us
+        return None
+
+    def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
+        """Go on with what is leased."""
+        del now_us
+        self.concurrency, self.rate = concurrency, rate
+        self.again_us = 0
+
+    def is_new(self, now_us: int) -> bool:
+        """Say whether nothing is leased, and no answer is waited for."""
+        return not self.leased and not self.asking and now_us >= self.again_us
+
+    # ---- asking ----
+
+    def lacks(self, running: int, more: int, now_us: int) -> bool:
+        """Say whether ``more`` jobs are worth a question now."""
+        if more <= 0 or self.asking or now_us < self.again_us:
+            return False
+        if self._keep is not None:
+            return False  # it has its share, and soon less
+        if self.concurrency is not None and self.leased < min(running + more, self.concurrency):
+            return True
+        room = self.room(running)
+        return self.rate is not None and room > 0 and (now_us >= self.lapse_us or self.starts < min(more, room))
+
+    def ask(self, function: bytes, pool: bytes, running: int, more: int, now_us: int) -> Ask:
+        """Ask for tokens and starts for ``more`` jobs; from now on no more is used than is asked for."""
+        self.asking = True
+        self.looked_us = now_us
+        tokens = 0
+        if self.concurrency is not None:
+            tokens = max(min(running + more, self.concurrency), running)
+            if not more:
+                tokens = max(tokens, min(self._peak, self.leased))  # what was in use of late may be so again
+            if self._keep is not None:
+                tokens = max(min(tokens, self._keep), running)
+            self.leased = min(self.leased, tokens)
+        self._peak = running
+        starts = 0
+        if self.rate is not None:
+            have = self.starts if now_us < self.lapse_us else 0
+            room = more if self.concurrency is None else max(min(more, tokens - running), 0)
+            starts = max(min(room, _in_a_second(self.rate)) - have, 0)
+        rate = None if self.rate is None else rules.leased(self.rate)
+        return Ask(function, pool, tokens, self.concurrency or 0, starts, rate)
+
+    def granted(self, ask: Ask, grant: Grant, now_us: int, store_us: int) -> None:
+        """Take an answer. ``store_us`` is the store's time now."""
+        self.asking = False
+        kept, self._keep = self._keep, None
+        refused = False
+        if ask.limit:
+            self.leased = grant.tokens
+            refused = grant.tokens < ask.tokens
+            fair = rules.fair_share(ask.limit, grant.claimants)
+            if grant.short and self.leased > fair:
+                self._keep = fair
+            elif kept is not None:
+                # Those who wanted what was given back come first, also who asks again only after the longest pause.
+                self.again_us = now_us + LONGEST_US + SHORTEST_US
+                return
+        if ask.rate is not None and ask.starts:
+            self.starts = grant.starts + (self.starts if now_us < self.lapse_us else 0)
+            self.lapse_us = now_us + rules.LAPSE_US
+            refused = refused or not grant.starts
+        if not refused:
+            self._pause_us = SHORTEST_US
+            self.again_us = 0
+            return
+        pause_us = self._pause_us
+        self._pause_us = min(2 * self._pause_us, LONGEST_US)
+        if ask.starts and not grant.starts and grant.tokens >= ask.tokens:
+            pause_us = min(max(grant.next_us - store_us, 1_000), LONGEST_US)
+        self.again_us = now_us + pause_us
+
+    def not_granted(self, now_us: int) -> None:
+        """Nobody knows what the store has noted; it is not more than what was asked for, and not used."""
+        self.asking = False
+        self.again_us = now_us + LONGEST_US
+
+    def wanted_elsewhere(self, running: int) -> bool:
+        """Say whether it has tokens that are free now, and that others want."""
+        return self._keep is not None and self.leased > max(self._keep, running)
+
+    def hint(self) -> None:
+        """There may be some again."""
+        self.again_us = 0
+
+    def forget(self) -> None:
+        """The node's term has ended, and with it all that was leased."""
+        self.leased = self.starts = self.again_us = 0
+        self.asking = False
+        self._keep = None
+
+
+class Leasing:
+    """Asks the store for what the gates of a window need."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._clock = window.clock
+        self._accounts: dict[FunctionQueue, dict[bytes | None, LeasedAccount]] = {}
+        """By queue and key; None is the function's own."""
+        self._run = 0
+        """How often the node has lost its term: answers to what was asked before are of no use."""
+        window.accounts = self._opener
+        window.served = self.serve
+
+    def _opener(self, queue: FunctionQueue) -> OpenAccount:
+        def open_account(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:
+            key = None if pool == OWN else pool[1:]
+            known = self._accounts.setdefault(queue, {})
+            account = known.get(key)
+            if account is None:
+                account = known[key] = LeasedAccount(concurrency, rate, now_us)
+            else:
+                account.change(concurrency, rate, now_us)
+            return account
+
+        return open_account
+
+    # ---- what is needed ----
+
+    def serve(self, queue: FunctionQueue) -> None:
+        """Ask for what keeps waiting jobs from free workers."""
+        gate = queue.gate
+        known = self._accounts.get(queue)
+        if gate is None or known is None or self._window.dispatch.paused or gate.paused:
+            return
+        places = queue.places()
+        if not places:
+            return
+        now_us = gate.now_us()
+        asks: list[tuple[bytes | None, Ask]] = []
+        own = known.get(None)
+        if own is not None and gate.own is own:
+            more = min(queue.size + sum(queue.backlog), places)
+            if own.lacks(gate.running, more, now_us):
+                asks.append((None, own.ask(queue.name, OWN, gate.running, more, now_us)))
+        for key in list(gate.short):
+            line, account = gate.lines.get(key), known.get(key)
+            if line is None or account is None or line.account is not account or not line.parked:
+                gate.short.discard(key)
+                continue
+            more = min(line.size, places)
+            if account.lacks(line.running, more, now_us):
+                asks.append((key, account.ask(queue.name, pool_of(key), line.running, more, now_us)))
+        self._put(queue, asks)
+        self._come_again(queue, gate, known, now_us)
+
+    def _come_again(
+        self, queue: FunctionQueue, gate: Gate, known: dict[bytes | None, LeasedAccount], now_us: int
+    ) -> None:
+        """Look again when the first pause after a refusal is over."""
+        accounts = [known[key] for key in gate.short if key in known]
+        if gate.own is not None and None in known:
+            accounts.append(known[None])
+        again = [account.again_us for account in accounts if account.again_us > now_us]
+        if again:
+            self._window.serve_at(queue, min(again))
+
+    # ---- asking ----
+
+    def _put(self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]]) -> None:
+        for start in range(0, len(asks), MOST):
+            self._put_part(queue, asks[start : start + MOST], self._run)
+
+    def _put_part(self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]], run: int) -> None:
+        self._window.commits.put(
+            Acquire(
+                self._window.term,
+                [ask for _, ask in asks],
+                to_us(self._clock.wall()),
+                lambda grants: self._granted(queue, asks, grants, run),
+                lambda error: self._not_granted(queue, asks, error, run),
+            )
+        )
+
+    def _granted(
+        self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]], grants: list[Grant], run: int
+    ) -> None:
+        if run != self._run:
+            return
+        known = self._accounts.get(queue, {})
+        now_us, store_us = to_us(self._clock.monotonic()), to_us(self._clock.wall())
+        for (key, ask), grant in zip(asks, grants, strict=True):
+            account = known.get(key)
+            if account is not None:
+                account.granted(ask, grant, now_us, store_us)
+                if queue.gate is not None:
+                    queue.gate.granted(key)
+        self._window.serve(queue)
+
+    def _not_granted(
+        self, queue: FunctionQueue, asks: Iterable[tuple[bytes | None, Ask]], error: StoreError, run: int
+    ) -> None:
+        del error  # it is asked again
+        if run == self._run:
+            known = self._accounts.get(queue, {})
+            for key, _ in asks:
+                if key in known:
+                    known[key].not_granted(to_us(self._clock.monotonic()))
+
+    # ---- time ----
+
+    def hint(self, queue: FunctionQueue) -> None:
+        """Another node has given back what somebody had asked for in vain."""
+        for account in self._accounts.get(queue, {}).values():
+            account.hint()
+        self.serve(queue)
+
+    def tick(self) -> None:
+        """Give back what is not used, or what others want, and hear who wants some."""
+        if not self._window.term:
+            return
+        now_us = to_us(self._clock.monotonic())
+        for queue, known in list(self._accounts.items()):
+            gate = queue.gate
+            places = 0 if self._window.dispatch.paused else queue.places()
+            asks: list[tuple[bytes | None, Ask]] = []
+            for key, account in list(known.items()):
+                if account.asking:
+                    continue
+                line = None if gate is None or key is None else gate.lines.get(key)
+                holder = gate if key is None else line
+                running = 0 if holder is None else holder.running
+                in_use = gate is not None and (gate.own if key is None else line and line.account) is account
+                if not account.leased and not in_use:
+                    if account.is_new(now_us):
+                        del known[key]
+                    continue
+                waiting = 0
+                if in_use and gate is not None and not gate.paused:
+                    waiting = queue.size + sum(queue.backlog) if key is None else line.size if line else 0
+                since_us = now_us - account.looked_us
+                idle = key is not None and not running and not waiting
+                soon = idle or account.wanted_elsewhere(running)
+                if not account.leased or since_us < (SHORTEST_US if soon else EVERY_US):
+                    continue
+                asks.append((key, account.ask(queue.name, _pool(key), running, min(waiting, places), now_us)))
+            self._put(queue, asks)
+            if not known:
+                del self._accounts[queue]
+
+    def forget(self) -> None:
+        """The node's term has ended."""
+        self._run += 1
+        for known in self._accounts.values():
+            for account in known.values():
+                account.forget()
+
+
+def _pool(key: bytes | None) -> bytes:
+    return OWN if key is None else pool_of(key)
+
+
+def _in_a_second(rate: Rate) -> int:
+    return max(rate.number * 1_000_000 // rate.per_us, 1)

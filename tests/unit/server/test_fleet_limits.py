@@ -1,0 +1,289 @@
+"""Limits of several nodes on one store: they hold for all of them together, and nobody is kept waiting for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.jobs import leasing
+from mainspring.jobs.held import Ability
+from mainspring.jobs.model import Job
+from mainspring.resources.model import Limits, Rate
+
+from .test_fleet import Crowd, Hand, crowd, run
+
+if TYPE_CHECKING:
+    import pytest
+
+    from mainspring.jobs.held import Held
+    from mainspring.resources.model import FunctionLimits
+    from mainspring.server.node import Node
+
+SECOND = 1_000_000
+
+
+async def limit(node: Node, limits: Limits | None, *, paused: bool = False) -> None:
+    """Say something of the function ``f`` by command."""
+    done: asyncio.Future[FunctionLimits] = asyncio.get_running_loop().create_future()
+    node.service.functions.change(
+        b"f",
+        lambda said, _: msgspec.structs.replace(said, commanded=limits, paused=paused),
+        done.set_result,
+        done.set_exception,
+    )
+    await done
+
+
+async def nodes(fleet: Crowd, number: int, limits: Limits) -> list[Node]:
+    """Some nodes that all know the limits."""
+    first = await fleet.node("n1")
+    await limit(first, limits)
+    return [first, *[await fleet.node(f"n{at}") for at in range(2, number + 1)]]
+
+
+async def submit(node: Node, *keys: str, payload: bytes = b"") -> list[int]:
+    stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+    jobs = [Job(node.face.next_id(), b"f", payload, key=key.encode()) for key in keys]
+    node.service.intake.submit(jobs, lambda ids, _: stored.set_result(ids), stored.set_exception)
+    return await stored
+
+
+class Works:
+    """Workers at some nodes that run jobs for some time, and what was seen of it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.running: Counter[bytes] = Counter()
+        self.most = 0
+        self.most_of_a_key = 0
+        self.starts: list[tuple[float, str]] = []
+        self.done: asyncio.Queue[Held] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hand(self, node: Node, places: int = 10) -> Hand:
+        works = self
+
+        class Worker(Hand):
+            def assign(self, held: Held) -> None:
+                task = asyncio.get_running_loop().create_task(works._run(self, held))
+                works._tasks.add(task)
+                task.add_done_callback(works._tasks.discard)
+
+        return Worker(node, places)
+
+    async def _run(self, hand: Hand, held: Held) -> None:
+        self.starts.append((time.monotonic(), hand.node.settings.name))
+        self.running[held.job.key] += 1
+        self.most = max(self.most, self.running.total())
+        self.most_of_a_key = max(self.most_of_a_key, *self.running.values())
+        await asyncio.sleep(self.seconds)
+        self.running[held.job.key] -= 1
+        if await hand.done(held, b""):
+            self.done.put_nowait(held)
+        hand.node.service.ready(hand.worker, 1)
+
+    async def all(self, number: int) -> None:
+        for _ in range(number):
+            await self.done.get()
+
+
+def test_no_more_run_at_once_than_the_limit_on_all_nodes_together() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            three = await nodes(fleet, 3, Limits(concurrency=4))
+            works = Works(0.01)
+            for node in three:
+                works.hand(node)
+            for node in three:
+                await submit(node, *[""] * 40)
+            await works.all(120)
+            assert works.most == 4
+
+    run(test())
+
+
+def test_no_more_of_a_key_run_at_once_than_the_limit() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            two = await nodes(fleet, 2, Limits(concurrency_per_key=1))
+            works = Works(0.01)
+            for node in two:
+                works.hand(node)
+            for node in two:
+                await submit(node, *["a"] * 8, *[f"k{number}" for number in range(20)])
+            await works.all(56)
+            assert works.most_of_a_key == 1
+            assert works.most > 2, "different keys run beside each other"
+
+    run(test())
+
+
+def test_a_rate_holds_for_all_nodes_together() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            two = await nodes(fleet, 2, Limits(rate=Rate(40, SECOND, 10)))
+            works = Works(0)
+            for node in two:
+                works.hand(node)
+            began = time.monotonic()
+            for node in two:
+                await submit(node, *[""] * 25)
+            await works.all(50)
+            starts = [at for at, _ in works.starts]
+            # The bound: rate * T + burst, with a burst that is what a bucket gains in the time of a lapse where it is smaller.
+            for first, begin in enumerate(starts):
+                for last in range(first, len(starts)):
+                    assert last - first + 1 <= 40 * (starts[last] - begin) + 11.5
+            assert starts[-1] - began < 3, "it is used up, more or less"
+
+    run(test())
+
+
+def test_a_node_that_is_busy_leaves_others_their_share() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await nodes(fleet, 2, Limits(concurrency=4))
+            works = Works(0.02)
+            works.hand(first)
+            await submit(first, *[""] * 1000)
+            while len(works.starts) < 20:
+                await works.done.get()
+            began = len(works.starts)
+            works.hand(second)
+            assert second.service.sharing is not None
+            second.service.sharing.look()
+            while not any(name == "n2" for _, name in works.starts[began:]):
+                await works.done.get()
+            since = len(works.starts)
+            while len(works.starts) < since + 100:
+                await works.done.get()
+            share = Counter(name for _, name in works.starts[since:])
+            assert min(share.values()) > 20, share
+            assert works.most == 4
+
+    run(test())
+
+
+def test_a_single_token_goes_round() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            two = await nodes(fleet, 2, Limits(concurrency=1))
+            works = Works(0.02)
+            for node in two:
+                works.hand(node)
+                await submit(node, *[""] * 150)
+            names: set[str] = set()
+            while names != {"n1", "n2"}:
+                await works.done.get()
+                names = {name for _, name in works.starts}
+            before = len(works.starts)
+            while {name for _, name in works.starts[before:]} != {"n1", "n2"}:
+                await works.done.get()
+            assert works.most == 1
+
+    run(test())
+
+
+def test_the_tokens_of_a_node_that_dies_are_free_with_its_jobs() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await nodes(fleet, 2, Limits(concurrency=2))
+            hand = Hand(first, 5)
+            await submit(first, *[""] * 6)
+            held = [await hand.jobs.get() for _ in range(2)]
+            works = Works(0.01)
+            works.hand(second)
+            assert first._keeping is not None
+            first._keeping.cancel()
+            await works.all(4)
+            assert works.most <= 2
+            assert not await hand.done(held[0], b"too late")
+            await works.all(2)
+
+    run(test())
+
+
+def test_what_is_not_used_goes_back() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            (first,) = await nodes(fleet, 1, Limits(5, 2))
+            works = Works(0)
+            works.hand(first)
+            await submit(first, "a", "b", "c")
+            await works.all(3)
+            tokens = fleet.content.tables.tokens
+            assert tokens
+            while any(tokens.values()):  # noqa: ASYNC110 - it is time itself that is waited for
+                await asyncio.sleep(0.05)
+
+    run(test())
+
+
+def test_a_pause_holds_on_all_nodes_and_a_limit_that_is_lowered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.jobs.functions.READ_EVERY", 0.05)
+
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await nodes(fleet, 2, Limits(concurrency=4))
+            works = Works(0.005)
+            works.hand(second)
+            await limit(first, Limits(concurrency=1))
+            while second.service.functions.limits(b"f") != Limits(concurrency=1):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await submit(first, *[""] * 10)
+            await works.all(10)
+            assert works.most == 1
+            await limit(first, None, paused=True)
+            while not second.service.functions.said(b"f").paused:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await submit(first, "")
+            await limit(first, None)
+            await works.all(1)
+
+    run(test())
+
+
+def test_a_node_that_has_nothing_to_do_asks_for_nothing() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            (first,) = await nodes(fleet, 1, Limits(1, 1, Rate(1, SECOND, 1), Rate(1, SECOND, 1)))
+            hand = Hand(first, 5)
+            first.service.register(hand.worker, b"g", Ability())
+            await asyncio.sleep(0.6)  # a few ticks
+            assert not any(fleet.content.tables.tokens.values())
+            assert not fleet.content.tables.buckets
+
+    run(test())
+
+
+def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leasing, "LONGEST_US", 50_000)
+    failed: list[Any] = []
+
+    async def test() -> None:
+        async with crowd() as fleet:
+            (first,) = await nodes(fleet, 1, Limits(concurrency=1))
+            commit = first.engine.commit
+
+            def fail(group: Any, committed: Any) -> None:
+                from mainspring.errors import StoreError
+                from mainspring.resources.store import Acquire
+
+                if len(failed) < 2 and any(isinstance(operation, Acquire) for operation in group):
+                    failed.append(group)
+                    committed(StoreError("not now"))
+                else:
+                    commit(group, committed)
+
+            monkeypatch.setattr(first._store._engine, "commit", fail)
+            works = Works(0)
+            works.hand(first)
+            await submit(first, *[""] * 3)
+            await works.all(3)
+            assert len(failed) == 2
+
+    run(test())
