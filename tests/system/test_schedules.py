@@ -1,0 +1,135 @@
+"""Schedules of real nodes: whoever is killed, frozen or started again, each fire time has one row and one job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections import Counter
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .fleet import Fleet, Nursery, addresses
+from .servers import environment, eventually, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.postgres.server import PostgresServer
+
+EVERY = 0.5
+APP = """
+import os
+from mainspring import App, current_job
+
+app = App()
+ran = os.open("ran", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+@app.task
+def f(name: str) -> None:
+    os.write(ran, f"{name} {current_job().fire_time.isoformat()} {current_job().handle}\\n".encode())
+"""
+
+
+@contextmanager
+def working(directory: Path, servers: str) -> Iterator[None]:
+    """Run a worker of the task."""
+    (directory / "app.py").write_text(APP)
+    command = [sys.executable, "-m", "mainspring", "worker", "app.py", "--server", servers]
+    with (directory / "worker.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=directory, env=environment(), stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def said(name: str, **more: Any) -> dict[str, Any]:
+    payload = b64encode(f'["{name}"]'.encode()).decode()
+    return {"name": name, "function": "f", "payload": payload} | more
+
+
+def instant(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def assert_whole(runs: list[dict[str, Any]], until: float) -> list[dict[str, Any]]:
+    """Say that the fire times until a time follow on each other without a gap, each once; returns them, the oldest first."""
+    ordered = [run for run in reversed(runs) if instant(run["fire_time"]) <= until]
+    times = [instant(run["fire_time"]) for run in ordered]
+    expected = [times[0] + EVERY * number for number in range(len(times))]
+    assert times == pytest.approx(expected, abs=1e-4)
+    assert times[-1] > until - 2 * EVERY
+    handles = [run["handle"] for run in ordered if run["handle"]]
+    assert len(set(handles)) == len(handles)
+    return ordered
+
+
+def test_a_fleet_whose_nodes_die_and_freeze(tmp_path: Path, postgres: PostgresServer, database: str) -> None:
+    names = [f"s{number}" for number in range(20)]
+    with Nursery() as nursery, Fleet(nursery, tmp_path, database) as fleet:
+        n1, n2, n3 = fleet.several("n1", "n2", "n3")
+        root = [said(name, every=EVERY, misfire="all") for name in names]
+        child = said("child", parents=["s0", "s1"])
+        assert n1.ask("schedules.declare", app="test", schedules=[*root, child])["governs"]
+        with working(tmp_path, addresses(fleet.nodes)):
+            time.sleep(3)
+            n2.kill()
+            time.sleep(3)
+            n2 = fleet.start("n2")
+            n3.freeze()
+            time.sleep(2 * fleet.lease)
+            n3.thaw()
+            time.sleep(2)
+            until = time.time() - 3
+            n3.stop()
+
+            def ended() -> bool:
+                return all(
+                    run["outcome"] is not None or instant(run["fire_time"]) > until
+                    for name in (*names, "child")
+                    for run in n1.ask("schedules.history", name=name, limit=1000)["runs"]
+                )
+
+            eventually(ended, "all runs have ended", patience=30)
+            for name in names:
+                runs = assert_whole(n1.ask("schedules.history", name=name, limit=1000)["runs"], until)
+                assert {run["state"] for run in runs} == {"fired"}
+                assert {run["outcome"] for run in runs} == {"succeeded"}
+            children = assert_whole(n1.ask("schedules.history", name="child", limit=1000)["runs"], until)
+            assert {run["outcome"] for run in children} == {"succeeded"}
+    ran = Counter(line.rsplit(" ", 1)[0] for line in (tmp_path / "ran").read_text().splitlines())
+    jobs = {tuple(line.split()) for line in (tmp_path / "ran").read_text().splitlines()}
+    assert len(jobs) == len(ran), "no fire time had two jobs, although a job may have run twice"
+
+
+def test_a_server_that_was_killed_makes_up_for_what_it_missed(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        with server.extended() as tool:
+            for misfire in ("once", "skip", "all"):
+                tool.call("schedules.add", **said(misfire, every=EVERY, misfire=misfire))
+        with working(tmp_path, f"127.0.0.1:{server.port}"):
+            time.sleep(2)
+            server.kill()
+    time.sleep(3)
+    with serving(tmp_path) as server, working(tmp_path, f"127.0.0.1:{server.port}"):
+        time.sleep(3)
+        until = time.time() - 1
+        with server.extended() as tool:
+            runs = {
+                name: assert_whole(tool.call("schedules.history", name=name, limit=1000)["runs"], until)
+                for name in ("once", "skip", "all")
+            }
+    reasons = {name: [run["reason"] or run["state"] for run in ordered] for name, ordered in runs.items()}
+    assert set(reasons["all"]) == {"fired"}
+    assert 2 <= reasons["skip"].count("misfire") <= 8
+    # What was missed by more than a second is made up for once, by the newest.
+    assert 1 <= reasons["once"].count("misfire") <= reasons["skip"].count("misfire")
+    assert reasons["once"][-1] == reasons["skip"][-1] == "fired"
+    assert {run["outcome"] for run in runs["all"]} <= {"succeeded", None}
