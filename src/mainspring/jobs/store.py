@@ -478,8 +478,8 @@ class Count(Operation):
     __slots__ = ()
 
 
-ENDING: Sequence[type[Operation]] = (Recover, Settle, Assign, Cancel, Redrive, Sweep, Wake)
-"""The first phases. After them comes what follows from the ends of jobs, and then other slices' operations that make jobs."""
+ENDING: Sequence[type[Operation]] = (Watchers, Recover, Settle, Assign, Cancel, Redrive, Sweep, Wake)
+"""The first phases. (Who is to hear how far a job is, is asked before its end lets go who waits.) After them comes what follows from the ends of jobs, and then other slices' operations that make jobs."""
 PHASES: Sequence[type[Operation]] = (
     *ENDING,
     TakeInbox,
@@ -490,7 +490,6 @@ PHASES: Sequence[type[Operation]] = (
     Wait,
     Find,
     FindUnique,
-    Watchers,
     Look,
     Count,
 )

@@ -189,7 +189,8 @@ class PostgresEngine:
 
     def _committed(self, tx: Transaction) -> None:
         if tx.settlements:
-            self._relay.tell_settled(tx.settlements)
+            # After the outcomes: progress that waits for one of them is to be heard before the end of its job.
+            asyncio.get_running_loop().call_soon(self._relay.tell_settled, tx.settlements)
         if tx.pendings:
             self._relay.tell_pending(tx.pendings)
         for work in tx.works:
