@@ -28,6 +28,7 @@ gearman.so|php-gearman|the PHP client and worker
 node|nodejs|the Node clients and workers
 npm|npm|the Node clients and workers
 strace|strace|the tests with failing disks
+faketime|faketime|the tests of nodes whose clocks are wrong
 openssl|openssl|the tests with TLS
 postgres|postgresql|the tests of the PostgreSQL engine
 TABLE

@@ -108,6 +108,20 @@ def test_a_foreground_client_hears_everything_in_order_from_another_node(
     assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
 
 
+def test_progress_comes_before_the_end_however_fast_the_worker_is(
+    nodes: list[FleetNode], function: bytes, stack: ExitStack
+) -> None:
+    client, worker = plain(nodes[0], stack), plain(nodes[1], stack, function)
+    for size in (1, 10_000, 300_000):
+        handle = client.submit(function, b"", b"payload")
+        assert grabbed(worker) == (handle, b"payload")
+        parts = [(Kind.WORK_DATA, b"x" * size), (Kind.WORK_WARNING, b"careful"), (Kind.WORK_STATUS, b"1", b"2")]
+        ends = [*parts, (Kind.WORK_COMPLETE, b"whole")]
+        worker.write(b"".join(encode(kind, handle, *more) for kind, *more in ends))
+        for kind, *more in ends:
+            assert client.receive() == got(kind, handle, *more)
+
+
 def test_a_client_elsewhere_is_told_of_a_failure_and_of_an_exception(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:

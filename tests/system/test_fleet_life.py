@@ -13,7 +13,7 @@ from tests.interop.packets import encode
 from tests.postgres.server import PostgresServer, memory_directory, name_of
 
 from .extension import FaultError, More
-from .fleet import Fleet, FleetNode, Nursery, addresses
+from .fleet import Fleet, FleetNode, Nursery
 from .processes import mainspring
 from .servers import eventually
 
@@ -201,20 +201,6 @@ def test_a_node_that_stops_politely_leaves_nothing_behind(fleet: Fleet, stack: E
     heir = stack.enter_context(n2.worker(b"f"))
     assert heir.job().info["attempt"] == 1
     assert client.show(handle)["attempt"] == 1
-
-
-# ---- servers that take each other's place
-
-
-def test_clients_go_on_at_another_server(fleet: Fleet, tmp_path: Path) -> None:
-    n1, n2 = fleet.several("n1", "n2")
-    for _ in range(2):
-        put = mainspring("submit", "f", "payload", "--background", "--server", addresses([n1, n2]), cwd=tmp_path)
-        assert put.returncode == 0, put.stderr
-        n1.kill()
-    with n2.worker(b"f", places=2) as worker:
-        worker.socket.settimeout(PATIENT)
-        assert {worker.job().payload for _ in range(2)} == {b"payload"}
 
 
 # ---- figures

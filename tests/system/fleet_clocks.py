@@ -1,0 +1,37 @@
+"""Nodes whose machine has another time: started under libfaketime, which changes wall time and leaves monotonic time alone."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.conftest import leave_out
+
+from .servers import await_ready, launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .servers import Server
+
+LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+
+
+@contextlib.contextmanager
+def node_at(offset: str, directory: Path, store: str, *options: str) -> Iterator[Server]:
+    """Run a node whose clock is wrong by an offset as libfaketime writes it, ``+1h`` or ``-1h``."""
+    if not LIBRARIES:
+        leave_out("libfaketime")
+    setting = (
+        f"LD_PRELOAD={LIBRARIES[0]}",
+        f"FAKETIME={offset}",
+        "FAKETIME_DONT_FAKE_MONOTONIC=1",
+        "FAKETIME_NO_CACHE=1",
+    )
+    server = launch(directory, *options, store=store, tracer=("env", *setting))
+    try:
+        await_ready(server)
+        yield server
+    finally:
+        server.end()

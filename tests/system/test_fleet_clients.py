@@ -1,0 +1,190 @@
+"""Clients and workers of other projects, and Mainspring's own, that use several nodes of a fleet: they notice nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.libraries import BY_NAME, FAIL, NEWS, RAISE, UPPER, Library, Program, await_worker, command, jobs
+
+from mainspring import App
+
+from .fleet import Fleet, FleetNode, Nursery, addresses
+from .processes import environment, mainspring
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.postgres.server import PostgresServer
+
+BINARY = bytes(range(256)) + b"ab\0\0cd\xff"
+KNOWN = ("tools", "libgearman", "perl", "php")
+"""Programs that people have; all the others are tried with one node."""
+
+TASKS = """
+import time
+from pathlib import Path
+from mainspring import App, Retry
+
+app = App()
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+@app.task(retry=Retry(max_attempts=5, initial=0.01))
+def hold(path: str) -> str:
+    Path(path).touch()
+    while not Path(path + ".go").exists():
+        time.sleep(0.005)
+    return "held"
+"""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def shared(
+    nursery: Nursery, tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> Iterator[list[FleetNode]]:
+    """Give two nodes that the tests of other projects' programs share."""
+    store = postgres.create_database()
+    with Fleet(nursery, tmp_path_factory.mktemp("fleet"), store, lease=15) as fleet:
+        yield fleet.several("n1", "n2")
+    postgres.drop_database(store)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("library", [BY_NAME[name] for name in KNOWN], ids=KNOWN)
+def test_a_program_calls_a_worker_at_another_node(
+    shared: list[FleetNode], library: Library, programs: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    here, there = shared
+    line = command(library, programs)
+    worker = Program([*line, str(there.port), "worker", library.name], tmp_path / "worker.log")
+    stack.callback(worker.kill)
+    with there.peer() as peer:
+        await_worker(peer, *[f"{library.name}-{name}" for name in library.functions])
+    wanted = [(f"{library.name}-{UPPER}", BINARY), (f"{library.name}-{UPPER}", b"again")]
+    wanted += [(f"{library.name}-{name}", b"x") for name in (FAIL, NEWS, RAISE) if name in library.functions]
+    client = Program([*line, str(here.port), "client", "do", *jobs(*wanted)], tmp_path / "client.log")
+    stack.callback(client.kill)
+    lines = client.finish()
+    assert f"{library.name}-{UPPER} complete {BINARY.upper().hex()}" in lines
+    assert f"{library.name}-{UPPER} complete {b'AGAIN'.hex()}" in lines
+    if FAIL in library.functions:
+        assert f"{library.name}-{FAIL} failed" in lines
+    if NEWS in library.functions:
+        for kind, data in (("data", b"part"), ("warning", b"careful")):
+            if kind in library.news:
+                assert f"{library.name}-{NEWS} {kind} {data.hex()}" in lines
+        if "status" in library.news:
+            assert any(line.startswith(f"{library.name}-{NEWS} status ") for line in lines)
+        assert f"{library.name}-{NEWS} complete {library.whole.hex()}" in lines
+    if RAISE in library.functions and library.exceptions and not library.fails_after_raising:
+        assert f"{library.name}-{RAISE} exception {library.raised.hex()}" in lines
+
+
+@pytest.mark.parametrize("library", [BY_NAME[name] for name in KNOWN], ids=KNOWN)
+def test_what_a_program_puts_into_the_background_runs_at_another_node(
+    shared: list[FleetNode], library: Library, programs: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    here, there = shared
+    name = f"{library.name}-later"
+    order = [*command(library, programs), str(here.port), "client", "background", *jobs((name, b"payload"))]
+    assert Program(order, tmp_path / "client.log").finish() == [f"{name} created"]
+    worker = stack.enter_context(there.worker(name.encode()))
+    job = worker.job()
+    assert job.payload == b"payload"
+    assert worker.settled_as(job, b"succeeded") == b"recorded"
+
+
+# ---- several servers
+
+
+class Cast:
+    """Two nodes, a worker process that knows both, and an App that does."""
+
+    def __init__(self, fleet: Fleet, directory: Path, stack: ExitStack) -> None:
+        self.nodes = fleet.several("n1", "n2")
+        self.directory = directory
+        tasks = directory / "tasks.py"
+        tasks.write_text(TASKS)
+        self._worker = [sys.executable, "-m", "mainspring", "worker", str(tasks), "--server", addresses(self.nodes)]
+        self._stack = stack
+
+    def work(self) -> FleetNode:
+        """Start a worker; returns the node that it is connected to."""
+        log = self._stack.enter_context((self.directory / "worker.log").open("wb"))
+        process = subprocess.Popen(self._worker, cwd=self.directory, env=environment(), stderr=log)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        eventually(self.host, "the worker is connected", patience=30)
+        host = self.host()
+        assert host is not None
+        return host
+
+    def host(self) -> FleetNode | None:
+        """Return the node at which there is a worker."""
+        return next((node for node in self.nodes if node.lives and node.status()["workers"]), None)
+
+
+@pytest.fixture
+def cast(nursery: Nursery, tmp_path: Path, database: str, stack: ExitStack) -> Cast:
+    fleet = stack.enter_context(Fleet(nursery, tmp_path, database, lease=1.5))
+    return Cast(fleet, tmp_path, stack)
+
+
+def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack
+) -> None:
+    monkeypatch.setenv("MAINSPRING_SERVER", addresses(cast.nodes))
+    app = App()
+    stack.callback(app.close)
+    host = cast.work()
+    marker = tmp_path / "held"
+    waited: list[bytes] = []
+    job = app.function("hold").submit(path=str(marker))
+    waiting = threading.Thread(target=lambda: waited.append(job.result(timeout=30)), daemon=True)
+    waiting.start()
+    eventually(marker.exists, "the job runs")
+    # The worker's node is killed, and with it, for one of the two, the client's: both find the other one.
+    marker.unlink()
+    host.kill()
+    assert app.function("add").options(unique="sum").submit(a=1, b=2).result(timeout=30) == b"3"
+    eventually(marker.exists, "the job runs again", patience=30)
+    marker.with_name("held.go").touch()
+    waiting.join(30)
+    assert waited == [b'"held"']
+    assert cast.host() is not host
+
+
+def test_commands_go_on_at_another_node(cast: Cast, tmp_path: Path) -> None:
+    n1, n2 = cast.nodes
+    for _ in range(2):
+        put = mainspring("submit", "f", "payload", "--background", "--server", addresses(cast.nodes), cwd=tmp_path)
+        assert put.returncode == 0, put.stderr
+        n1.kill()
+    with n2.worker(b"f", places=2) as worker:
+        worker.socket.settimeout(30)
+        assert {worker.job().payload for _ in range(2)} == {b"payload"}

@@ -1,0 +1,84 @@
+"""One node's clock is wrong by an hour: what is due is due by the store's clock, and leases are judged by no wall clock."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .fleet import Fleet, Nursery
+from .fleet_clocks import node_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LEASE = 1.5
+HOUR = 3600
+SKEWS = pytest.mark.parametrize(("offset", "sign"), [("+1h", 1), ("-1h", -1)])
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@SKEWS
+def test_a_node_with_a_wrong_clock_is_one_like_the_others(
+    nursery: Nursery, tmp_path: Path, database: str, stack: ExitStack, offset: str, sign: int
+) -> None:
+    fleet = stack.enter_context(Fleet(nursery, tmp_path, database, lease=LEASE))
+    right = fleet.start("right")
+    skewed = stack.enter_context(node_at(offset, tmp_path, database, "--lease", f"{LEASE * 1000:.0f}ms"))
+    with right.extended() as asking:
+        rows = {row["name"]: row for row in asking.call("nodes.list")["nodes"]}
+    assert set(rows) == {"right", "n1"}
+    # Its clock is really wrong: its log says so.
+    logged = [line for line in skewed.written().splitlines() if '"started"' in line]
+    stamp = datetime.fromisoformat(logged[0].partition('"timestamp": "')[2].partition('"')[0])
+    assert abs(stamp.timestamp() - time.time() - sign * HOUR) < 60
+
+    # Each submits a delayed job, and the other one's worker gets it at its time, as if all clocks were right.
+    for submits, works in ((right, skewed), (skewed, right)):
+        client = stack.enter_context(submits.extended())
+        worker = stack.enter_context(works.worker(b"f"))
+        began = time.monotonic()
+        wall = time.time()
+        handle = client.put(b"f", b"delayed", delay=1.0)
+        shown = client.show(handle)
+        assert abs(datetime.fromisoformat(shown["created_at"]).timestamp() - wall) < 1
+        assert abs(datetime.fromisoformat(shown["run_at"]).timestamp() - wall - 1) < 1
+        worker.silent()
+        job = worker.job()
+        assert job.handle == handle
+        assert 1.0 <= time.monotonic() - began < 3.0
+        assert worker.settled_as(job, b"succeeded") == b"recorded"
+        worker.close()
+
+    # A job's expiry and the ends of jobs are written in the same time.
+    client = stack.enter_context(skewed.extended())
+    handle = client.put(b"nobody", b"", expires=1.0)
+    assert client.outcome(handle).state == b"expired"
+
+    # For some leases nobody is held dead, and then the one that has died is.
+    terms = {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]}
+    time.sleep(2 * LEASE)
+    assert {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]} == terms
+    with skewed.worker(b"g") as worker, right.extended() as peer:
+        handle = peer.put(b"g")
+        assert worker.job().handle == handle
+        skewed.kill()
+    heir = stack.enter_context(right.worker(b"g"))
+    began = time.monotonic()
+    assert heir.job().handle == handle
+    assert time.monotonic() - began < LEASE + 2
