@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, flag, plain, reading
+from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, plain, reading
 from mainspring.errors import SettingsError
 from mainspring.server.quantities import format_duration, parse_duration
 
@@ -103,8 +103,8 @@ def limit(
         Any, plain("--rate", "How many start in time: 100/1m, or 100/1m,20 to start 20 at once at most.", **_RATES)
     ] = _UNSAID,
     rate_per_key: Annotated[Any, plain("--rate-per-key", "The same of the jobs of one key.", **_RATES)] = _UNSAID,
-    unlimited: Annotated[bool, flag("--unlimited", "No limit, whatever its workers declare.")] = False,
-    declared: Annotated[bool, flag("--declared", "What its workers declare, again.")] = False,
+    unlimited: Annotated[bool, plain("--unlimited", "No limit, whatever its workers declare.", negative="")] = False,
+    declared: Annotated[bool, plain("--declared", "What its workers declare, again.", negative="")] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
