@@ -11,6 +11,7 @@ import python_api
 from measure import Cell, Run, Scale, Side
 from postgres_fleet import fleet
 from postgres_peers import Peer
+from postgres_schedules import Lateness
 from scenarios import WIDE, rate
 
 import postgres
@@ -92,6 +93,28 @@ def _fleet(mainspring: postgres.OnPostgres, template: str | None) -> list[Cell]:
             unit="s",
             sides=(Side("3 nodes", three, postgres_scenarios.recovery),),
             under=2.0,
+        ),
+        Cell(
+            key="postgres-schedules",
+            measure="10,000 schedules on 3 nodes, each once a minute, spread over it: p99 from the fire time to the worker",
+            required="250 ms",
+            unit="ms",
+            sides=(Side("3 nodes", three, Lateness(interval=60, spread=True, seconds=120, quick=60)),),
+            under=250.0,
+        ),
+        Cell(
+            key="postgres-schedules-busy",
+            measure="the same, each every 10 s: 1,000 fire times a second",
+            required="",
+            unit="ms",
+            sides=(Side("3 nodes", three, Lateness(interval=10, spread=True, seconds=40, quick=20)),),
+        ),
+        Cell(
+            key="postgres-schedules-at-once",
+            measure="the same, all with one fire time",
+            required="",
+            unit="ms",
+            sides=(Side("3 nodes", three, Lateness(interval=10, spread=False, seconds=10, quick=10)),),
         ),
         Cell(
             key="postgres-idle",

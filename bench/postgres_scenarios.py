@@ -17,7 +17,7 @@ from admin import connect, counts
 from generator import LoadError, load
 from measure import Run, Scale
 from scenarios import CAN_DO, PRE_SLEEP, WIDE, packet
-from streaming import await_jobs, holders
+from streaming import Holder, await_jobs, peers
 
 from postgres import programs
 
@@ -43,11 +43,11 @@ def recovery(fleet: Fleet, _: Scale) -> Run:
     """
     victim, *others = fleet.nodes
     with contextlib.ExitStack() as stack:
-        held = stack.enter_context(holders([victim.port], "bench", HELD))
+        held = stack.enter_context(peers([victim.port], _holder))
         load(victim, "submit", jobs=HELD, unique="random", **WIDE)
         await_jobs(held, HELD, 20)
         _await(fleet.database, f"SELECT count(*) = {HELD} FROM mainspring.jobs WHERE state = 3", "t")
-        heirs = stack.enter_context(holders([node.port for node in others], "bench", HELD))
+        heirs = stack.enter_context(peers([node.port for node in others], _holder))
         counter = "SELECT counter FROM mainspring.nodes WHERE about->>'name' = 'n1'"
         before = fleet.database.sql(counter)
         while fleet.database.sql(counter) == before:
@@ -66,6 +66,10 @@ def recovery(fleet: Fleet, _: Scale) -> Run:
     return Run(last_at - killed_at - LEASE, details)
 
 
+def _holder(port: int) -> Holder:
+    return Holder(port, "bench", HELD)
+
+
 def _await(database: Database, query: str, value: str) -> None:
     deadline = time.monotonic() + 20
     while (found := database.sql(query)) != [[value]]:
@@ -78,7 +82,7 @@ def idle(fleet: Fleet, scale: Scale) -> Run:
     """Queries a second on the database of a fleet that has had work, has workers, and has nothing to do."""
     load(fleet, "e2e", jobs=2_000, workers=6, **WIDE)
     with _sleepers(fleet, IDLE_WORKERS):
-        time.sleep(6)  # what follows the work is over: windows have shrunk, the journal is folded
+        time.sleep(12)  # what follows the work is over: the journal is folded, the first sweep is done
         fleet.database.set(log_statement="all")
         time.sleep(0.5)
         before, started_at = len(fleet.database.log()), time.monotonic()
@@ -89,7 +93,7 @@ def idle(fleet: Fleet, scale: Scale) -> Run:
             with connect(f"127.0.0.1:{node.port}") as connection:
                 if counts(connection, "bench").workers != IDLE_WORKERS:
                     raise LoadError(f"{node.contestant.name} is not the one that the workers had connected to")
-    kinds = Counter(" ".join(found[1].split()) for found in STATEMENT.finditer(logged))
+    kinds = Counter(re.sub(r"\d+", "N", " ".join(found[1].split())) for found in STATEMENT.finditer(logged))
     by_kind = {kind: round(number / seconds, 2) for kind, number in kinds.most_common()}
     return Run(kinds.total() / seconds, {"seconds": seconds, "queries_per_s": by_kind})
 

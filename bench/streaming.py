@@ -1,50 +1,48 @@
-"""Workers that take many jobs over one connection, by the protocol extension, and hold what they get."""
+"""Peers of the protocol extension: workers that take many jobs over one connection, and calls."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from generator import LoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-OPTION_REQ, OPTION_RES, REGISTER, READY, ASSIGN = 26, 27, 1010, 1011, 1012
+    Wall = Callable[[], float]
+
+OPTION_REQ, OPTION_RES = 26, 27
+CALL, ANSWER, REGISTER, READY, ASSIGN, SETTLE, SETTLED = 1004, 1005, 1010, 1011, 1012, 1013, 1014
 HEADER = struct.Struct(">4sII")
 
 
-class Holder:
-    """One connection that has said it has so many places, and keeps every job that it gets."""
+class Peer:
+    """One connection that speaks the extension."""
 
-    def __init__(self, port: int, function: str, places: int) -> None:
-        self.handles: set[bytes] = set()
-        self._connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(self, port: int) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._received = bytearray()
-        self._send(OPTION_REQ, b"mainspring/1")
-        self._send(REGISTER, function.encode() + b"\0")
-        self._send(READY, b"%d" % places)
-        self._connection.setblocking(False)
+        self.send(OPTION_REQ, b"mainspring/1")
 
-    def _send(self, kind: int, body: bytes) -> None:
+    def send(self, kind: int, *arguments: bytes) -> None:
+        """Send a packet."""
+        body = b"\0".join(arguments)
         self._connection.sendall(HEADER.pack(b"\0REQ", kind, len(body)) + body)
 
-    def receive(self) -> None:
-        """Take what has come, without waiting. Raises LoadError for anything but jobs."""
-        while True:
-            try:
-                received = self._connection.recv(1 << 20)
-            except BlockingIOError:
-                return
-            if not received:
-                raise LoadError("the server closed a worker's connection")
-            self._received += received
-            self._read()
+    def fileno(self) -> int:
+        return self._connection.fileno()
 
-    def _read(self) -> None:
+    def receive(self) -> None:
+        """Take what has come, and wait where the connection does. Raises LoadError where the server closed it."""
+        received = self._connection.recv(1 << 20)
+        if not received:
+            raise LoadError("the server closed the connection of a worker or caller")
+        self._received += received
         start = 0
         while len(self._received) - start >= HEADER.size:
             _, kind, length = HEADER.unpack_from(self._received, start)
@@ -53,24 +51,102 @@ class Holder:
                 break
             body = bytes(self._received[start + HEADER.size : end])
             start = end
-            if kind == ASSIGN:
-                self.handles.add(body.partition(b"\0")[0])
-            elif kind != OPTION_RES:
-                raise LoadError(f"an unexpected packet of type {kind}: {body[:100]!r}")
+            if kind != OPTION_RES:
+                self.heard(kind, body)
         del self._received[:start]
 
+    def receive_all(self) -> None:
+        """Take all that has come, without waiting."""
+        self._connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.receive()
+
+    def heard(self, kind: int, body: bytes) -> None:
+        """Take a packet. Raises LoadError for one that was not to be expected."""
+        raise LoadError(f"an unexpected packet of type {kind}: {body[:200]!r}")
+
     def close(self) -> None:
-        """Disconnect: what it holds goes back to the queue."""
+        """Disconnect: what a worker has goes back to the queue."""
         self._connection.close()
 
 
+class Caller(Peer):
+    """Calls one method after the other."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self._answer: list[Any] = []
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Return the answer. Raises LoadError for a fault."""
+        self.send(CALL, b"bench", method.encode(), json.dumps(params).encode())
+        while not self._answer:
+            self.receive()
+        return self._answer.pop()
+
+    def heard(self, kind: int, body: bytes) -> None:
+        if kind != ANSWER:
+            super().heard(kind, body)
+        self._answer.append(json.loads(body.partition(b"\0")[2]))
+
+
+class Holder(Peer):
+    """A worker that has said it has so many places, and keeps every job that it gets."""
+
+    def __init__(self, port: int, function: str, places: int) -> None:
+        super().__init__(port)
+        self.handles: set[bytes] = set()
+        self.send(REGISTER, function.encode(), b"")
+        self.send(READY, b"%d" % places)
+
+    def heard(self, kind: int, body: bytes) -> None:
+        if kind != ASSIGN:
+            super().heard(kind, body)
+        self.handles.add(body.partition(b"\0")[0])
+
+
+class Punctual(Peer):
+    """A worker that completes every job at once, and notes by how many seconds it came later than its fire time."""
+
+    def __init__(self, port: int, function: str, places: int, wall: Wall) -> None:
+        super().__init__(port)
+        self.seen: list[tuple[bytes, float, float]] = []
+        """Payload, fire time and lateness of each job."""
+        self._wall = wall
+        self._taken = 0
+        self.send(REGISTER, function.encode(), b"")
+        self.send(READY, b"%d" % places)
+
+    def receive(self) -> None:
+        super().receive()
+        if self._taken:
+            self.send(READY, b"%d" % self._taken)
+            self._taken = 0
+
+    def heard(self, kind: int, body: bytes) -> None:
+        if kind == SETTLED:
+            return
+        if kind != ASSIGN:
+            super().heard(kind, body)
+        now = self._wall()
+        handle, lease, _, _, info, payload = body.split(b"\0", 5)
+        fire_time = json.loads(info)["fire_time"]
+        self.seen.append((payload, fire_time, now - fire_time))
+        self.send(SETTLE, handle, lease, b"succeeded", b"", b"")
+        self._taken += 1
+
+
+T = TypeVar("T", bound=Peer)
+
+
 @contextlib.contextmanager
-def holders(ports: list[int], function: str, places: int) -> Iterator[list[Holder]]:
+def peers(ports: list[int], connect: Callable[[int], T]) -> Iterator[list[T]]:
     """Connect one to each port."""
     with contextlib.ExitStack() as stack:
         found = []
         for port in ports:
-            found.append(Holder(port, function, places))
+            found.append(connect(port))
             stack.callback(found[-1].close)
         yield found
 
@@ -80,7 +156,7 @@ def await_jobs(workers: list[Holder], jobs: int, seconds: float) -> float:
     deadline = time.monotonic() + seconds
     while True:
         for worker in workers:
-            worker.receive()
+            worker.receive_all()
         now = time.monotonic()
         held: set[bytes] = set().union(*(worker.handles for worker in workers))
         if len(held) >= jobs:
