@@ -115,11 +115,14 @@ def test_progress_comes_before_the_end_however_fast_the_worker_is(
     for size in (1, 10_000, 300_000):
         handle = client.submit(function, b"", b"payload")
         assert grabbed(worker) == (handle, b"payload")
-        parts = [(Kind.WORK_DATA, b"x" * size), (Kind.WORK_WARNING, b"careful"), (Kind.WORK_STATUS, b"1", b"2")]
-        ends = [*parts, (Kind.WORK_COMPLETE, b"whole")]
-        worker.write(b"".join(encode(kind, handle, *more) for kind, *more in ends))
-        for kind, *more in ends:
-            assert client.receive() == got(kind, handle, *more)
+        packets = [
+            got(Kind.WORK_DATA, handle, b"x" * size),
+            got(Kind.WORK_WARNING, handle, b"careful"),
+            got(Kind.WORK_STATUS, handle, b"1", b"2"),
+            got(Kind.WORK_COMPLETE, handle, b"whole"),
+        ]
+        worker.write(b"".join(encode(kind, *arguments) for kind, arguments in packets))
+        assert [client.receive() for _ in packets] == packets
 
 
 def test_a_client_elsewhere_is_told_of_a_failure_and_of_an_exception(
