@@ -9,6 +9,8 @@ from tests.simulation.actors import Client
 from tests.simulation.invariants import always as always_of_one
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from .world import FleetWorld
 
 NOTICED = 0.01
@@ -53,7 +55,19 @@ def left(world: FleetWorld) -> list[str]:
         service = life.service
         if service.dispatch.paused:
             found.append(f"{life.name} takes no part")
-        things = (service.window.held, service.listeners, service.intake.on_the_way, service.settling.unsettled)
-        found += [f"{thing} of {life.name}" for thing in things if len(thing)]
+        sharing = service.sharing
+        assert sharing is not None
+        things: dict[str, Sized] = {
+            "held jobs": service.window.held,
+            "listeners": service.listeners,
+            "jobs on the way": service.intake.on_the_way,
+            "settlements": service.settling.unsettled,
+            "jobs looked up": service.looking,
+            "farewells": sharing._leaves,
+            "unrecovered terms": sharing._unrecovered,
+            "groups": () if life.commits.idle else ("one",),
+        }
+        found += [f"{name} of {life.name}" for name, thing in things.items() if len(thing)]
     found += [f"the row of term {term}" for term in world.content.rows.keys() - terms]
+    found += [f"an ear of term {term}" for term in world.content.ears.keys() - terms]
     return found

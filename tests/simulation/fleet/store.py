@@ -147,8 +147,7 @@ class Way:
     def crash(self) -> None:
         """The node is gone: what was under way has happened or not, and nobody hears of it."""
         self._group = None
-        for term in self.deadlines:
-            self._content.ears.pop(term, None)
+        self._content.ears.pop(self._engine._term, None)
 
     # ---- the relay ----
 

@@ -339,9 +339,6 @@ class FleetWorld:
     def crash(self, life: FleetLife) -> None:
         """Everything in a node's memory is gone, and what was under way has happened or not."""
         life.crash()
-        self._forget(life)
-
-    def _forget(self, life: FleetLife) -> None:
         wires = set(map(id, life.wires))
         for actor in self.actors:
             if actor.wire is not None and id(actor.wire) in wires:
@@ -351,7 +348,7 @@ class FleetWorld:
 
     def _bury(self) -> None:
         for life in [life for life in self.lives.values() if life.gone]:
-            self._forget(life)
+            self.crash(life)
             self.troubles.pop(life.name, None)
 
     # ---- time ----
