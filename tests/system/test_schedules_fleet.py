@@ -1,0 +1,170 @@
+"""Schedules of three nodes on one database, of which one is killed and one frozen: each due time has one row, and runs once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from .extension import ExtensionPeer, FaultError
+from .fleet import Fleet, FleetNode, Nursery
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EVERY_SECOND = [f"tick-{number}" for number in range(5)]
+"""Schedules whose times are all made up for, however late."""
+NAMES = ("n1", "n2", "n3")
+PAGE = 1000
+
+
+class Hands:
+    """A worker of each node, which comes back when its node does, and ends each job with success."""
+
+    def __init__(self, nodes: dict[str, FleetNode]) -> None:
+        self._nodes = nodes
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self.recorded = Counter[bytes]()
+        """Jobs whose settlement was recorded."""
+        self._threads = [threading.Thread(target=self._run, args=(name,), daemon=True) for name in nodes]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _run(self, name: str) -> None:
+        while not self._ended.is_set():
+            try:
+                peer = ExtensionPeer(self._nodes[name].port)
+            except OSError:
+                self._ended.wait(0.1)
+                continue
+            try:
+                peer.socket.settimeout(1.0)
+                self._work(peer)
+            except (OSError, AssertionError, EOFError):
+                self._ended.wait(0.1)  # its node is gone, frozen, or has given up its jobs
+            finally:
+                peer.close()
+
+    def _work(self, peer: ExtensionPeer) -> None:
+        peer.extend()
+        peer.register(b"run")
+        while not self._ended.is_set():
+            peer.ready(1)
+            job = peer.job()
+            if peer.settled_as(job, b"succeeded") == b"recorded":
+                with self._lock:
+                    self.recorded[job.handle] += 1
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
+    with Fleet(nursery, tmp_path, database) as fleet:
+        yield fleet
+
+
+def history(node: FleetNode, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a schedule, the oldest first."""
+    runs: list[dict[str, Any]] = node.ask("schedules.history", name=name, limit=PAGE)["runs"]
+    assert len(runs) < PAGE
+    return list(reversed(runs))
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def add(node: FleetNode) -> list[str]:
+    """Add the schedules; returns the names of those that have times of their own."""
+    common = {"function": "run", "misfire": "all"}
+    for name in (*EVERY_SECOND, "a", "b"):
+        node.ask("schedules.add", name=name, every=1.0, **common)
+    node.ask("schedules.add", name="quick", every=0.2, **common)
+    node.ask("schedules.add", name="cron", cron="* * * * * *", **common)
+    node.ask("schedules.add", name="alone", every=1.0, overlap="forbid", **common)
+    node.ask("schedules.add", name="queued", every=1.0, overlap="queue", **common)
+    node.ask("schedules.add", name="child", parents=["a", "b"], function="run")
+    return [*EVERY_SECOND, "a", "b", "quick", "cron", "alone", "queued"]
+
+
+def pause(node: FleetNode, names: list[str]) -> None:
+    """Pause schedules, at a node that may have to be asked twice: it has just taken part again."""
+    for name in names:
+
+        def paused(name: str = name) -> bool:
+            try:
+                return bool(node.ask("schedules.pause", name=name)["state"] == "paused")
+            except FaultError:
+                return False
+
+        eventually(paused, f"{name} is paused")
+
+
+def test_no_fire_time_is_doubled_or_missed_whatever_becomes_of_the_nodes(fleet: Fleet) -> None:
+    nodes = dict(zip(NAMES, fleet.several(*NAMES), strict=True))
+    with Hands(nodes) as hands:
+        began = time.time()
+        roots = add(nodes["n1"])
+        time.sleep(3)
+        nodes["n1"].kill()
+        time.sleep(2)
+        nodes["n1"] = fleet.start("n1")
+        time.sleep(2)
+        nodes["n2"].freeze()
+        time.sleep(fleet.lease + 2)
+        nodes["n2"].thaw()
+        time.sleep(2)
+        nodes["n3"].kill()
+        time.sleep(3)
+        ended = time.time()
+        pause(nodes["n1"], roots)
+        witness = nodes["n1"]
+        eventually(
+            lambda: all(run["finished"] for name in (*roots, "child") for run in history(witness, name)),
+            "all runs have ended",
+            patience=60,
+        )
+    found = {name: history(witness, name) for name in (*roots, "child")}
+    runs = [run for name in found for run in found[name]]
+    for name in roots:
+        times = [seconds(run["fire_time"]) for run in found[name] if run["reason"] != "paused"]
+        step = 0.2 if name == "quick" else 1.0
+        assert {round(after - before, 6) for before, after in pairwise(times)} == {step}, f"{name} leaves times out"
+        assert times[0] <= began + 3
+        assert times[-1] >= ended - step - 0.5
+        assert {run["state"] for run in found[name] if run["reason"] not in {"paused", "overlap"}} == {"fired"}
+    both = zip(found["a"], found["b"], strict=False)
+    succeeded = [a["fire_time"] for a, b in both if a["state"] == b["state"] == "fired"]
+    assert [run["fire_time"] for run in found["child"] if run["state"] == "fired"] == succeeded
+    fired = [run for run in runs if run["state"] == "fired"]
+    assert {run["reason"] for run in runs if run["schedule"] not in {"alone", "child"}} <= {None, "paused"}
+    assert {run["reason"] for run in found["alone"]} <= {None, "paused", "overlap"}
+    assert {run["outcome"] for run in fired} == {"succeeded"}
+    handles = Counter(run["handle"].encode() for run in fired)
+    assert max(handles.values()) == 1, "a job stands for one fire time"
+    assert max(hands.recorded.values()) == 1
+    assert hands.recorded.keys() <= handles.keys(), "no job stands for none"
+    late = [seconds(run["started_at"]) - seconds(run["fire_time"]) for run in fired]
+    assert median(late) < 0.25
