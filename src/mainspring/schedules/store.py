@@ -117,7 +117,7 @@ class Fired(NamedTuple):
     won: bool
     """Whether the version was right. Otherwise another node was first, and nothing was done."""
     stored: Stored | None
-    """The schedule as it is now; None where there is none any more."""
+    """The schedule as it is now; None where there is none any more, or where another node keeps it locked."""
     more: bool = False
     """More fire times are due: fire again at once."""
 

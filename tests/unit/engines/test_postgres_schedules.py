@@ -22,7 +22,7 @@ from mainspring.schedules.service import ScheduleService
 from mainspring.server.clock import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
 
-from .a_fleet import Node, ignore, node
+from .a_fleet import Node, ignore, node, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -239,6 +239,36 @@ def test_each_due_time_has_one_row_whoever_is_first_among_three(database: str, p
             assert sum((await two.counts()).values()) == len(set(jobs)) == len(jobs), "each has a job of its own"
             assert sum(racer.lost for racer in racers) > 0, "nobody has raced"
         assert postgres.log().count("deadlock detected") == deadlocks
+
+    asyncio.run(test())
+
+
+# ---- nodes that are frozen ----
+
+
+def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as frozen:
+            part = Part(one)
+            await save(
+                one,
+                *(Schedule(name=name, function=b"f", trigger=Every(SECOND)) for name in ("a", "b")),
+                Schedule(name="q", function=b"f", trigger=Every(SECOND), overlap=Overlap.QUEUE),
+            )
+            await frozen.execute("BEGIN; SELECT FROM schedules WHERE name = 'a' FOR UPDATE")
+            fire = ops.FireSchedules(await due(one, START), START, ignore, ignore)
+            job = one.job(b"g")
+            outcome, joined = await asyncio.wait_for(one.group(fire, one.submit(job)), 5)
+            assert joined == {}
+            assert outcome["a"] == ops.Fired(won=False, stored=None)
+            assert outcome["b"].won
+            assert outcome["q"].won
+            # Nobody is told of a time that is not decided; who comes back finds it.
+            assert [each.name for each in await due(one, START)] == ["a"]
+            await frozen.execute("ROLLBACK")
+            (outcome,) = await one.group(ops.FireSchedules(await due(one, START), START, ignore, ignore))
+            assert outcome["a"].won
+            part.check()
 
     asyncio.run(test())
 

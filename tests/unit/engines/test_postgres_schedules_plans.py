@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 INDEXES = {
     "specifications_since": {"specifications_version"},
     "lock": {"schedules_pkey"},
+    "lock_free": {"schedules_pkey"},
     "fires": {"fires_pkey"},
     "unfinished": {"fires_live"},
     "of_jobs": {"fires_job"},
@@ -41,7 +42,7 @@ INDEXES = {
     "schedules": {"schedules_pkey", "specifications_pkey"},
     "history": {"fires_pkey"},
 }
-SORTED = {"lock", "unfinished", "of_jobs", "schedules_named"}
+SORTED = {"lock", "lock_free", "unfinished", "of_jobs", "schedules_named"}
 """They find few, by names or jobs, and put them in order; `due_soon` and `history` read in the order of an index."""
 
 STATES = {

@@ -9,6 +9,9 @@ any job, so that two nodes' groups do not wait for each other in a circle:
    by the row of its first member (``catalogue.leaders``): its groups take turns, and need no order among themselves after that.
    The end of a run that nothing follows from, which is most, needs no lock: whoever ends a job has its row.
 
+A node that is frozen in the middle of a group keeps its locks until the server ends its session, for seconds. Others wait for a
+moment; then they fire what they can, and leave what only that group was about to fire to a later look.
+
 Ends that show only in the group (a job that expires) lock late. That may end in a deadlock, which PostgreSQL breaks, and the
 group is run again.
 
@@ -18,6 +21,7 @@ stays for good. Nothing deletes them.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -59,6 +63,8 @@ _schedule = msgspec.msgpack.Decoder(Schedule).decode
 _state = msgspec.msgpack.Decoder(ScheduleState).decode
 _fire = msgspec.msgpack.Decoder(Fire).decode
 _HAS_JOB: Final = frozenset({ops.Standing.FIRED, ops.Standing.JOINED})
+FROZEN: Final = 6.0
+"""Seconds for which a node that is frozen may keep its locks: after five, the server ends its session."""
 SLACK: Final = 10_000_000
 """Microseconds by which new schedules may begin before the first one that is due."""
 
@@ -67,6 +73,20 @@ class DueFloor(Floor):
     """Where the schedules begin that are due next: what is dead below is not passed again and again. See ``floors``."""
 
     __slots__ = ()
+
+
+class Busy:
+    """Whether locks were waited for in vain just now: a group that fires schedules was not committed."""
+
+    def __init__(self) -> None:
+        self._noted = -FROZEN
+
+    def note(self) -> None:
+        """Note that it is so now."""
+        self._noted = time.monotonic()
+
+    def __bool__(self) -> bool:
+        return time.monotonic() - self._noted < FROZEN
 
 
 class PostgresSchedules:
@@ -80,7 +100,7 @@ class PostgresSchedules:
         self._alone = False
         self._locked: set[str] = set()
         self._states: dict[str, ScheduleState] = {}
-        """Of the schedules whose rows are locked, those that there are."""
+        """Of the schedules whose rows are locked, those that there are. Of others that somebody else has, nothing is known."""
         self.mends = False
         """Whether there is anything to mend, and this node is the one to do it."""
 
@@ -105,6 +125,14 @@ class PostgresSchedules:
             self._states[name] = _state(state)
         self._locked |= wanted
         return True
+
+    async def lock_free(self, names: Iterable[str]) -> None:
+        """Lock those of some schedules that nobody else has. The others are as good as not there."""
+        wanted = set(names) - self._locked
+        if wanted:
+            for name, state in await self._tx.connection.fetch(SQL["lock_free"], sorted(wanted)):
+                self._states[name] = _state(state)
+            self._locked |= wanted
 
     async def lock_ends(self, names: Iterable[str]) -> bool:
         """Lock those of some schedules for which the end of a run may mean more than its own row."""
@@ -305,9 +333,8 @@ def _ends(plan: Plan) -> set[str]:
 
 
 def _named(plan: Plan) -> set[str]:
-    """Return the schedules that a group's operations name."""
-    names = {one.name for _, operation in plan.get(ops.FireSchedules, ()) for one in operation.due}
-    names.update(operation.name for _, operation in plan.get(ops.TriggerSchedule, ()))
+    """Return the schedules that a group's operations name, apart from those that it fires."""
+    names = {operation.name for _, operation in plan.get(ops.TriggerSchedule, ())}
     names.update(change.name for _, operation in plan.get(ops.SaveSchedules, ()) for change in operation.changes)
     return names
 
@@ -320,10 +347,16 @@ async def foresee(tx: Transaction, plan: Plan) -> None:
         found = await tx.connection.fetch(SQL["to_mend"], operation.limit)
         names.update(row[0] for row in found)
         tables.mends = tables.mends or bool(found)
-    if ends or names or ops.SaveSchedules in plan:
+    fired = {one.name for _, operation in plan.get(ops.FireSchedules, ()) for one in operation.due}
+    if ends or names or fired or ops.SaveSchedules in plan:
         await tables.enter(alone=ops.SaveSchedules in plan)
-        names.update(filter(tx.memory(Known).minds_ends, ends))
-        await tables.lock(names)
+        known, busy = tx.memory(Known), tx.memory(Busy)
+        if fired:
+            tx.after_rollback(busy.note)
+        names.update(filter(known.minds_ends, ends))
+        alone = {name for name in fired - names if not known.minds_ends(name)} if busy else set[str]()
+        await tables.lock((names | fired) - alone)
+        await tables.lock_free(alone)
 
 
 async def follow(tx: Transaction, ended: Sequence[Ended]) -> None:

@@ -10,6 +10,9 @@ SELECT name, schedule FROM specifications WHERE version > $1;
 -- name: lock
 SELECT name, state FROM schedules WHERE name = ANY ($1::text[]) ORDER BY name FOR NO KEY UPDATE;
 
+-- name: lock_free
+SELECT name, state FROM schedules WHERE name = ANY ($1::text[]) ORDER BY name FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: fires
 SELECT f.fire
 FROM unnest($1::text[], $2::bigint[]) AS s (schedule, fire_us)

@@ -77,6 +77,8 @@ BEGIN
     ELSE
         PERFORM pg_advisory_xact_lock_shared(lock);
     END IF;
+    -- Who is frozen with a lock keeps it for some seconds. The others wait a little, and then pass over what only he would fire.
+    PERFORM set_config('lock_timeout', '300ms', true);
     RETURN (SELECT version FROM catalogue);  -- in a snapshot of its own, behind the lock
 END
 $$;
