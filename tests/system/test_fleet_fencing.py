@@ -13,6 +13,7 @@ from tests.postgres.proxy import Direction, Proxy
 
 from .extension import More
 from .fleet import Fleet, FleetNode, Nursery
+from .fleet_chaos import arrives
 from .servers import eventually
 
 if TYPE_CHECKING:
@@ -210,6 +211,20 @@ def test_a_node_that_is_cut_off_gives_up_before_others_take_over(
     assert holder.verdict(job) == b"stale"
     eventually(lambda: n1.term != before, "it takes part again")
     works(n1, n2)
+
+
+def test_a_node_that_would_not_give_up_is_found(fleet: Fleet, proxy: Proxy, database: str, stack: ExitStack) -> None:
+    """The check above has to fail without the lease's end; otherwise it proves nothing."""
+    n1, n2 = fleet.start("n1", store=proxy.through(database), plant="fencing"), fleet.start("n2")
+    client = patient(stack.enter_context(n2.extended()))
+    holder = patient(stack.enter_context(n1.worker(b"f")))
+    handle = client.put(b"f", b"payload")
+    assert holder.job().handle == handle
+    heir = patient(stack.enter_context(n2.worker(b"f")))
+    proxy.freeze()
+    assert heir.job().handle == handle
+    assert not arrives(holder, 0.1), "two workers have one job, and neither was stopped"
+    proxy.heal()
 
 
 def test_a_node_whose_connections_are_forgotten_goes_on(
