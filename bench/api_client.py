@@ -1,24 +1,30 @@
 """A program that uses the Python API as anyone would, and prints one line of JSON with what it took.
 
-    python api_client.py bulk|e2e|results|latency JOBS      (the server is in MAINSPRING_SERVER)
+    python api_client.py bulk|e2e|keys|results|latency JOBS      (the server is in MAINSPRING_SERVER)
 
 `bulk`: submit_many until all are acknowledged. `e2e`: the same beside a worker, until the server has no job left.
-`results`: the same until every result has been fetched. `latency`: from submit to result, one after the other.
+`keys`: the same where each job has one of KEYS keys. `results`: as `e2e` until every result has been fetched.
+`latency`: from submit to result, one after the other.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import statistics
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from admin import connect, counts
 from noop_app import app, noop
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 TIMEOUT = 60.0
+KEYS = 1000
 
 
 def bulk(jobs: int) -> dict[str, Any]:
@@ -29,10 +35,10 @@ def bulk(jobs: int) -> dict[str, Any]:
     return {"seconds": seconds, "rate": jobs / seconds}
 
 
-def e2e(jobs: int) -> dict[str, Any]:
+def e2e(jobs: int, task: Any = noop) -> dict[str, Any]:
     with connect() as server:
         started_at = time.perf_counter()
-        submitted = noop.submit_many(() for _ in range(jobs))
+        submitted = task.submit_many(() for _ in range(jobs))
         submit_seconds = time.perf_counter() - started_at
         while counts(server, "noop").jobs:
             if time.perf_counter() - started_at > TIMEOUT:
@@ -42,6 +48,11 @@ def e2e(jobs: int) -> dict[str, Any]:
     for job in submitted[:: max(1, jobs // 100)]:
         assert job.result(timeout=TIMEOUT) is None, "a job has no result of its own"
     return {"seconds": seconds, "rate": jobs / seconds, "submit_rate": jobs / submit_seconds}
+
+
+def keys(jobs: int) -> dict[str, Any]:
+    numbers = itertools.count()
+    return e2e(jobs, noop.options(concurrency_key=lambda: f"k{next(numbers) % KEYS}"))
 
 
 def results(jobs: int) -> dict[str, Any]:
@@ -67,7 +78,9 @@ def latency(jobs: int) -> dict[str, Any]:
 
 def main() -> None:
     mode, jobs = sys.argv[1], int(sys.argv[2])
-    figures = {"bulk": bulk, "e2e": e2e, "results": results, "latency": latency}[mode](jobs)
+    modes: dict[str, Callable[[int], dict[str, Any]]]
+    modes = {"bulk": bulk, "e2e": e2e, "keys": keys, "results": results, "latency": latency}
+    figures = modes[mode](jobs)
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"mode": mode, "jobs": jobs, **figures, "client_cpu_s": used.ru_utime + used.ru_stime}))
 

@@ -66,15 +66,16 @@ def cells(sqlite: Contestant) -> list[Cell]:
 
 def end_to_end(server: Server, scale: Scale) -> Run:
     """Jobs a second from the first submit until the server has settled the last."""
-    return _beside_a_worker(server, "e2e", scale)
+    return beside_a_worker(server, "e2e", scale)
 
 
 def until_results(server: Server, scale: Scale) -> Run:
     """Jobs a second from the first submit until the client has the last result."""
-    return _beside_a_worker(server, "results", scale)
+    return beside_a_worker(server, "results", scale)
 
 
-def _beside_a_worker(server: Server, mode: str, scale: Scale) -> Run:
+def beside_a_worker(server: Server, mode: str, scale: Scale) -> Run:
+    """Run the client in a mode, beside one worker process."""
     with _worker(server) as worker:
         cpu_before = _cpu_seconds(worker)
         details = _client(server, mode, scale.count(50_000, 2_000))
@@ -97,7 +98,7 @@ def submit_to_result(server: Server, scale: Scale) -> Run:
 
 def _client(server: Server, mode: str, jobs: int) -> dict[str, Any]:
     command = [sys.executable, str(HERE / "api_client.py"), mode, str(jobs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment(server))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(server))
     if done.returncode != 0:
         raise LoadError(f"{' '.join(command[1:])}: {done.stderr.strip()[-500:]}")
     figures: dict[str, Any] = json.loads(done.stdout)
@@ -112,7 +113,7 @@ def _worker(server: Server) -> Iterator[int]:
     command += ["--server", _address(server), "--concurrency", str(CONCURRENCY), "--processes", "1"]
     log = server.directory / "worker.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=_environment(server))
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment(server))
     try:
         _wait_until_known(server, process, log)
         yield process.pid
@@ -145,7 +146,8 @@ def _address(server: Server) -> str:
     return f"127.0.0.1:{server.port}"
 
 
-def _environment(server: Server) -> dict[str, str]:
+def environment(server: Server) -> dict[str, str]:
+    """Return the environment of a program that talks to a server."""
     paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MAINSPRING_SERVER": _address(server)}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import cells
 import generator
+import limits
 import machine
 import postgres_cells
 import python_api
@@ -28,7 +29,12 @@ def main() -> int:
     """Return 0 where everything could be measured, 1 where a server or the generator failed, 2 for wrong usage."""
     options = _parse(sys.argv[1:])
     sqlite, memory = servers.mainspring(options.server_cmd)
-    every = cells.cells(sqlite, memory) + python_api.cells(sqlite) + postgres_cells.cells(options.server_cmd)
+    every = (
+        cells.cells(sqlite, memory)
+        + python_api.cells(sqlite)
+        + limits.cells(sqlite, memory)
+        + postgres_cells.cells(options.server_cmd)
+    )
     chosen = _choose(every, options)
     if not chosen:
         print(f"no cell begins with {', '.join(options.only)}; --list names them", file=sys.stderr)

@@ -25,7 +25,7 @@ PLANS = {
     "held_elsewhere": ["SEARCH jobs USING INDEX queue (state>? AND state<?)"],
     "claim": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} queue (state=? AND function=?)"],
     "next_key": [f"{COVERING} queue (state=? AND function=? AND priority=? AND key>?)"],
-    "claim_of_key": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} queue (state=? AND function=? AND priority=? AND key=?)"],
+    "ids_of_key": [f"{COVERING} queue (state=? AND function=? AND priority=? AND key=?)"],
     "limits_of": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function=?)"],
     "due": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} due (due_us<?)"],
     "late": ["SEARCH jobs USING INDEX expiring (expires_us>? AND expires_us<?)"],

@@ -14,11 +14,12 @@ SELECT key FROM jobs INDEXED BY queue
 WHERE state = 1 AND function = ? AND priority = ? AND key > ? AND state BETWEEN 1 AND 3
 ORDER BY key LIMIT 1;
 
--- name: claim_of_key
-UPDATE jobs SET state = 2, term = ?
-WHERE id IN (
-    SELECT id FROM jobs INDEXED BY queue
-    WHERE state = 1 AND function = ? AND priority = ? AND key IS ? AND state BETWEEN 1 AND 3
-    ORDER BY id LIMIT ?)
+-- name: ids_of_key
+SELECT id FROM jobs INDEXED BY queue
+WHERE state = 1 AND function = ? AND priority = ? AND key IS ? AND state BETWEEN 1 AND 3
+ORDER BY id LIMIT ?;
+
+-- name: claim_these
+UPDATE jobs SET state = 2, term = ? WHERE id IN (SELECT value FROM json_each(?))
 RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, result, payload, key;

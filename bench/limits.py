@@ -1,0 +1,83 @@
+"""What limits cost: the same load on a function without limits, and with limits that are never reached.
+
+What is reached costs no processor time: it waits. So the limits here are far above what runs, and the figures are what the
+counting of tokens, the keys and the turns take.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import python_api
+from generator import LoadError, load
+from measure import Cell, Run, Scale, Side
+
+if TYPE_CHECKING:
+    from servers import Contestant, Server
+
+KEYS = 1000
+
+
+def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
+    """Return the cells; they need Mainspring itself."""
+    return [
+        Cell(
+            key="limits-e2e",
+            measure="`memory://` end to end, 16 workers, window 16: concurrency and rate against no limits",
+            required="",
+            unit="jobs/s",
+            sides=(
+                Side("concurrency and rate", memory, Limited("--concurrency 100000 --rate 1000000/1s,100000")),
+                Side("concurrency", memory, Limited("--concurrency 100000")),
+                Side("no limits", memory, Limited()),
+            ),
+            ratio_to=2,
+        ),
+        Cell(
+            key="limits-keys",
+            measure=f"Python API, no-op task, end to end: {KEYS:,} keys with a limit each against no keys",
+            required="",
+            unit="jobs/s",
+            sides=(
+                Side("keys, per key 100", sqlite, with_limited_keys),
+                Side("keys alone", sqlite, with_keys),
+                Side("no keys", sqlite, python_api.end_to_end),
+            ),
+            ratio_to=2,
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Limited:
+    """Jobs a second of the generator from submit to result, under limits that `mainspring functions limit` sets."""
+
+    options: str = ""
+
+    def __call__(self, server: Server, scale: Scale) -> Run:
+        if self.options:
+            _limit(server, "bench", self.options)
+        details = load(server, "e2e", jobs=scale.count(150_000, 10_000), window=16, workers=16)
+        return Run(details["rate"], {**details, "limits": self.options})
+
+
+def with_keys(server: Server, scale: Scale) -> Run:
+    """Jobs a second of the Python API where each job has one of many keys."""
+    return python_api.beside_a_worker(server, "keys", scale)
+
+
+def with_limited_keys(server: Server, scale: Scale) -> Run:
+    """The same where no more than 100 jobs of each key may run at the same time."""
+    _limit(server, "noop", "--per-key 100")
+    return python_api.beside_a_worker(server, "keys", scale)
+
+
+def _limit(server: Server, function: str, options: str) -> None:
+    command = [sys.executable, "-m", "mainspring", "functions", "limit", function, *options.split()]
+    command += ["--server", f"127.0.0.1:{server.port}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=python_api.environment(server))
+    if done.returncode != 0:
+        raise LoadError(f"{' '.join(command[2:])}: {done.stderr.strip()}")
