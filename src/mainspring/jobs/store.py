@@ -479,7 +479,10 @@ class Count(Operation):
 
 
 ENDING: Sequence[type[Operation]] = (Watchers, Recover, Settle, Assign, Cancel, Redrive, Sweep, Wake)
-"""The first phases. (Who is to hear how far a job is, is asked before its end lets go who waits.) After them comes what follows from the ends of jobs, and then other slices' operations that make jobs."""
+"""The first phases. (Who is to hear how far a job is, is asked before its end lets go who waits.)
+
+After them comes what follows from the ends of jobs, and then other slices' operations that make jobs.
+"""
 PHASES: Sequence[type[Operation]] = (
     *ENDING,
     TakeInbox,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.jobs.following import Following
 from mainspring.schedules.service import ScheduleService
@@ -20,6 +21,7 @@ MINUTE = 60.0
 def schedules(node: Node) -> ScheduleService:
     node.engine.followers = Following(node.service, node.face.next_id)
     service = ScheduleService(node.life.commits, node.clock, node.service.timers)
+    assert isinstance(node.face.calls, Calls)
     node.face.calls.add(ScheduleCalls(service, node.clock).methods)
     return service
 
