@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.postgres.proxy import Proxy
 
+from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.floors import LOWEST, SHARE
+from mainspring.engines.postgres.schedules import SQL, DueFloor
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event, Settlement
@@ -23,6 +27,7 @@ from mainspring.server.clock import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
 
 from .a_fleet import Node, ignore, node, session
+from .test_postgres_jobs_floors import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -317,5 +322,61 @@ def test_who_is_fenced_while_the_outcome_is_unknown_takes_its_jobs_back(proxy: P
             assert await rows(two, "a") == []
             assert part.committed == []
             assert set(part.live.values()) == {0}
+
+    asyncio.run(test())
+
+
+# ---- beside an old snapshot ----
+
+
+async def due_names(one: Node, now_us: int) -> list[str]:
+    return [each.name for each in await due(one, now_us)]
+
+
+def test_what_is_due_before_the_floor_is_found_by_the_next_whole_scan(database: str) -> None:
+    later = START + 100 * SECOND
+
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            clock = slow(one)
+            await save(one, Schedule(name="late", function=b"f", trigger=Every(SECOND)), now_us=later)
+            assert await due_names(one, later) == ["late"]
+            await save(two, Schedule(name="other", function=b"f", trigger=Every(SECOND)))
+            assert await due_names(two, later) == ["other", "late"]
+            assert await due_names(one, later) == ["late"]
+            clock.now += SHARE * clock.scan
+            assert await due_names(one, later) == ["other", "late"]
+            assert await due_names(one, later) == ["other", "late"], "the floor is no obstacle to what was there before"
+            await save(
+                one, Schedule(name="own", function=b"f", trigger=Every(SECOND), start_us=START - SECOND), now_us=1
+            )
+            assert await due_names(one, later) == ["own", "other", "late"], "a node knows what it has saved"
+
+    asyncio.run(test())
+
+
+def test_from_the_floor_no_dead_entries_are_passed(database: str) -> None:
+    number, times = 100, 40
+
+    async def test() -> None:
+        async with node(database) as one, session(database, **SETTINGS) as other, session(database) as pin:
+            await save(one, *(Schedule(name=f"s{at}", function=b"f", trigger=Every(SECOND)) for at in range(number)))
+            await pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM schedules")
+            for _ in range(times):
+                await other.execute(f"UPDATE schedules SET next_us = next_us + {SECOND}")
+            await other.execute("VACUUM ANALYZE schedules")
+            now_us = START + times * SECOND
+
+            async def passed(place: int) -> int:
+                explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL['due_soon']}"
+                (row,) = await other.fetch(explain, place, now_us, 1000)
+                plan = json.loads(row[0])[0]["Plan"]
+                return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+            slow(one)
+            assert len(await due_names(one, now_us)) == number
+            floor = one.engine._writer._memory[DueFloor]
+            dear, cheap = await passed(LOWEST), await passed(floor.place)
+            assert cheap < dear / 2, "those of the last ten seconds are looked at, and no others"
 
     asyncio.run(test())
