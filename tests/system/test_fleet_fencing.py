@@ -249,6 +249,16 @@ def test_a_node_whose_connections_are_forgotten_goes_on(
     works(n1, n2)
 
 
+def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet, proxy: Proxy, database: str) -> None:
+    n1, n2 = fleet.start("n1", store=proxy.through(database)), fleet.start("n2")
+    before = n1.term
+    trap = proxy.lose_request(b'"counter":0,')  # so begins the row of a new term
+    n2.ask("nodes.remove", node="n1", force=True)
+    trap.wait()
+    eventually(lambda: n1.term != before, "it takes part again", patience=PATIENT)
+    works(n1, n2)
+
+
 # ---- answers that are lost
 
 
