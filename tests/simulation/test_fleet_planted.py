@@ -16,6 +16,8 @@ from mainspring.jobs import sharing
 from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
+from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import Sharing
 from mainspring.nodes.keeper import AGAIN, Keeper
@@ -120,7 +122,11 @@ def test_settlements_taken_under_any_term(monkeypatch: Plant) -> None:
     def careless(tables: Tables, operation: ops.Settle) -> set[int]:
         for settlement in operation.settlements:
             job = tables.jobs.get(settlement.job.id)
-            if job is not None and settlement.job.term:
+            if job is not None and not State(job.state).ended:
+                if job.state == State.SCHEDULED:
+                    jobs._enter(tables, job, Event.DUE)
+                if job.state == State.PENDING:
+                    jobs._enter(tables, job, Event.CLAIM)
                 job.term = settlement.job.term
         return jobs.settle(tables, operation)
 
@@ -133,7 +139,7 @@ def test_a_new_term_that_the_window_does_not_learn(monkeypatch: Plant) -> None:
         self.term = term
 
     monkeypatch.setattr(JobService, "begin_again", forgetful)
-    is_caught(20, by="which is not its own")
+    is_caught(40, by="takes no part")
 
 
 # ---- who waits ----

@@ -59,6 +59,8 @@ class FleetWorld:
         }
         self.trouble = chance.choice((1.0, 1.0, 0.3))
         """How much of it there is."""
+        self.promptness = chance.choice((1.0, 1.0, 0.15))
+        """How soon groups are committed: where they take long, leases end meanwhile."""
         self.machines = {
             f"n{number}": MachineClock(
                 self.clock, chance.choice((1.0, 1.0, 0.95, 1.05)), chance.choice((0.0, 0.0, -HOUR, HOUR, 17.0))
@@ -227,7 +229,7 @@ class FleetWorld:
             if life.loop.soon:
                 life.loop.soon.popleft()()
         elif number < 0.24:
-            if life.store.busy and not life.store.cut:
+            if life.store.busy and not life.store.cut and chance.random() < self.promptness:
                 life.store.finish()
         elif number < 0.36:
             errands = life.errands()
