@@ -9,6 +9,8 @@ import asyncpg
 import msgspec
 import pytest
 
+from mainspring import App
+from mainspring.client import transactional
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, State
@@ -64,6 +66,30 @@ def test_a_submission_becomes_the_job_that_it_describes(database: str) -> None:
             assert (claimed.created_us, claimed.expires_us, claimed.input_size) == (NOW, NEVER, 1)
             assert one.nodes[job_id // 10**12] == "inbox"
             assert await one.counts() == {(b"resize", State.LEASED, Priority.HIGH): 1}
+
+    asyncio.run(test())
+
+
+def _key(payload: bytes) -> str:
+    return f"k{payload.decode()}"
+
+
+def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            function = App().function("f").options(concurrency_key=_key, timeout=5)
+            for payload in (b"1", b"2"):
+                request = function._request((payload,), {})
+                (*_, options) = transactional._values(request, function._options)
+                await insert(other, payload=payload, options=options)
+            await take(one)
+            want = ops.Want(b"f", 9)
+            (claimed,) = await one.group(
+                ops.ClaimByKey(one.term, want, 9, (None, None, None), frozenset({b"k1"}), ignore, ignore)
+            )
+            assert [(job.key, job.options, job.payload) for job in claimed.jobs] == [
+                (b"k2", Options(timeout=5.0), b"2")
+            ]
 
     asyncio.run(test())
 
