@@ -260,14 +260,17 @@ def test_looks_are_due_every_second_and_where_a_lease_or_a_turn_comes_up() -> No
 def test_who_looks_when_it_is_due_finds_a_death_within_the_lease_and_a_second(
     last: float, start: float, took: float
 ) -> None:
-    """The dead node beat for the last time at ``last``; each look takes ``took`` seconds to be answered."""
+    """The dead node beat for the last time at ``last``; each look takes ``took`` seconds to be answered.
+
+    A look that is asked for a rounding error too early costs one more.
+    """
     seen, now = Membership(ME), start
     while not seen.dead(now):
         asked = now + seen.wait(now)
         now = asked + took
         seen.observe([row(1, round(now * 10)), row(2, int(asked >= last))], asked, now)
     assert last + LEASE <= now
-    assert now <= max(last, start) + LEASE + LOOK + 3 * took + 1e-9
+    assert now <= max(last, start) + LEASE + LOOK + 4 * took + 1e-9
 
 
 # ---- properties ----
