@@ -66,6 +66,8 @@ class Client:
         self._reading = False  # a thread has the reader's place
         self._connecting = False
         self._agree_by = 0.0
+        self._turn = 0
+        """The server to begin with: those before it have been tried in this round, and said nothing of use."""
         self._patience = Patience(self._patience_seconds)
 
     # What users ask.
@@ -249,7 +251,9 @@ class Client:
     def _dial(self, left: float | None) -> tuple[socket.socket | None, list[tuple[Address, OSError]]]:
         failures: list[tuple[Address, OSError]] = []
         timeout = self._connect_timeout if left is None else max(0.001, min(left, self._connect_timeout))
-        for address in self.servers:
+        while self._turn < len(self.servers):
+            address = self.servers[self._turn]
+            self._turn += 1
             try:
                 sock = self._open(address, timeout)
             except OSError as error:
@@ -257,6 +261,7 @@ class Client:
             else:
                 sock.setblocking(False)
                 return sock, failures
+        self._turn = 0
         return None, failures
 
     def _open(self, address: Address, timeout: float) -> socket.socket:
@@ -326,9 +331,13 @@ class Client:
         self._hang_up()
         self._session.disconnected(error)
         if agreed:
+            self._turn = 0
             self._patience.lost(time.monotonic())
             self._changed.notify_all()
+        elif self._turn < len(self.servers):
+            self._changed.notify_all()  # whoever waits goes on to the next server
         else:
+            self._turn = 0
             self._fruitless(error, None)
 
     def _hang_up(self) -> None:

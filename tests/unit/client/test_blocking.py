@@ -225,7 +225,7 @@ def test_a_port_that_drops_connections_is_no_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drop() -> None:
-            for _ in range(2):
+            for _ in range(4):  # each of two submits tries both
                 listener.accept()[0].close()
 
         dropping = threading.Thread(target=drop)
@@ -235,6 +235,19 @@ def test_a_port_that_drops_connections_is_no_server() -> None:
             client.submit(request())
         with pytest.raises(ConnectionLostError):
             client.submit(request())
+        dropping.join(5)
+
+
+@pytest.mark.parametrize("unique", [b"", b"u"])
+def test_a_server_that_drops_connections_is_passed_over_for_the_next(server: ExtensionServer, unique: bytes) -> None:
+    """As a node that is about to end: it accepts and hangs up, before anything was asked of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dropping = threading.Thread(target=listener.accept()[0].close)
+        dropping.start()
+        client = Client([Address(*listener.getsockname()), server.address])
+        for _ in range(2):  # and once more, on the connection that stands
+            assert client.submit(request(unique=unique)).handle
+        client.close()
         dropping.join(5)
 
 
