@@ -242,7 +242,11 @@ def test_a_port_that_drops_connections_is_no_server() -> None:
 def test_a_server_that_drops_connections_is_passed_over_for_the_next(server: ExtensionServer, unique: bytes) -> None:
     """As a node that is about to end: it accepts and hangs up, before anything was asked of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        dropping = threading.Thread(target=listener.accept()[0].close)
+
+        def drop() -> None:
+            listener.accept()[0].close()
+
+        dropping = threading.Thread(target=drop)
         dropping.start()
         client = Client([Address(*listener.getsockname()), server.address])
         for _ in range(2):  # and once more, on the connection that stands
