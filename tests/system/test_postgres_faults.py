@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
-from tests.unit.engines.a_fleet import Node, eventually, ignore, node, session
+from tests.unit.engines.a_fleet import NOW, Node, eventually, ignore, node, session
 
 from mainspring.engines.postgres import watch
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
+from mainspring.jobs.rules import succeeded
 from mainspring.queries.jobs import JobFilter, ListJobs
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.system
+
+MARK = b"a mark in a group that is one statement"
 
 
 @pytest.fixture
@@ -116,11 +119,12 @@ def test_a_commit_whose_outcome_is_unknown_happens_once(proxy: Proxy, database: 
             jobs = await two.submitted(6)
             ((held,),) = await one.group(one.claim(2))
             operations = {
-                "submit": one.submit(*[one.job() for _ in range(3)]),
+                "submit": one.submit(*[one.job(unique=MARK + b"%d" % number) for number in range(3)]),
                 "claim": one.claim(2),
-                "settle": one.settle(*held),
+                "settle": ops.Settle([succeeded(job, MARK, NOW, NOW) for job in held], ignore, ignore),
             }
-            trap = proxy.lose_answer() if lost == "answer" else proxy.lose_request()
+            last = b"COMMIT" if kind == "claim" else MARK  # the others are one statement, which commits
+            trap = proxy.lose_answer(to=last) if lost == "answer" else proxy.lose_request(of=last)
             (outcome,) = await one.group(operations[kind])
             assert trap.has_sprung
             counts = await two.counts()

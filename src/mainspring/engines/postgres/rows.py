@@ -113,7 +113,7 @@ def told(data: bytes | None) -> tuple[Options | None, bytes]:
 
 def uniques(jobs: Sequence[Job]) -> Columns:
     """Return the columns that the statement ``submit_unique`` has beyond those of ``submit``."""
-    return [[job.unique for job in jobs], sparse([keeps(job) is not None or None for job in jobs])]
+    return [sparse([job.unique or None for job in jobs]), sparse([keeps(job) is not None or None for job in jobs])]
 
 
 def keeps(job: Job) -> float | None:

@@ -63,7 +63,7 @@ async def _settle(tx: Transaction, settlements: dict[Lease, Settlement]) -> set[
         accepted |= await _bury(tx, dead)
     if back:
         accepted |= await _give_back(tx, back)
-    await _count(tx, [settlements[lease] for lease in accepted])
+    await count(tx, [settlements[lease] for lease in accepted])
     for lease in sorted(accepted):
         _tell_owner(tx, settlements[lease])
     return accepted
@@ -92,10 +92,7 @@ def _by_lease(item: tuple[Lease, Settlement]) -> Lease:
 async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[Lease]:
     accepted: set[Lease] = set()
     for portion in rows.portions(settlements, _size):
-        results = rows.sparse([settlement.result or None for settlement in portion])
-        ((number, waited, ids, terms),) = await tx.connection.fetch(
-            SQL["succeed"], *rows.settled(portion), _due(portion), results, _errors(portion)
-        )
+        ((number, waited, ids, terms),) = await tx.connection.fetch(SQL["succeed"], *columns_of(portion))
         if waited:
             await waiting.tell(tx, waited)
         if number == len(portion):
@@ -103,6 +100,12 @@ async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[Lease]
         else:
             accepted.update(zip(ids or (), terms or (), strict=True))
     return accepted
+
+
+def columns_of(settlements: Sequence[Settlement]) -> rows.Columns:
+    """Return the columns of the statement ``succeed``."""
+    results = rows.sparse([settlement.result or None for settlement in settlements])
+    return [*rows.settled(settlements), _due(settlements), results, _errors(settlements)]
 
 
 def _size(settlement: Settlement) -> int:
@@ -159,7 +162,8 @@ async def _learn(tx: Transaction, settlements: Iterable[Settlement]) -> None:
     await tx.functions.find({(settlement.job.namespace, settlement.job.function) for settlement in settlements})
 
 
-async def _count(tx: Transaction, settlements: Iterable[Settlement]) -> None:
+async def count(tx: Transaction, settlements: Iterable[Settlement]) -> None:
+    """Count what was settled."""
     numbers = Counter(
         [(one.job.namespace, one.job.function, one.job.priority, _TARGETS[one.event]) for one in settlements]
     )

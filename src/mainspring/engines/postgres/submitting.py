@@ -81,19 +81,14 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
     Returns the jobs that others join, by the ids of those that were not stored.
     """
     await tx.functions.learn({(job.namespace, job.function) for job in jobs})
-    numbers = tx.functions.numbers
-    order = sorted(range(len(jobs)), key=lambda at: jobs[at].id)
-    news = [
-        New(jobs[at], rank, numbers[jobs[at].namespace, jobs[at].function], waiters[at])
-        for rank, at in enumerate(order)
-    ]
+    news = news_of(tx, jobs, waiters)
     plain = [new for new in news if not new.job.unique]
     if plain:
         fresh = True
         for portion in rows.portions(plain, _size):
-            await tx.connection.fetch(SQL["submit"], *_columns(tx, portion), fresh)
+            await tx.connection.fetch(SQL["submit"], *columns_of(tx, portion), fresh)
             fresh = False
-        await _stored(tx, plain)
+        await note_stored(tx, plain)
     if len(plain) == len(news):
         return {}
     joined = await _store_uniques(tx, [new for new in news if new.job.unique], fresh=not plain)
@@ -101,11 +96,22 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
     return joined
 
 
+def news_of(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) -> list[New]:
+    """Return new jobs, oldest first; their functions are known."""
+    numbers = tx.functions.numbers
+    order = sorted(range(len(jobs)), key=lambda at: jobs[at].id)
+    return [
+        New(jobs[at], rank, numbers[jobs[at].namespace, jobs[at].function], waiters[at])
+        for rank, at in enumerate(order)
+    ]
+
+
 def _size(new: New) -> int:
     return len(new.job.payload)
 
 
-def _columns(tx: Transaction, news: Sequence[New]) -> rows.Columns:
+def columns_of(tx: Transaction, news: Sequence[New]) -> rows.Columns:
+    """Return the columns of the statement ``submit``."""
     return rows.submitted(
         [new.job for new in news],
         [new.rank for new in news],
@@ -115,7 +121,7 @@ def _columns(tx: Transaction, news: Sequence[New]) -> rows.Columns:
     )
 
 
-async def _stored(tx: Transaction, news: Sequence[New]) -> None:
+async def note_stored(tx: Transaction, news: Sequence[New]) -> None:
     """Count what was stored, and note who waits for it."""
     numbers = Counter([(new.function, new.job.state, new.job.priority) for new in news])
     for (function, state, priority), number in numbers.items():
@@ -142,21 +148,21 @@ async def note_waiting(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> Non
 
 
 async def _store_uniques(tx: Transaction, news: list[New], *, fresh: bool) -> dict[int, ops.Found]:
-    apart = _apart(news)
-    if apart is not None:
-        stored = await _put(tx, apart, None, fresh=fresh)
-        if len(stored) == len(apart):
-            await _stored(tx, apart)
+    alone = apart(news)
+    if alone is not None:
+        ids = await _put(tx, alone, None, fresh=fresh)
+        if len(ids) == len(alone):
+            await note_stored(tx, alone)
             return {}
-        await _stored(tx, [new for new in apart if new.job.id in stored])
-        news = [new for new in news if new.job.id not in stored]
+        await note_stored(tx, [new for new in alone if new.job.id in ids])
+        news = [new for new in news if new.job.id not in ids]
     races: dict[Key, _Race] = {}
     for new in news:
         races.setdefault((new.function, new.job.unique), _Race()).news.append(new)
     await _look_up_kept(tx, races)
     joined: dict[int, ops.Found] = {}
     for tries in range(ROUNDS):
-        if tries or apart is None:
+        if tries or alone is None:
             await _insert(tx, races, joined, fresh=fresh)
             fresh = False
         if races:
@@ -166,7 +172,7 @@ async def _store_uniques(tx: Transaction, news: list[New], *, fresh: bool) -> di
     raise StoreError(f"jobs of {len(races)} uniques came and went too fast to be joined")
 
 
-def _apart(news: list[New]) -> list[New] | None:
+def apart(news: list[New]) -> list[New] | None:
     """Return new jobs by their uniques, in order, where none can join another of them or a success that is kept.
 
     It is so for nearly every group, and saves a third of what a unique costs this process.
@@ -215,7 +221,7 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
                 joined[other.job.id] = found
                 if other.waiter:
                     waiting.append((new.job.id, other.waiter))
-    await _stored(tx, won)
+    await note_stored(tx, won)
     await note_waiting(tx, waiting)
 
 
@@ -223,7 +229,7 @@ async def _put(tx: Transaction, candidates: list[New], races: dict[Key, _Race] |
     """Store the candidates whose unique is free, and return their ids; ``races`` says who will join them, where somebody will."""
     stored: set[int] = set()
     for portion in rows.portions(candidates, _size):
-        columns = _columns(tx, portion)
+        columns = columns_of(tx, portion)
         if races is not None:
             for at, new in enumerate(portion):
                 _foresee(races[new.function, new.job.unique], new, at, columns)

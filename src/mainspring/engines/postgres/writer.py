@@ -8,6 +8,8 @@
       ▲                                                       │
       └──────── connect, wait for the old session to end ◄────┘
 
+Nearly all groups are one statement instead, which has all of that in it and commits by itself (`usual`).
+
 The session of a term's groups holds an advisory lock on the term until it ends. The next one takes the lock before it asks
 anything, so that no attempt of an old session is under way any more: what `enter` then says of a group is final. The journal's
 primary key is the second guard: two attempts of a group cannot both be committed.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import asyncpg
 import structlog
 
 from mainspring.engines.postgres import failures, journal
@@ -25,8 +28,10 @@ from mainspring.engines.postgres.connection import EVERY, connect_patiently, del
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.handlers import READING, Plan, handle, plan_of
+from mainspring.engines.postgres.rows import SQL
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.transaction import Memory, Transaction
+from mainspring.engines.postgres.usual import Luck, compose
 from mainspring.errors import StoreError, StoreFencedError
 
 if TYPE_CHECKING:
@@ -71,6 +76,7 @@ class Writer:
         self.busy = False
         """Whether an attempt is under way on a connection."""
         self.attempts = 0
+        self.luck = Luck()
 
     async def begin(self, term: int, patience: float | None) -> None:
         """Run groups under a term from now on; raises StoreError where there is no connection for them."""
@@ -229,6 +235,10 @@ class Writer:
                 log.warning("the session before does not end: no group can be committed until it does", term=self._term)
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class _Group:
     """A group that writes, from its first attempt to the last."""
 
@@ -238,12 +248,34 @@ class _Group:
         self._size = size
         self._number = number
         self._sent: Sent | None = None
+        self._is_usual = writer.luck.tries(_now())
+
+    async def _at_once(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
+        """Run it in one statement, where it can be; returns None where it was not as usual, and nothing has happened."""
+        usual = await compose(tx, self._plan, self._size, self._number)
+        if usual is None:
+            return None
+        self._sent = Sent(tx, usual.outcomes)
+        try:
+            await connection.fetch(SQL["usual"], *usual.arguments)
+        except asyncpg.InvalidTextRepresentationError:
+            self._sent = None
+            self._writer.luck.missed(_now())
+            return None
+        return usual.outcomes
 
     async def attempt(self, connection: Connection[Record]) -> list[Any]:
         """Run it once; where it turns out that the attempt before was committed, return what that one has found."""
         tx = self._writer.transaction(connection)
         before = self._sent
         try:
+            if self._is_usual:
+                self._is_usual = False  # whatever comes of it, another attempt goes step by step
+                outcomes = await self._at_once(connection, tx)
+                if outcomes is not None:
+                    self._writer.done(tx)
+                    return outcomes
+                tx = self._writer.transaction(connection)
             await connection.execute(f"BEGIN; SELECT enter({tx.term}, {self._number})")
             if before is not None:
                 self._writer.undone(before.tx)  # otherwise it would not have been let in

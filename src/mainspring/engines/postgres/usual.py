@@ -1,0 +1,112 @@
+"""Groups as nearly all are: jobs that have succeeded, and new ones. They go to the server in one statement, which commits them.
+
+It is as if the handlers were run, on the condition that nothing happens that is worth telling: each lease holds, nobody waits at
+another node, each unique is free. Then the outcomes and the counts are known beforehand. Where it is otherwise the statement
+fails, nothing has happened, and the group is run step by step, as are some groups after it: what joins others does so in a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mainspring.engines.postgres import rows, settling, submitting
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from mainspring.engines.postgres.handlers import Plan
+    from mainspring.engines.postgres.submitting import New
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.rules import Settlement
+
+KINDS: Final = frozenset({ops.Settle, ops.Submit})
+FIRST: Final = 1.0
+"""Seconds for which groups are run step by step after one that was not as usual; twice as many after each further one."""
+LONGEST: Final = 60.0
+CALM: Final = 10
+"""After so many times those seconds without another one, it begins anew."""
+
+
+class Luck:
+    """Whether it is worth trying. Times are seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._pause = 0.0
+        self._until = 0.0
+
+    def tries(self, now: float) -> bool:
+        """Say whether a group is tried."""
+        return now >= self._until
+
+    def missed(self, now: float) -> None:
+        """A group was not as usual."""
+        calm = now >= self._until + (CALM - 1) * self._pause
+        self._pause = FIRST if calm else min(2 * self._pause, LONGEST)
+        self._until = now + self._pause
+
+
+class Usual(NamedTuple):
+    """A group on its way: the arguments of the statement ``usual``, and what becomes of its operations."""
+
+    arguments: list[Any]
+    outcomes: list[Any]
+
+
+async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> Usual | None:
+    """Return a group as one statement, with its counts noted in ``tx``; None where it may be none of these."""
+    if not KINDS.issuperset(plan):
+        return None
+    settlements = _settlements(tx, plan)
+    news = None if settlements is None else _news(tx, plan)
+    if settlements is None or news is None:
+        return None
+    if sum(len(new.job.payload) for new in news) + sum(len(one.result) for one in settlements) > rows.PORTION:
+        return None
+    await settling.count(tx, settlements)
+    await submitting.note_stored(tx, news)
+    deltas = [(*key, delta) for key, delta in tx.deltas.items() if delta]
+    arguments = [
+        tx.term,
+        number,
+        *settling.columns_of(settlements),
+        *submitting.columns_of(tx, news),
+        *rows.uniques([new.job for new in news]),
+        *([delta[at] for delta in deltas] for at in range(4)),
+    ]
+    outcomes: list[Any] = [None] * size
+    for index, _ in plan.get(ops.Settle, ()):
+        outcomes[index] = set()
+    for index, _ in plan.get(ops.Submit, ()):
+        outcomes[index] = {}
+    return Usual(arguments, outcomes)
+
+
+def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
+    found: dict[tuple[int, int], Settlement] = {}
+    number = 0
+    for _, operation in plan.get(ops.Settle, ()):
+        assert isinstance(operation, ops.Settle)
+        number += len(operation.settlements)
+        for one in operation.settlements:
+            job = one.job
+            if one.event is not Event.SUCCEED or job.term <= 0 or not 0 < job.id <= rows.LARGEST_ID:
+                return None
+            if (job.namespace, job.function) not in tx.functions.numbers or rules.owner(job.options) is not None:
+                return None
+            found[job.id, job.term] = one
+    return [found[lease] for lease in sorted(found)] if len(found) == number else None
+
+
+def _news(tx: Transaction, plan: Plan) -> list[New] | None:
+    jobs = []
+    for _, operation in plan.get(ops.Submit, ()):
+        assert isinstance(operation, ops.Submit)
+        if operation.waiter:
+            return None
+        jobs += operation.jobs
+    if not all((job.namespace, job.function) in tx.functions.numbers for job in jobs):
+        return None
+    news = submitting.news_of(tx, jobs, [0] * len(jobs))
+    apart = submitting.apart([new for new in news if new.job.unique])
+    return None if apart is None else [*(new for new in news if not new.job.unique), *apart]

@@ -1,0 +1,150 @@
+"""Groups in one statement: taken where all is as usual, and nowhere to be told from groups that are run step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mainspring.engines.postgres import journal
+from mainspring.engines.postgres.usual import CALM, FIRST, LONGEST, Luck
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, Priority, State
+
+from .a_fleet import Node, ignore, node, session
+
+
+async def known(one: Node) -> None:
+    """Store a first job: functions that have no number yet are not usual."""
+    await one.submitted()
+
+
+async def mixed(one: Node) -> tuple[list[object], list[Job], list[Job]]:
+    """Settle some jobs and submit others in one group; returns its outcomes and both."""
+    old = await one.submitted(3, state=State.LEASED)
+    leased = [one.job(state=State.LEASED, unique=b"u%d" % number) for number in (2, 1)]
+    new = [*leased, one.job(), one.job(priority=int(Priority.HIGH), unique=b"u3")]
+    outcomes = await one.group(one.submit(*new[:2]), one.settle(*old[:2]), one.settle(old[2]), one.submit(*new[2:]))
+    return outcomes, old, new
+
+
+async def whole(database: str, one: Node) -> object:
+    """Return all that there is of jobs, without what is different from run to run."""
+    async with session(database) as other:
+        jobs = await other.fetch("SELECT state, term > 0, priority, uniq, payload FROM jobs ORDER BY place")
+        ended = await other.fetch(
+            "SELECT attempt, term > 0, result, output_size, ended_us, started_us FROM ended ORDER BY id"
+        )
+    return [tuple(row) for row in jobs], [tuple(row) for row in ended], await one.counts()
+
+
+def test_a_usual_group_is_one_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await known(one)
+            with monkeypatch.context() as patch:
+                patch.setattr(journal, "entry", lambda *_: "SELECT 'step by step' / 0")
+                outcomes, old, new = await mixed(one)
+            assert outcomes == [{}, set(), set(), {}]
+            assert await one.states(*old, *new) == [State.SUCCEEDED] * 3 + [State.LEASED] * 2 + [State.PENDING] * 2
+            assert (await one.find(old[0].id))[old[0].id].result == b"r"
+            high = await one.group(one.claim(1))
+            assert [job.id for (jobs,) in high for job in jobs] == [new[3].id]
+
+    asyncio.run(test())
+
+
+def test_it_is_the_same_as_step_by_step(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> object:
+        async with node(database) as one:
+            await known(one)
+            await mixed(one)
+            found = await whole(database, one)
+        async with session(database) as other:
+            await other.execute("TRUNCATE jobs, ended, journal, counts")
+        return found
+
+    at_once = asyncio.run(run())
+    monkeypatch.setattr(Luck, "tries", lambda *_: False)
+    steps = asyncio.run(run())
+    assert at_once == steps
+
+
+@pytest.mark.parametrize("kind", ["joined", "joined in the group", "stale", "twice", "waited", "new function"])
+def test_what_is_not_usual_has_its_own_outcome(database: str, kind: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await known(one)
+            live, waited = await one.submitted(2, state=State.LEASED)
+            (named,) = await one.submitted(unique=b"u")
+            new = one.job(unique=b"u")
+            match kind:
+                case "joined":
+                    (joined, nothing) = await one.group(one.submit(new), one.settle(live))
+                    assert (joined[new.id].id, nothing) == (named.id, set())
+                case "joined in the group":
+                    both = [one.job(unique=b"v"), one.job(unique=b"v")]
+                    (joined, _) = await one.group(one.submit(*both), one.settle(live))
+                    assert joined[both[1].id].id == both[0].id
+                case "stale":
+                    assert await one.group(one.settle(named, live)) == [{named.id}]
+                case "twice":
+                    assert await one.group(one.settle(live), one.settle(live)) == [set(), {live.id}]
+                case "waited":
+                    await one.group(ops.Wait(one.term, [waited.id], ignore, ignore))
+                    assert await one.group(one.settle(waited, live)) == [set()]
+                    async with session(database) as other:
+                        assert await other.fetchval("SELECT count(*) FROM waits") == 0
+                case _:
+                    assert await one.group(one.submit(one.job(b"g")), one.settle(live)) == [{}, set()]
+                    assert (await one.counts())[b"g", State.PENDING, Priority.NORMAL] == 1
+            assert await one.states(live, named) == [State.SUCCEEDED, State.PENDING]
+            counts = await one.counts()
+            assert counts[b"f", State.SUCCEEDED, Priority.NORMAL] == (2 if kind == "waited" else 1)
+            if kind == "joined":  # and the next goes step by step, at once
+                assert await one.group(one.submit(one.job())) == [{}]
+
+    asyncio.run(test())
+
+
+def test_luck_is_tried_less_and_less_while_it_fails() -> None:
+    luck = Luck()
+    now, pauses = 100.0, []
+    for _ in range(9):
+        assert luck.tries(now)
+        luck.missed(now)
+        assert not luck.tries(now)
+        begun = now
+        while not luck.tries(now):
+            now += FIRST / 4
+        pauses.append(now - begun)
+    assert pauses == [FIRST, 2, 4, 8, 16, 32, LONGEST, LONGEST, LONGEST]
+    now += CALM * LONGEST
+    luck.missed(now)
+    assert luck.tries(now + FIRST), "it was long ago"
+
+
+def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await known(one)
+            (old,) = await one.submitted(state=State.LEASED)
+            connection = one.engine._writer._connection
+            assert connection is not None
+            fetch: Any = type(connection).fetch
+
+            async def lose(self: object, query: str, *values: object) -> object:
+                found: object = await fetch(self, query, *values)
+                if "fence AS" in query:
+                    connection.terminate()
+                    raise ConnectionResetError("the answer is lost")
+                return found
+
+            monkeypatch.setattr(type(connection), "fetch", lose)
+            new = one.job()
+            assert await one.group(one.settle(old), one.submit(new)) == [set(), {}]
+            assert await one.states(old, new) == [State.SUCCEEDED, State.PENDING]
+            assert (await one.counts())[b"f", State.SUCCEEDED, Priority.NORMAL] == 1
+
+    asyncio.run(test())
