@@ -138,7 +138,8 @@ class Thirds:
             "ratios": ratios,
             "tables_at_first": before,
             "tables_at_last": after,
-            "rounds": [{"at": round(at, 1), **{what: round(n) for what, n in found.items()}} for at, found in rounds],
+            "rounds": len(rounds),
+            "medians_by_twelfths": [_medians(rounds, seconds / 12 * part, seconds / 12) for part in range(12)],
         }
         return Run(min(ratios["straight"], ratios["queued"]), details)
 
@@ -157,6 +158,11 @@ def _round(server: ServerOnPostgres, jobs: int, first: int) -> dict[str, float]:
         "node_cpu_us": node / jobs / 2 * 1e6,
         "database_cpu_us": database / jobs / 2 * 1e6,
     }
+
+
+def _medians(rounds: list[tuple[float, dict[str, float]]], start: float, length: float) -> dict[str, int]:
+    within = [found for at, found in rounds if start <= at < start + length]
+    return {what: round(statistics.median(found[what] for found in within)) for what in rounds[0][1] if within}
 
 
 def _last_to_first(rounds: list[tuple[float, dict[str, float]]], what: str, seconds: float) -> float:

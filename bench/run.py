@@ -1,6 +1,6 @@
 """Measure Mainspring beside gearmand and print the table of figures that it must show.
 
-python bench/run.py                       everything, about half an hour
+python bench/run.py                       everything, about three quarters of an hour
 python bench/run.py --quick               a smoke run of some minutes: the figures mean little
 python bench/run.py --only fg --only rss  the cells whose keys begin so; --list names them
 """
