@@ -69,6 +69,8 @@ class Conduit:
         except* _CutError:
             pass
         finally:
+            for _, writer in (self._client, self._server):
+                writer.transport.abort()  # both before anything is awaited: this may be cancelled once more
             await abort(self._client[1])
             await abort(self._server[1])
             if self._sprung is not None:

@@ -268,7 +268,7 @@ def test_nothing_is_left_of_it_where_its_owner_is_killed(paused: bool, postgres_
     ) as owner:
         assert owner.stdout is not None
         directory, pid = owner.stdout.readline().split()
-        assert re.match(r"State:\s+[ST]", Path(f"/proc/{pid}/status").read_text().splitlines()[2])
+        assert re.match(r"State:\s+[RSDT]", Path(f"/proc/{pid}/status").read_text().splitlines()[2]), "it lives"
         owner.kill()
     eventually(lambda: not Path(directory).exists(), "the directory has been removed")
     assert not keeper.processes(Path(directory))
