@@ -102,8 +102,11 @@ def test_a_stopped_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitS
     plain.send(Kind.WORK_COMPLETE, asked, b"late")
     n1.thaw()
 
-    packets = [late.next(), late.next()]
-    assert {packet.kind for packet in packets} == {More.STOP, More.SETTLED}
+    # Where the node has heard the settlement before it looked at its clock, the worker has nothing left to be stopped.
+    packets = [late.next()]
+    if packets[0].kind is More.STOP:
+        packets.append(late.next())
+    assert packets[-1].kind is More.SETTLED
     for packet in packets:
         handle, lease, word = packet.arguments
         assert (handle, lease) == (streamed, job.lease)
