@@ -39,6 +39,7 @@ class Task(Submission[P, R]):
     ) -> None:
         super().__init__(function.name, function.signature, connections, options, key=key)
         self.function = function
+        self.defaults = options
         self._call = call
         functools.update_wrapper(self, call)
 
@@ -63,6 +64,7 @@ class CoroutineTask(Submission[P, R]):
     ) -> None:
         super().__init__(function.name, function.signature, connections, options, key=key)
         self.function = function
+        self.defaults = options
         self._call = call
         functools.update_wrapper(self, call)
 
@@ -253,7 +255,7 @@ class App:
             task: Any = call
             if not isinstance(call, (Task, CoroutineTask)):
                 task = self._define(call, name, executor, options)
-            chosen = task._options.merged(options)  # noqa: SLF001 - of a task that was there before
+            chosen = task.defaults.merged(options)
             schedule = build_schedule(name or task.name, task.name, timing, chosen, unique)
             self.schedules.check_parents(timing.parent)
             self.schedules.add(schedule, lambda: _payload(task.function.signature, args))
