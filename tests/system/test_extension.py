@@ -25,7 +25,7 @@ JOB_KEYS = {
 }  # fmt: skip
 SHOWN_KEYS = JOB_KEYS | {
     "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker", "numerator", "denominator",
-    "traceback",
+    "traceback", "schedule", "fire_time", "concurrency_key",
 }  # fmt: skip
 
 
@@ -329,13 +329,16 @@ def test_any_number_of_clients_wait_also_on_a_new_connection(meeting: Meeting) -
 
 
 def test_jobs_show(meeting: Meeting) -> None:
-    handle = meeting.put(b"12345", b"name", priority="low", timeout=9.5, retry=QUICK, expires=60)
+    handle = meeting.put(
+        b"12345", b"name", priority="low", timeout=9.5, retry=QUICK, expires=60, concurrency_key="Zürich"
+    )
     job = meeting.client.show(handle)
     assert job.keys() == SHOWN_KEYS
     assert {key: job[key] for key in ("function", "unique", "state", "priority", "attempt")} == {
         "function": meeting.function.decode(), "unique": "name", "state": "pending", "priority": "low", "attempt": 0,
     }  # fmt: skip
     assert (job["max_attempts"], job["timeout"], job["input_size"], job["worker"]) == (3, 9.5, 5, None)
+    assert (job["schedule"], job["fire_time"], job["concurrency_key"]) == (None, None, "Zürich")
     created, expires = (datetime.fromisoformat(job[key]) for key in ("created_at", "expires_at"))
     assert 59 < (expires - created).total_seconds() < 61
     worker = meeting.worker()

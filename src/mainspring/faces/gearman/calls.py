@@ -154,6 +154,9 @@ def _details(job: Job, service: JobService) -> dict[str, Any]:
     policy = service.settling.policy(held) if held is not None else options.retry if options is not None else None
     return describe(job, service) | {
         "traceback": _failure(job.error).traceback if job.error else None,
+        "schedule": options.schedule if options is not None else None,
+        "fire_time": rfc3339(options.fire_us) if options is not None else None,
+        "concurrency_key": _text(job.key) or None,
         "run_at": rfc3339(job.due_us),
         "expires_at": rfc3339(job.expires_us),
         "input_size": job.input_size,

@@ -139,6 +139,8 @@ def test_a_run_by_hand_and_its_history(node: Node, tool: Peer) -> None:
     assert tool.call("schedules.history", name="a") == {"runs": []}
     run = tool.call("schedules.trigger", name="a")
     assert run["fire_time"] == "2023-11-14T22:13:20.000000Z"
+    shown = tool.call("jobs.show", handle=run["handle"])
+    assert (shown["schedule"], shown["fire_time"]) == ("a", run["fire_time"])
     node.history.live.add(node.service.handles.parse(run["handle"].encode()) or 0)
     worker = node.stream(F)
     node.commit()
