@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
 import sys
+from unittest import mock
+
+from mainspring.cli.main import main as mainspring
 
 from .pages import DOCS
 
@@ -17,16 +22,27 @@ COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 
 def help_text(command: str) -> str:
-    """Return what ``mainspring COMMAND --help`` prints."""
+    """Return what ``mainspring COMMAND --help`` prints; said in this process, for starting one for each takes long."""
+    printed = io.StringIO()
+    with mock.patch.dict(os.environ, _environment(), clear=True), contextlib.redirect_stdout(printed):
+        assert mainspring([*command.split(), "--help"]) == 0
+    return _trimmed(printed.getvalue())
+
+
+def help_text_of_a_process(command: str) -> str:
+    """Return the same, said by a process of its own."""
+    order = [sys.executable, "-m", "mainspring", *command.split(), "--help"]
+    done = subprocess.run(order, capture_output=True, text=True, env=_environment(), check=True)
+    return _trimmed(done.stdout)
+
+
+def _environment() -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "mainspring", *command.split(), "--help"],
-        capture_output=True,
-        text=True,
-        env=clean | {"COLUMNS": "80"},
-        check=True,
-    )
-    return re.sub(r" +$", "", done.stdout, flags=re.MULTILINE).strip("\n") + "\n"
+    return clean | {"COLUMNS": "80"}
+
+
+def _trimmed(text: str) -> str:
+    return re.sub(r" +$", "", text, flags=re.MULTILINE).strip("\n") + "\n"
 
 
 def commands() -> list[str]:

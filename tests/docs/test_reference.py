@@ -15,7 +15,7 @@ from mainspring.client.submission import Submission
 from mainspring.wire.gearman.packets import PLAIN, Type
 from mainspring.worker.current import CurrentJob
 
-from .cli_help import commands, help_text, written
+from .cli_help import commands, help_text, help_text_of_a_process, written
 from .pages import DOCS
 
 REFERENCE = DOCS / "reference"
@@ -33,6 +33,11 @@ def helps() -> dict[str, str]:
 def test_every_command_has_its_help(helps: dict[str, str]) -> None:
     """To repair: python -m tests.docs.cli_help."""
     assert written() == helps
+
+
+@pytest.mark.parametrize("command", ["", "serve", "jobs show", "gearmand"])
+def test_a_process_prints_that_help(helps: dict[str, str], command: str) -> None:
+    assert help_text_of_a_process(command) == helps[command]
 
 
 def test_every_variable_is_in_the_settings(helps: dict[str, str]) -> None:
