@@ -198,7 +198,3 @@ class Keeper:
         await self._beat()
         self._node.recover([before])
         log.info("the node takes part again", term=self.term)
-
-    async def leave(self) -> None:
-        """End the term politely: nothing is held under it any more."""
-        await self._port.end(self.term)

@@ -214,9 +214,6 @@ class Node:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
-        if self.fleet is not None and self.broken is None:
-            with contextlib.suppress(StoreError):  # others will see that it is gone
-                await self.fleet.keeper.leave()
         await self.engine.close()
 
     # ---- time ----

@@ -58,4 +58,9 @@ class Engine(Protocol):
         """
 
     async def close(self) -> None:
-        """Release the store. No group may be under way. It may be closed again."""
+        """Release the store. No group may be under way. It may be closed again.
+
+        On a shared store the node leaves by it: its term ends, so that nobody waits for its lease, unless it still holds jobs.
+        These are given back by whoever finds it dead, as those of any node that is gone. Never raises: where the store is away,
+        the others wait for the lease too.
+        """

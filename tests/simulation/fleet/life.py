@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError
@@ -215,8 +214,6 @@ class FleetLife:
         if self.keeping is not None:
             self.keeping.end()
             self.keeping = None
-        with suppress(StoreError):
-            await self.fleet.keeper.leave()
         await self.store.close()
 
     def crash(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.shared import SharedMemoryEngine
@@ -142,7 +143,13 @@ class Way:
         assert not held, f"a polite end leaves {held} leased"
 
     async def close(self) -> None:
-        await self._engine.close()
+        with suppress(StoreError):  # others will see that it is gone
+            await Moment(way=True)
+            await self._engine.close()
+            if self.term in self._content.ended:
+                self._ended(self.term, self._name)
+            await Moment(way=True)
+        self._content.ears.pop(self.term, None)
 
     def crash(self) -> None:
         """The node is gone: what was under way has happened or not, and nobody hears of it."""

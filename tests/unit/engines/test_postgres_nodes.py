@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from mainspring.errors import StoreFencedError
+from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.events.relay import Stop
-from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 
-from .a_fleet import eventually, ignore, node, session
+from .a_fleet import eventually, node, session
 
 if TYPE_CHECKING:
     from mainspring.nodes.store import MembershipPort
@@ -34,19 +33,30 @@ def test_nodes_see_each_others_rows(database: str) -> None:
     asyncio.run(test())
 
 
-def test_a_node_that_leaves_takes_its_row_away_unless_it_holds_jobs(database: str) -> None:
+def test_who_leaves_in_the_middle_of_a_group_breaks_it_off(database: str) -> None:
     async def test() -> None:
         async with node(database, "a") as one:
-            async with node(database, "b"):
-                pass
-            async with node(database, "c") as third:
-                await third.submitted(state=State.LEASED)
-            assert [row.name for row in await one.engine.rows()] == ["a", "c"]
-            assert await one.engine.abandoned() == [], "its lease is waited for"
-            assert await one.engine.end(third.term)
-            assert await one.engine.abandoned() == [third.term]
-            await one.group(ops.Recover(one.term, ignore, ignore, of=[third.term]))
-            assert await one.engine.abandoned() == []
+            async with node(database, "b") as two:
+                connection = two.engine._writer._connection
+                assert connection is not None
+                await connection.execute(f"BEGIN; SELECT enter({two.term}, 1)")
+            assert [row.name for row in await one.engine.rows()] == ["a"]
+
+    asyncio.run(test())
+
+
+def test_who_leaves_without_a_term_ends_none(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await one.engine.end(one.term)
+            one.engine._writer.begin = away  # type: ignore[method-assign]
+            with pytest.raises(StoreUnavailableError):
+                await one.open()
+        async with session(database) as other:
+            assert await other.fetchval("SELECT ended FROM terms WHERE term = 0") is False, "that of the inbox"
+
+    async def away(term: int, patience: float | None) -> None:
+        raise StoreUnavailableError(f"{term} {patience}")
 
     asyncio.run(test())
 

@@ -130,8 +130,12 @@ class SharedMemoryEngine:
                     content.tell(term, Pending(sorted(pending)))
 
     async def close(self) -> None:
-        """Hear nothing more; what the node held stays its own until its term is ended."""
-        self._content.ears.pop(self._term, None)
+        """Leave: hear nothing more, and end the term unless it holds jobs."""
+        content = self._content
+        content.ears.pop(self._term, None)
+        holds = any(job.term == self._term and State(job.state).held for job in content.tables.jobs.values())
+        if self._term and not holds:
+            await self.end(self._term)
 
     # ---- the relay ----
 

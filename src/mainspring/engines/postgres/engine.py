@@ -279,10 +279,7 @@ class PostgresEngine:
     # ---- closing ----
 
     async def close(self) -> None:
-        """Leave: end the term where it holds no job (others would wait for its lease otherwise), and disconnect.
-
-        It takes some seconds at most, also where the store is away.
-        """
+        """Leave, and disconnect. It takes some seconds at most, also where the store is away."""
         tasks, self._tasks = [*self._tasks], []
         if self._group is not None:
             tasks.append(self._group)
@@ -293,12 +290,13 @@ class PostgresEngine:
         control, self._control = self._control, None
         if control is None:
             return
-        if control.started:
+        await self._writer.close()  # whatever is under way there has the term's lock
+        if control.started and self._term:
             with contextlib.suppress(StoreError):
                 await control.run(
                     lambda connection: membership.end(connection, self._term, None, unless_it_holds=True), LEAVE
                 )
-        await asyncio.gather(self._writer.close(), control.close())
+        await control.close()
 
 
 async def _warn(connection: Connection[Record]) -> None:

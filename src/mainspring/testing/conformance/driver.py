@@ -159,6 +159,14 @@ class Store:
         """End a term, as whoever recovers a dead node does first."""
         assert self._run(self.fleet.end(term))
 
+    def members(self) -> list[str]:
+        """Return the names of the nodes whose terms have not ended, in the order of their terms."""
+        return [row.name for row in sorted(self._run(self.fleet.rows()), key=lambda row: row.term)]
+
+    def abandoned(self) -> list[int]:
+        """Return the ended terms that something is left of."""
+        return [*self._run(self.fleet.abandoned())]
+
     def hears(self, wanted: Callable[[list[Message]], bool]) -> None:
         """Wait until what this node was told is enough."""
 

@@ -443,6 +443,29 @@ class Sharing:
         assert [one.id for one in store.claim()] == [job.id]
         self._again(other)
 
+    def test_a_node_that_leaves_ends_its_term(self, store: Store, other: Store) -> None:
+        store.submitted()
+        (claimed,) = other.claim()
+        other.end(claimed)
+        assert store.members() == ["n1", "n2"]
+        other.close_engine()
+        assert store.members() == ["n1"], "nobody has to wait for its lease"
+        assert other.term not in store.abandoned()
+        other.open()
+
+    def test_a_node_that_leaves_while_it_holds_jobs_is_waited_for(self, store: Store, other: Store) -> None:
+        store.submitted()
+        (claimed,) = other.claim()
+        other.close_engine()
+        assert store.members() == ["n1", "n2"], "whoever finds it dead gives its jobs back"
+        assert store.abandoned() == []
+        store.end_term(other.term)
+        assert store.abandoned() == [other.term]
+        assert recover(store, other.term).number == 1
+        assert store.abandoned() == []
+        assert [job.id for job in store.claim()] == [claimed.id]
+        other.open()
+
     # ---- looking, and hints ----
 
     def test_a_look_shows_what_waits(self, store: Store, other: Store) -> None:
