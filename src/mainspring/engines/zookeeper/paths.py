@@ -1,0 +1,177 @@
+"""Where everything is: the tree below the chroot.
+
+::
+
+    /pending_tasks/<bb>/<task>     due, and nobody has it: the record of the task
+    /running_tasks/<bb>/<task>     assigned: the record of the task
+    /completed_tasks/<bb>/<task>   ended, and not published yet: the record of the outcome
+    /delayed_tasks/<minute>/<task> not due yet: the record of the task
+    /workers/<node>-<term>         ephemeral: a node that lives; what it says of itself
+    /queues/<node>-<term>/<task>   what is assigned to it: an assignment
+    /wants/<node>-<term>           what it would take: its open claims
+    /journals/<node>-<term>        the number of its last batch, and what it has changed in the counts
+    /names/<bb>/<task>             from submission to publication: which job has the name
+    /results/<block>/<handle>      from submission to the end of retention: where the task is, then its outcome
+    /terms/<term>                  the node that had a term
+    /master                        ephemeral: who is the master
+    /master_term                   its version rises with each master: the fence
+    /mail/<node>-<term>/m-<number> messages for a node
+    /draining/<node>               somebody asked it to take nothing more
+    /schedules/…                   see `schedules`
+
+``<task>`` is made of function and unique, so that a second task of the same name cannot be created: the computation is single.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from mainspring.ids import TERM_SPAN
+
+PENDING: Final = "/pending_tasks"
+RUNNING: Final = "/running_tasks"
+COMPLETED: Final = "/completed_tasks"
+DELAYED: Final = "/delayed_tasks"
+WORKERS: Final = "/workers"
+QUEUES: Final = "/queues"
+WANTS: Final = "/wants"
+JOURNALS: Final = "/journals"
+NAMES: Final = "/names"
+RESULTS: Final = "/results"
+TERMS: Final = "/terms"
+MASTER: Final = "/master"
+MASTER_TERM: Final = "/master_term"
+MAIL: Final = "/mail"
+DRAINING: Final = "/draining"
+SCHEDULES: Final = "/schedules"
+
+ROOTS: Final = (
+    PENDING, RUNNING, COMPLETED, DELAYED, WORKERS, QUEUES, WANTS, JOURNALS, NAMES, RESULTS, TERMS, MASTER_TERM, MAIL,
+    DRAINING, SCHEDULES,
+)  # fmt: skip
+"""What an empty tree is given, by whoever comes first."""
+BUCKETED: Final = (PENDING, RUNNING, COMPLETED, NAMES)
+BUCKETS: Final = tuple(f"{number:02x}" for number in range(256))
+"""One answer lists the children of one node, and has a limit of about a megabyte."""
+
+LONGEST: Final = 200
+"""Bytes of a task's name; a longer one is cut and ends with a digest of the whole."""
+BLOCK: Final = 1000
+"""Ids whose results share a parent."""
+MINUTE_US: Final = 60_000_000
+
+_SAFE: Final = "!$&'()*+,;=@"
+
+
+def _part(text: bytes) -> str:
+    """Encode one part of a name: without slashes and colons, and a leading ``~`` is ours."""
+    encoded = quote(text, safe=_SAFE)
+    return f"%7E{encoded[1:]}" if encoded.startswith("~") else encoded
+
+
+def task_name(function: bytes, unique: bytes, job_id: int) -> str:
+    """Return the name of a task: its function and its unique; one without a unique gets its id for one."""
+    name = f"{_part(function)}:{_part(unique) if unique else f'~{job_id}'}"
+    if len(name) <= LONGEST:
+        return name
+    # By function as by whole: tasks of a function with a long name are still found by their function.
+    digest = hashlib.sha256(b"%d:%b%b" % (len(function), function, unique)).hexdigest()[:40]
+    head = _part(function)
+    if len(head) > 100:
+        head = f"~{hashlib.sha256(function).hexdigest()[:40]}"
+    return f"{head}:~{digest}"
+
+
+def function_of(task: str) -> bytes | None:
+    """Return the function that a task's name tells; None where it was too long and only the record tells it."""
+    head = task.partition(":")[0]
+    return None if head.startswith("~") else unquote_to_bytes(head)
+
+
+def bucket(task: str) -> str:
+    """Return the two digits under which a task is found."""
+    return f"{zlib.crc32(task.encode()) & 0xFF:02x}"
+
+
+def pending(task: str) -> str:
+    """Return where a due task is that nobody has."""
+    return f"{PENDING}/{bucket(task)}/{task}"
+
+
+def running(task: str) -> str:
+    """Return where an assigned task is."""
+    return f"{RUNNING}/{bucket(task)}/{task}"
+
+
+def completed(task: str) -> str:
+    """Return where an ended task waits for its publication."""
+    return f"{COMPLETED}/{bucket(task)}/{task}"
+
+
+def name(task: str) -> str:
+    """Return the node that makes a computation single."""
+    return f"{NAMES}/{bucket(task)}/{task}"
+
+
+def minute(due_us: int) -> str:
+    """Return the parent of tasks that are due in one minute: names that sort by time."""
+    return f"{DELAYED}/{due_us // MINUTE_US:012d}"
+
+
+def delayed(task: str, due_us: int) -> str:
+    """Return where a task waits for its time."""
+    return f"{minute(due_us)}/{task}"
+
+
+def block(job_id: int) -> str:
+    """Return the parent of a job's result."""
+    term, number = divmod(job_id, TERM_SPAN)
+    return f"{RESULTS}/{term}-{number // BLOCK}"
+
+
+def result(job_id: int, node: str) -> str:
+    """Return where the result of a job is, or will be: its last part is the job's handle. ``node`` had the id's term."""
+    return f"{block(job_id)}/H:{node}:{job_id}"
+
+
+def worker_name(node: str, term: int) -> str:
+    """Return the name of a run of a node: ``n1-7``."""
+    return f"{node}-{term}"
+
+
+def term_of(worker: str) -> int:
+    """Return the term of a worker's name."""
+    return int(worker.rpartition("-")[2])
+
+
+def worker(who: str) -> str:
+    """Return the ephemeral node of a worker."""
+    return f"{WORKERS}/{who}"
+
+
+def queue(who: str) -> str:
+    """Return the parent of what is assigned to a worker."""
+    return f"{QUEUES}/{who}"
+
+
+def assignment(who: str, task: str) -> str:
+    """Return the node by which a task is assigned to a worker."""
+    return f"{QUEUES}/{who}/{task}"
+
+
+def wants(who: str) -> str:
+    """Return where a worker says what it would take."""
+    return f"{WANTS}/{who}"
+
+
+def journal(who: str) -> str:
+    """Return where a worker's last batch is noted."""
+    return f"{JOURNALS}/{who}"
+
+
+def mail(who: str) -> str:
+    """Return the parent of a worker's messages."""
+    return f"{MAIL}/{who}"
