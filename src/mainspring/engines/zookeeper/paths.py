@@ -66,9 +66,19 @@ MINUTE_US: Final = 60_000_000
 _SAFE: Final = "!$&'()*+,;=@"
 
 
+def encode(text: bytes) -> str:
+    """Write bytes as a part of a path."""
+    return quote(text, safe=_SAFE)
+
+
+def decode(part: str) -> bytes:
+    """Return the bytes that `encode` has written."""
+    return unquote_to_bytes(part)
+
+
 def _part(text: bytes) -> str:
     """Encode one part of a name: without slashes and colons, and a leading ``~`` is ours."""
-    encoded = quote(text, safe=_SAFE)
+    encoded = encode(text)
     return f"%7E{encoded[1:]}" if encoded.startswith("~") else encoded
 
 
@@ -88,7 +98,7 @@ def task_name(function: bytes, unique: bytes, job_id: int) -> str:
 def function_of(task: str) -> bytes | None:
     """Return the function that a task's name tells; None where it was too long and only the record tells it."""
     head = task.partition(":")[0]
-    return None if head.startswith("~") else unquote_to_bytes(head)
+    return None if head.startswith("~") else decode(head)
 
 
 def bucket(task: str) -> str:

@@ -1,0 +1,342 @@
+"""The one way to write: what gathers while one multi is under way goes out with the next.
+
+Each multi is one batch of many entries, numbered in the journal of its node, which is written with it::
+
+    Check(/workers/n1-7)                                   this node is alive, and nobody has ended its term
+    Check(/master_term, 12)                                where the master has entries in it: it is the master still
+    … the entries' changes …
+    Write(/journals/n1-7, {"batch": 31, "counts": …}, 30)  the version: no batch can happen twice
+
+An outcome that nobody knows (the connection was lost) is read in the journal. Whoever sends a batch again that has happened is
+refused by the journal's version, so a late arrival of the first one does no harm either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.tree import (
+    Change,
+    Check,
+    Create,
+    Done,
+    Refused,
+    SessionEndedError,
+    UnknownOutcomeError,
+    Write,
+)
+from mainspring.errors import StoreBrokenError, StoreUnavailableError
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.zookeeper.tree import Refusal, Tree
+
+MOST_CHANGES: Final = 400
+"""Changes in one multi: more make everybody in it wait longer, and the ensemble with them."""
+MOST_BYTES: Final = 700_000
+"""Bytes in one multi, about. A server refuses a packet of more than ``jute.maxbuffer``, by default 1,048,575 bytes."""
+MOST_COUNTS: Final = 200
+"""Counts in a journal: then they go to a node of their own, so that not every batch carries them."""
+AGAIN: Final = 0.2
+"""Seconds between attempts while the ensemble does not answer."""
+
+Count = tuple[bytes, int, int, int]
+"""Function, state, priority, and by how much their number changes."""
+Counts = dict[tuple[bytes, int, int], int]
+"""By function, state and priority; held jobs are LEASED, whether or not they are recorded as running."""
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+
+class Entry:
+    """Changes that happen together or not at all, and how they change the counts."""
+
+    __slots__ = ("changes", "counts", "size")
+
+    def __init__(self, changes: Sequence[Change], counts: Sequence[Count] = ()) -> None:
+        self.changes = changes
+        self.counts = counts
+        size = 0
+        for change in changes:
+            size += len(change.path) + 40
+            if isinstance(change, (Create, Write)):
+                size += len(change.data)
+        self.size = size
+        """Bytes in a packet, about."""
+
+
+class Conflict(NamedTuple):
+    """An entry of which nothing has happened, because the tree is not as it was thought to be."""
+
+    at: int
+    """Which of the entry's changes was refused."""
+    why: Refusal
+    path: str
+
+
+class Fenced(NamedTuple):
+    """An entry of which nothing has happened, and nothing will: who sent it may not write any more."""
+
+    path: str
+    """The guard that did not hold."""
+
+
+Verdict = Conflict | Fenced | None
+"""What became of an entry; None: it has happened."""
+
+
+class _Request:
+    """Entries of one caller that are not all decided."""
+
+    __slots__ = ("future", "guards", "left", "verdicts")
+
+    def __init__(self, number: int, guards: Sequence[Check], future: asyncio.Future[list[Verdict]]) -> None:
+        self.guards = guards
+        self.verdicts: list[Verdict] = [None] * number
+        self.left = number
+        self.future = future
+
+    def decide(self, place: int, verdict: Verdict) -> None:
+        self.verdicts[place] = verdict
+        self.left -= 1
+        if not self.left and not self.future.done():
+            self.future.set_result(self.verdicts)
+
+
+_Item = tuple[_Request, int, Entry]
+
+
+class Committer:
+    """Writes for one term of one node. Once that is fenced, everything is."""
+
+    def __init__(self, tree: Tree, who: str) -> None:
+        """``who`` is the worker whose ephemeral node and journal these are; `begin` creates the journal."""
+        self._tree = tree
+        self._guard = Check(paths.worker(who))
+        self._path = paths.journal(who)
+        self._version = 0
+        self._batch = 0
+        self._counts: Counts = {}
+        self._spills = 0
+        self._waiting: deque[_Item] = deque()
+        self._most = 1 << 30
+        """How many entries the next batches may have: fewer after one was refused, until that one is through."""
+        self._sender: asyncio.Task[None] | None = None
+        self.fenced = False
+        self.batches = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be written."""
+        return self._sender is None
+
+    async def commit(self, entries: Sequence[Entry], guards: Sequence[Check] = ()) -> list[Verdict]:
+        """Write entries, in their order, and return what became of each, however long the ensemble is away.
+
+        They may go out in several multis, together with others'. Whoever stops waiting for it stops nothing.
+        """
+        if self.fenced:
+            return [Fenced(self._guard.path)] * len(entries)
+        if not entries:
+            return []
+        request = _Request(len(entries), guards, asyncio.get_running_loop().create_future())
+        self._waiting.extend((request, place, entry) for place, entry in enumerate(entries))
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send(), name="zookeeper batches")
+        return await request.future
+
+    async def close(self) -> None:
+        """Send nothing more; who waits is told that it is fenced."""
+        self.fenced = True
+        sender = self._sender
+        if sender is not None:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+        self._fence_all()
+
+    # ---- sending ----
+
+    async def _send(self) -> None:
+        try:
+            await asyncio.sleep(0)  # whoever has something to write in this turn of the loop comes along
+            while self._waiting:
+                batch, guards = self._next()
+                try:
+                    await self._write(batch, guards)
+                except asyncio.CancelledError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whoever waits would wait for ever
+                    self._break(batch, error)
+        finally:
+            self._sender = None
+
+    def _next(self) -> tuple[list[_Item], list[Check]]:
+        """Take the next batch from what waits, and the guards that its entries have."""
+        batch: list[_Item] = []
+        guards: dict[Check, None] = {}
+        changes = size = 0
+        while self._waiting and len(batch) < self._most:
+            item = self._waiting[0]
+            entry = item[2]
+            changes += len(entry.changes)
+            size += entry.size
+            if batch and (changes > MOST_CHANGES or size > MOST_BYTES):
+                break
+            guards.update(dict.fromkeys(item[0].guards))
+            batch.append(self._waiting.popleft())
+        return batch, list(guards)
+
+    async def _write(self, batch: list[_Item], guards: list[Check]) -> None:
+        """Send a batch until it is known what became of it."""
+        changes: list[Change] = [self._guard, *guards]
+        places: list[tuple[int, int]] = []
+        for number, (_, _, entry) in enumerate(batch):
+            for at in range(len(entry.changes)):
+                places.append((number, at))  # noqa: PERF401 - the changes are gathered beside it
+            changes.extend(entry.changes)
+        counts, spill = self._counted(batch)
+        changes.extend(spill)
+        changes.append(Write(self._path, _journal(self._batch + 1, counts), self._version))
+        self.batches += 1
+        outcome = await self._outcome(changes)
+        if outcome is None:
+            self._fenced()
+            for request, place, _ in batch:
+                request.decide(place, Fenced(self._guard.path))
+        elif isinstance(outcome, Done):
+            self._version += 1
+            self._batch += 1
+            self._counts = counts
+            self._spills += len(spill)
+            self._most = min(self._most * 2, 1 << 30)
+            for request, place, _ in batch:
+                request.decide(place, None)
+        else:
+            self._refused(batch, guards, places, outcome)
+
+    def _refused(
+        self, batch: list[_Item], guards: list[Check], places: list[tuple[int, int]], outcome: Refused
+    ) -> None:
+        """Take out what was refused, and put the rest back in its order, to go out in halves."""
+        at = outcome.at - 1
+        if at < 0:
+            self._fenced()
+        elif at >= len(guards) + len(places):
+            # The journal is not as this node left it: somebody else writes it, and only one can be right.
+            self._fenced()
+            log.error("the journal was written by somebody else", journal=self._path)
+        rest = []
+        for number, item in enumerate(batch):
+            request, place, entry = item
+            if self.fenced:
+                request.decide(place, Fenced(self._guard.path))
+            elif at < len(guards):
+                if guards[at] in request.guards:
+                    request.decide(place, Fenced(guards[at].path))
+                else:
+                    rest.append(item)
+            elif places[at - len(guards)][0] == number:
+                change = places[at - len(guards)][1]
+                request.decide(place, Conflict(change, outcome.why, entry.changes[change].path))
+            else:
+                rest.append(item)
+        if at >= len(guards):
+            self._most = max(len(batch) // 2, 1)
+        self._waiting.extendleft(reversed(rest))
+
+    async def _outcome(self, changes: Sequence[Change]) -> Done | Refused | None:
+        """Send a multi, and find out what became of it; None where this node's term is over, and it has not happened."""
+        while True:
+            try:
+                return await self._tree.commit(changes)
+            except UnknownOutcomeError:
+                happened = await self._has_happened()
+                if happened is not None:
+                    return Done(()) if happened else None
+            except StoreUnavailableError:
+                await asyncio.sleep(AGAIN)
+            except SessionEndedError:
+                return None
+
+    async def _has_happened(self) -> bool | None:
+        """Say whether the batch under way is in the journal; None where it is not, and may be sent again."""
+        while True:
+            try:
+                await self._tree.sync()
+                node = await self._tree.get(self._path)
+                alive = await self._tree.get(self._guard.path)
+            except StoreUnavailableError:
+                await asyncio.sleep(AGAIN)
+                continue
+            except SessionEndedError:
+                continue  # the next session can read it as well
+            if node is not None and records.decode(node.data).get("batch", 0) > self._batch:
+                return True
+            return None if alive is not None and alive.owner == self._tree.session else False
+
+    # ---- the counts ----
+
+    def _counted(self, batch: Sequence[_Item]) -> tuple[Counts, list[Change]]:
+        """Return the journal's counts after a batch, and where those go that have become too many."""
+        changed: Counts | None = None
+        for _, _, entry in batch:
+            for function, state, priority, number in entry.counts:
+                if changed is None:
+                    changed = dict(self._counts)
+                key = (function, int(State.LEASED) if state == State.RUNNING else int(state), int(priority))
+                changed[key] = changed.get(key, 0) + number
+        if changed is None:
+            return self._counts, []
+        changed = {key: number for key, number in changed.items() if number}
+        if len(changed) <= MOST_COUNTS:
+            return changed, []
+        return {}, [Create(f"{self._path}.{self._spills}", _journal(0, changed))]
+
+    # ---- the end ----
+
+    def _fenced(self) -> None:
+        self.fenced = True
+        self._fence_all()
+
+    def _fence_all(self) -> None:
+        while self._waiting:
+            request, place, _ = self._waiting.popleft()
+            request.decide(place, Fenced(self._guard.path))
+
+    def _break(self, batch: list[_Item], error: Exception) -> None:
+        """Nobody knows what became of a batch, because of a defect: say so to all who wait."""
+        self.fenced = True
+        broken = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a batch: {error!r}")
+        broken.__cause__ = error
+        for request in {id(item[0]): item[0] for item in (*batch, *self._waiting)}.values():
+            if not request.future.done():
+                request.future.set_exception(broken)
+        self._waiting.clear()
+
+
+def begin(who: str) -> list[Change]:
+    """Return what creates an empty journal, in the multi that begins the term."""
+    return [Create(paths.journal(who), _journal(0, {}))]
+
+
+def _journal(batch: int, counts: Counts) -> bytes:
+    """Return a journal's data."""
+    told = [[paths.encode(function), *key, number] for (function, *key), number in counts.items()]
+    return records.encode({"batch": batch, "counts": told})
+
+
+def total(journals: Iterable[bytes]) -> Counts:
+    """Add up what all journals say."""
+    sums: Counts = {}
+    for data in journals:
+        for function, state, priority, number in records.decode(data).get("counts", ()):
+            key = (paths.decode(function), state, priority)
+            sums[key] = sums.get(key, 0) + number
+    return {key: number for key, number in sums.items() if number}

@@ -1,0 +1,115 @@
+"""Reading first and writing then, as if nobody else were there: what was read is checked in the multi that writes.
+
+For what is rare, or depends on what others have written. What is frequent (new tasks, successes) knows what it expects, and
+makes its entries without reading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mainspring.engines.zookeeper.committer import Conflict, Count, Entry, Fenced
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
+from mainspring.errors import StoreFencedError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.zookeeper.committer import Committer
+    from mainspring.engines.zookeeper.tree import Change, Tree
+
+T = TypeVar("T")
+
+PATIENCE: Final = 1000
+"""Attempts after which it is a defect, not other people's writing, that keeps one from succeeding."""
+
+
+class Transaction:
+    """One attempt: reads remember versions, and writes are gathered.
+
+    Of a node that was not there only its creation is guarded: where somebody else creates it first, the attempt fails. Children
+    are not guarded at all.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self._read: dict[str, Node | None] = {}
+        self._written: dict[str, Node | None] = {}
+        self._first: dict[str, Change] = {}
+        """What has to happen to each path, in the order in which they were written first."""
+        self._counts: list[Count] = []
+
+    # ---- reading ----
+
+    async def get(self, path: str) -> Node | None:
+        """Return a node as this transaction sees it."""
+        return (await self.get_many([path]))[0]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Return several nodes."""
+        missing = [path for path in dict.fromkeys(paths) if path not in self._written and path not in self._read]
+        if missing:
+            self._read.update(zip(missing, await self.tree.get_many(missing), strict=True))
+        return [self._written[path] if path in self._written else self._read[path] for path in paths]
+
+    # ---- writing ----
+
+    def create(self, path: str, data: bytes) -> None:
+        """Create a node that is not there."""
+        before = self._read.get(path)
+        self._first[path] = Create(path, data) if before is None else Write(path, data, before.version)
+        self._written[path] = Node(data, 0, 0, 0, 0)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace the data of a node that was read."""
+        self.create(path, data)
+
+    def delete(self, path: str) -> None:
+        """Delete a node that was read or written, and is there."""
+        before = self._read.get(path)
+        if before is None:
+            self._first.pop(path, None)
+        else:
+            self._first[path] = Delete(path, before.version)
+        self._written[path] = None
+
+    def count(self, function: bytes, state: int, priority: int, number: int) -> None:
+        """Add to a count."""
+        self._counts.append((function, state, priority, number))
+
+    def entry(self) -> Entry | None:
+        """Return what is to be written, with checks of all that was only read; None where nothing is."""
+        if not self._first:
+            return None
+        checks = [
+            Check(path, node.version)
+            for path, node in self._read.items()
+            if node is not None and path not in self._first
+        ]
+        return Entry([*checks, *self._first.values()], self._counts)
+
+
+async def attempt(
+    tree: Tree,
+    committer: Committer,
+    work: Callable[[Transaction], Awaitable[T]],
+    guards: Sequence[Check] = (),
+) -> T:
+    """Run some work until what it has read still holds when it is written; returns what it has returned then.
+
+    Raises StoreFencedError where this node, or a guard, may not write any more, and whatever the work raises. Reads are
+    repeated while the ensemble is away.
+    """
+    for _ in range(PATIENCE):
+        transaction = Transaction(tree)
+        outcome = await work(transaction)
+        entry = transaction.entry()
+        if entry is None:
+            return outcome
+        (verdict,) = await committer.commit([entry], guards)
+        if verdict is None:
+            return outcome
+        if isinstance(verdict, Fenced):
+            raise StoreFencedError(f"{verdict.path} is gone or another's: this node may not write any more")
+        assert isinstance(verdict, Conflict)
+    raise StoreUnavailableError(f"{PATIENCE} attempts to write were all overtaken by others: {verdict}")
