@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError
+from mainspring.storage.operation import DEFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,7 +139,10 @@ class CommitQueue:
                 operation.failed(outcomes)
         else:
             for operation, outcome in zip(group, outcomes, strict=True):
-                operation.done(outcome)
+                if isinstance(outcome, StoreError):
+                    operation.failed(outcome)
+                elif outcome is not DEFERRED:
+                    operation.done(outcome)
         if self._full and self._bytes * 2 < self._limit:
             self._full = False
             if self._pressure is not None:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
     Committed = Callable[[Sequence[Any] | StoreError], None]
-    """Takes the outcomes of a group in the order of its operations, or the reason why nothing of it has happened."""
+    """Takes the outcomes of a group in the order of its operations, or the reason why nothing of it has happened.
+
+    In place of an outcome there may be a StoreError, where this operation alone has failed, or DEFERRED."""
 
 
 class Opened(NamedTuple):
@@ -28,7 +30,8 @@ class Opened(NamedTuple):
 class Engine(Protocol):
     """One implementation of the store.
 
-    A group is one transaction: all of its operations happen, or none. The operations of one group were under way at the
+    A group is one transaction: all of its operations happen, or none. (Where the store has no transactions of that size, each
+    job of an operation happens as a whole or not at all.) The operations of one group were under way at the
     same time, so any serial order of them is right; engines run them in an order of kinds that suits them (settlements
     first, so that a name that becomes free can be taken in the same group; claims after submissions).
     """

@@ -6,12 +6,23 @@ puts it in a group, the engine runs the group in one transaction and gives each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
+
+
+class Deferred(Enum):
+    """What an engine answers in a group for an operation whose outcome does not depend on the group."""
+
+    DEFERRED = "deferred"
+    """The engine calls the operation's ``done`` or ``failed`` itself, later, on the node's thread."""
+
+
+DEFERRED: Final = Deferred.DEFERRED
 
 
 def _nothing(_: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.errors import StoreError
 from mainspring.storage.commit_queue import GROUP_ROWS, PATIENCE, PATIENCE_BYTES, CommitQueue
-from mainspring.storage.operation import Operation
+from mainspring.storage.operation import DEFERRED, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -282,6 +282,20 @@ def test_growing_can_fill_the_queue(desk: Desk) -> None:
     operation.size += 2000
     desk.queue.grown(2000)
     assert desk.events == [True]
+
+
+# ---- outcomes of their own ----
+
+
+def test_an_operation_can_fail_alone_or_be_answered_later(desk: Desk) -> None:
+    for name in ("a", "b", "c"):
+        desk.put(name)
+    desk.turn()
+    assert desk.committed is not None
+    desk.group, committed = None, desk.committed
+    committed([1, StoreError("no"), DEFERRED])
+    assert desk.events == [("a", 1), ("b", "no")]
+    assert desk.queue.idle
 
 
 # ---- idleness ----

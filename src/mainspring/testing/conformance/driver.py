@@ -17,6 +17,7 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.store import MembershipPort
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.storage.engine import Engine
+from mainspring.storage.operation import DEFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -138,6 +139,7 @@ class Store:
             answers.append(outcomes)
             answered.set()
 
+        later = [self._later(operation) for operation in operations]
         self.engine.commit(operations, answer)
         await answered.wait()
         assert len(answers) == 1, "a group is answered once"
@@ -145,7 +147,15 @@ class Store:
         if isinstance(outcomes, StoreError):
             raise outcomes
         assert len(outcomes) == len(operations), "each operation has its outcome"
-        return list(outcomes)
+        return [await late if outcome is DEFERRED else outcome for outcome, late in zip(outcomes, later, strict=True)]
+
+    @staticmethod
+    def _later(operation: Operation) -> asyncio.Future[Any]:
+        """Return what an operation's deferred outcome will be."""
+        late: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        operation.done = late.set_result
+        operation.failed = late.set_exception
+        return late
 
     # ---- what a shared store has beyond that ----
 
