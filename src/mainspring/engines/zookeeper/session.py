@@ -1,0 +1,77 @@
+"""What the handlers of one term of a node share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.committer import Committer, Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.tree import Create, Refusal
+from mainspring.errors import StoreFencedError
+from mainspring.ids import TERM_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Followers
+
+
+class Completion(NamedTuple):
+    """A task that this node has completed, as the master needs it for the publication."""
+
+    task: str
+    job: Job
+    """Ended."""
+    data: bytes
+    """The record in ``completed_tasks``."""
+
+
+class Session:
+    """One term of one node: its way to the tree, and what it remembers of it."""
+
+    def __init__(self, tree: Tree, node: str, term: int, nodes: dict[int, str]) -> None:
+        self.tree = tree
+        self.node = node
+        self.term = term
+        self.who = paths.worker_name(node, term)
+        self.committer = Committer(tree, self.who)
+        self.nodes = nodes
+        """Terms to nodes; `meet` before jobs of others are returned."""
+        self.assignments: dict[str, int] = {}
+        """The tasks that this node holds, with the versions of their assignments."""
+        self.completions: Callable[[Sequence[Completion]], None] = lambda _: None
+        """Set while this node is the master: takes what was completed here, in place of a look at the tree."""
+        self.pending: Callable[[bytes], None] = lambda _: None
+        """Set by the engine: a due job of a function was left pending."""
+        self.followers: Callable[[], Followers | None] = lambda: None
+        self._known: set[str] = set()
+
+    def handle(self, job_id: int) -> str:
+        """Return the handle of a job of a known term."""
+        return f"H:{self.nodes[job_id // TERM_SPAN]}:{job_id}"
+
+    def result(self, job_id: int) -> str:
+        """Return where the result of a job of a known term is."""
+        return paths.result(job_id, self.nodes[job_id // TERM_SPAN])
+
+    async def meet(self, ids: Iterable[int]) -> None:
+        """Learn the nodes of some jobs' terms; those of terms that never were stay unknown."""
+        unknown = sorted({job_id // TERM_SPAN for job_id in ids} - self.nodes.keys())
+        found = await self.tree.get_many([f"{paths.TERMS}/{term}" for term in unknown])
+        self.nodes.update({term: node.data.decode() for term, node in zip(unknown, found, strict=True) if node})
+
+    async def ensure(self, path: str) -> None:
+        """See to it that a parent is there; `forget` it where it turns out to have gone."""
+        if path in self._known:
+            return
+        (verdict,) = await self.committer.commit([Entry([Create(path)])])
+        if isinstance(verdict, Fenced):
+            raise StoreFencedError(f"term {self.term} was ended by another node")
+        assert verdict is None or (isinstance(verdict, Conflict) and verdict.why is Refusal.EXISTS), verdict
+        self._known.add(path)
+
+    def forget(self, path: str) -> None:
+        """A parent has gone: it is created again by the next `ensure`."""
+        self._known.discard(path)
