@@ -50,7 +50,7 @@ def always(life: Sound) -> None:
         if not dispatch.paused and (dispatch.believes is None or dispatch.believes()):
             assert queue.woken >= queue.size or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
             assert not queue.size or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
-        if not window.shared:  # there it is a hint, put right again and again
+        if not window.claiming.shared:  # there it is a hint, put right again and again
             assert queue.live >= 0
     expected = sum(len(held.job.payload) for held in window.held.values() if not held.stored)
     assert window.foreground_bytes == expected

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreError
-from mainspring.jobs import window
+from mainspring.jobs import claiming
 
 from .world import World
 
@@ -65,7 +65,7 @@ def simulate(store: str, seeds: Iterable[int], *, steps: int = STEPS) -> int:
     """
     settled = 0
     for seed in seeds:
-        with STORES[store]() as make, patch.object(window, "SMALLEST", 3 if seed % 2 else window.SMALLEST):
+        with STORES[store]() as make, patch.object(claiming, "SMALLEST", 3 if seed % 2 else claiming.SMALLEST):
             try:
                 world = World(seed, make)
                 world.run(steps)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
+from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
@@ -63,7 +65,7 @@ def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkey
         held = self.dispatch.grab(worker)
         if held is not None:
             self.start(held, worker)
-            self.refill(held.queue)
+            self.claiming.refill(held.queue)
         return held
 
     monkeypatch.setattr(Window, "grab", forgetful)
@@ -145,12 +147,12 @@ def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> N
 
 
 def test_a_claim_that_failed_never_ends(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Window, "_not_claimed", lambda _self, _queue, _error: None)
+    monkeypatch.setattr(Claiming, "_not_claimed", lambda _self, _queue, _error: None)
     is_caught(100)
 
 
 def test_a_request_for_a_job_forgotten(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Window, "_answer_grabs", lambda _self, _queue: None)
+    monkeypatch.setattr(Lingering, "answer_all", lambda _self, _queue: None)
     is_caught(50)
 
 
@@ -182,10 +184,10 @@ def _handlers() -> dict[int, Any]:
 
 
 def test_more_claimed_than_was_told(monkeypatch: Plant) -> None:
-    claimed = Window._claimed
+    claimed = Claiming._claimed
 
-    def forgetful(self: Window, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
+    def forgetful(self: Claiming, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
         claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, limit)
 
-    monkeypatch.setattr(Window, "_claimed", forgetful)
+    monkeypatch.setattr(Claiming, "_claimed", forgetful)
     is_caught(50)

@@ -132,7 +132,7 @@ class Functions:
 
     def tick(self, now: float) -> None:
         """Look at what others have said, and repeat what the workers of this node say."""
-        if self._window.shared and now - self._read >= READ_EVERY and not self._reading:
+        if self._window.claiming.shared and now - self._read >= READ_EVERY and not self._reading:
             self._read = now
             self.load(lambda: None, lambda _: None)
         if now - self._repeated >= REPEAT_EVERY:

@@ -73,7 +73,8 @@ class Intake:
         A job that joins a foreground one has to come alone; ``joins`` tells.
         """
         window = self._window
-        dispatch, foreground, term = window.dispatch, window.foreground, window.term
+        dispatch, claiming = window.dispatch, window.claiming
+        foreground, term = window.foreground, window.term
         queues, resolving = dispatch.queues, self._resolving
         size = 0
         for job in jobs:
@@ -96,7 +97,7 @@ class Intake:
             queue.live += 1
             if job.due_us:
                 job.state = _SCHEDULED
-            elif window.admits(queue, job):
+            elif claiming.admits(queue, job):
                 job.state = _LEASED
                 job.term = term
                 queue.inflight += 1
@@ -155,7 +156,7 @@ class Intake:
         for queue in touched:
             window.serve(queue)
             if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
-                window.refill(queue)
+                window.claiming.refill(queue)
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
         """Take back what was counted for jobs that were not stored; returns the others."""
@@ -187,7 +188,7 @@ class Intake:
         job.foreground = True
         job.input_size = len(job.payload)
         queue.live += 1
-        if window.admits(queue, job):
+        if window.claiming.admits(queue, job):
             job.state, job.term = _LEASED, window.term
             queue.inflight += 1
             if queue.gate is not None:
@@ -260,7 +261,7 @@ class Intake:
     def asks_the_store(self, job: Job) -> bool:
         """Say whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
         window = self._window
-        return bool(job.unique) or (window.shared and not window.dispatch.queue(job.function).workers)
+        return bool(job.unique) or (window.claiming.shared and not window.dispatch.queue(job.function).workers)
 
     def submit_foreground(
         self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused
@@ -271,7 +272,7 @@ class Intake:
         hears anything.
         """
         window = self._window
-        if window.shared and self.asks_the_store(job):
+        if window.claiming.shared and self.asks_the_store(job):
             self._store_foreground(_Asking(job, listener, accepted, refused))
             return
         if job.unique:

@@ -204,7 +204,7 @@ class Leasing:
         self._run = 0
         """How often the node has lost its term: answers to what was asked before are of no use."""
         window.accounts = self._opener
-        window.served = self.serve
+        window.claiming.ask_for_tokens = self.serve
 
     def _opener(self, queue: FunctionQueue) -> OpenAccount:
         def open_account(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:

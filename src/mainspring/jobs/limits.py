@@ -20,7 +20,7 @@ class Limits:
         self._window = window
         self._settling = settling
         self._lost_limit = lost_limit
-        window.refused = self.refuses
+        window.claiming.refused = self.refuses
         window.entered = self.entered
 
     # ---- waiting ----

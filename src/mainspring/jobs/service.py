@@ -201,7 +201,7 @@ class JobService:
         for held in list(worker.running.values()):
             if held.queue is queue:
                 self.settling.lost(held, "its worker said CANT_DO")
-        self.window.answer_grab(worker)
+        self.window.lingering.answer(worker)
         self._left(queue)
 
     def ready(self, worker: Worker, places: int) -> None:
@@ -217,7 +217,7 @@ class JobService:
             self.window.start(held, worker)
             worker.face.assign(held)
         for queue in worker.abilities:
-            self.window.refill(queue)
+            self.window.claiming.refill(queue)
 
     def gone(self, worker: Worker) -> None:
         """A worker's connection has ended."""
@@ -236,7 +236,7 @@ class JobService:
 
     def _give_back(self, queue: FunctionQueue) -> None:
         """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
-        for held in self.window.suspects(queue) + queue.queued():
+        for held in self.window.suspects.of(queue) + queue.queued():
             if held.stored:
                 self.settling.released(held)
             elif self.sharing is not None:

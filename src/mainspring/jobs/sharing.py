@@ -75,7 +75,7 @@ class Sharing:
         """Questions under way since the node has had its term, for all that somebody waits for here."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
-        service.window.shared = True
+        service.window.claiming.shared = True
         self.leasing = Leasing(service.window)
         service.intake.left = self.left
         service.intake.waited = self.waited
@@ -93,7 +93,7 @@ class Sharing:
                         self.leasing.hint(queue)
                     if queue is not None and queue.workers:
                         queue.hinted = True
-                        self._window.hint(queue)
+                        self._window.claiming.hint(queue)
             case Settled(ids):
                 self.ask(ids)
             case Progress(job_id, kind, first, second):

@@ -62,18 +62,18 @@ class Upkeep:
         now = self._clock.monotonic()
         window.timers.run(now)
         if now - self._adapted >= TICK:
-            window.adapt(now - self._adapted)
+            window.claiming.adapt(now - self._adapted)
             self._adapted = now
             self._record_running()
             self._pass_over_silent(now)
             if self._settling.unsettled:
                 self._settling.try_again()
-            window.next_suspect()
+            window.suspects.next()
             for queue in window.dispatch.queues.values():
                 window.serve(queue)
             if self._next_wake_us and self._clock.wall() * 1_000_000 >= self._next_wake_us:
                 self.wake()  # the wall clock was stepped
-        if now - self._swept >= (SWEEP_SHARED if window.shared else SWEEP_EVERY):
+        if now - self._swept >= (SWEEP_SHARED if window.claiming.shared else SWEEP_EVERY):
             self._swept = now
             window.dispatch.tidy()
             self._sweep()

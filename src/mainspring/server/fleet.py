@@ -12,7 +12,7 @@ from mainspring.clock import to_us
 from mainspring.events.relay import Relay
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, Term, job_ids
-from mainspring.jobs.window import Allowance
+from mainspring.jobs.claiming import Allowance
 from mainspring.nodes.keeper import Keeper
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
@@ -100,7 +100,7 @@ class Fleet:
         if settings.fleet.status:
             face.elsewhere = self.elsewhere
         if settings.fleet.strategy != "default":  # that one lets everybody take everything, and is asked for each job
-            service.window.share = self._share
+            service.window.claiming.share = self._share
 
     # ---- life ----
 

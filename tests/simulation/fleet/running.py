@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from mainspring.jobs import window
+from mainspring.jobs import claiming
 from tests.simulation.stores import SimulationError
 
 from .world import FleetWorld
@@ -21,7 +21,7 @@ def simulate_fleet(*seeds: int, steps: int = STEPS) -> int:
     """
     settled = 0
     for seed in seeds:
-        with capture_logs(), patch.object(window, "SMALLEST", 3 if seed % 2 else window.SMALLEST):
+        with capture_logs(), patch.object(claiming, "SMALLEST", 3 if seed % 2 else claiming.SMALLEST):
             try:
                 world = FleetWorld(seed)
                 world.run(steps)

@@ -181,7 +181,7 @@ class Node:
     def grab(self, worker: Worker) -> Held | None:
         """Ask for a job as the Gearman face does; without lingering."""
         held = self.window.grab(worker)
-        if held is None and not self.window.looks(worker):
+        if held is None and not self.window.lingering.for_the_store(worker):
             worker.face.no_job()
         return held
 

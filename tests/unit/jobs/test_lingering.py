@@ -1,162 +1,174 @@
-"""A plain worker that has just ended a job: how long its next request waits for an answer."""
+"""Plain workers that asked for a job where none is in memory: how long they wait for the answer, and what it is."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import TYPE_CHECKING
 
-import pytest
+from mainspring.jobs.lingering import LINGER, LINGER_FUNCTIONS
+from mainspring.jobs.model import State
 
-from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.events.hub import Hub
-from mainspring.ids import Handles, NodeId
-from mainspring.jobs.held import Ability, Held, Worker
-from mainspring.jobs.model import Job
-from mainspring.jobs.service import JobService
-from mainspring.jobs.window import LINGER, LINGER_FUNCTIONS
-from mainspring.storage.commit_queue import CommitQueue
-from mainspring.testing import ManualClock
+from .a_node import side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from mainspring.jobs.held import Worker
+
+    from .a_node import Node
 
 
-class Client:
-    """Waits for a job, and does not care how it ends."""
-
-    gone = False
-
-    def data(self, handle: bytes, data: bytes) -> None: ...
-    def warning(self, handle: bytes, data: bytes) -> None: ...
-    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None: ...
-    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None: ...
+# ---- while the store is looked at ----
 
 
-class Side:
-    """Notes what a worker is told."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def wake(self) -> None:
-        self.heard.append("wake")
-
-    def assign(self, held: Held) -> None:
-        self.heard.append(f"job {held.job.payload.decode()}")
-
-    def no_job(self) -> None:
-        self.heard.append("no job")
-
-    def name(self) -> str:
-        return "worker"
-
-    def stop(self, held: Held, reason: bytes) -> None: ...
+def test_the_deferred_answer_is_a_job_or_that_there_is_none(node: Node) -> None:
+    node.background("1")
+    workers = [node.worker(name=str(number)) for number in range(2)]
+    for worker in workers:
+        assert node.grab(worker) is None
+        assert side(worker).heard == [], "the claim is under way"
+    node.commit()
+    assert sorted(side(worker).take() for worker in workers) == [["job 1"], ["no job"]], (
+        "and who asked again waits for a moment from then on"
+    )
+    assert all(worker.grabbing == worker.credit == 0 for worker in workers)
 
 
-class Node:
-    """The jobs of a node in memory, with one worker of the function ``f``."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock(1_000_000.0)
-        soon: deque[Callable[[], None]] = deque()
-        engine = MemoryEngine()
-        opened = asyncio.run(engine.open(NodeId("n"), soon.append))
-        commits = CommitQueue(engine, soon.append, lambda _delay, function: soon.append(function))
-        self.service = JobService(
-            commits, self.clock, opened.term, Handles(opened.nodes), Hub(), earlier=lambda _: None
-        )
-        self.service.start(lambda _: None, lambda _: None)
-        while soon:
-            soon.popleft()()
-        self.side = Side()
-        self.worker = Worker(self.side)
-        self.service.register(self.worker, b"f", Ability())
-        self._ids = iter(range(1, 1000))
-
-    def submit(self, payload: bytes) -> None:
-        job = Job(opened_id(next(self._ids)), b"f", payload)
-        self.service.intake.submit_foreground(job, Client(), lambda _: None, lambda error: pytest.fail(str(error)))
-
-    def grab(self) -> Held | None:
-        """Ask for a job as the Gearman face does."""
-        held = self.service.window.grab(self.worker)
-        if held is None and not self.service.window.looks(self.worker) and not self.service.window.lingers(self.worker):
-            self.side.no_job()
-        return held
-
-    def do_one(self) -> None:
-        """Run a first job to its end."""
-        self.submit(b"0")
-        held = self.grab()
-        assert held is not None
-        self.service.settling.succeeded(held, b"")
-
-    def wait(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.service.tick()
+def test_requests_sent_one_after_the_other_are_all_answered(node: Node) -> None:
+    node.background("1")
+    worker = node.worker()
+    for _ in range(3):
+        assert node.grab(worker) is None
+    node.commit()
+    assert side(worker).take() == ["job 1", "no job", "no job"]
 
 
-def opened_id(number: int) -> int:
-    return 10**12 + number
+def test_a_worker_that_asked_and_forgets_its_functions_is_answered(node: Node) -> None:
+    node.background("1")
+    worker = node.worker()
+    node.grab(worker)
+    node.service.unregister(worker, b"f")
+    assert side(worker).take() == ["no job"]
+    node.commit()
+    assert node.queue().size == 0, "nobody is here to run it"
+    assert node.queue().backlog == [0, 1, 0]
 
 
-@pytest.fixture
-def node() -> Node:
-    return Node()
+def test_a_worker_that_asked_and_is_gone_is_not_given_the_job(node: Node) -> None:
+    job = node.background("1")
+    worker = node.worker()
+    node.grab(worker)
+    node.service.gone(worker)
+    node.commit()
+    assert side(worker).take() == []
+    assert node.state(job.id) is State.PENDING
+    assert node.queue().backlog == [0, 1, 0]
+
+
+def test_who_asked_for_jobs_of_two_functions_waits_for_both(node: Node) -> None:
+    gone = node.background("1")
+    node.background("2", "g")
+    worker = node.worker("f", "g")
+    node.cancel(gone.id)
+    node.grab(worker)
+    node.commit()
+    assert side(worker).take() == ["job 2"]
+
+
+def test_a_failed_claim_is_answered_too(node: Node) -> None:
+    node.background("1")
+    worker = node.worker()
+    node.grab(worker)
+    node.fail()
+    assert side(worker).take() == ["no job"]
+    assert not node.queue().claiming
+
+
+# ---- for a moment ----
+
+
+def linger(node: Node, worker: Worker) -> None:
+    """Ask for a job where there is none, as the Gearman face does."""
+    assert node.window.grab(worker) is None
+    lingering = node.window.lingering
+    if not lingering.for_the_store(worker) and not lingering.for_a_moment(worker):
+        side(worker).no_job()
+
+
+def end_one(node: Node, worker: Worker) -> None:
+    """Let a worker run a job to its end."""
+    node.foreground("0")
+    node.settling.succeeded(node.given(worker), b"")
 
 
 def test_the_next_job_is_the_answer_without_going_to_sleep(node: Node) -> None:
-    node.do_one()
-    assert node.grab() is None
-    assert node.side.heard == []
-    node.submit(b"1")
-    assert node.side.heard == ["job 1"]
+    worker = node.worker()
+    end_one(node, worker)
+    linger(node, worker)
+    assert side(worker).heard == []
+    node.foreground("1")
+    assert side(worker).heard == ["job 1"]
 
 
 def test_a_worker_without_a_next_job_is_told_after_a_moment(node: Node) -> None:
-    node.do_one()
-    node.grab()
+    worker = node.worker()
+    end_one(node, worker)
+    linger(node, worker)
     node.wait(LINGER * 0.9)
-    assert node.side.heard == []
+    assert side(worker).heard == []
     node.wait(LINGER * 0.2)
-    assert node.side.heard == ["no job"]
-    node.submit(b"1")
-    assert node.side.heard == ["no job"], "it has its answer, and nothing more is sent until it asks or sleeps"
+    assert side(worker).heard == ["no job"]
+    node.foreground("1")
+    assert side(worker).heard == ["no job"], "it has its answer, and nothing more is sent until it asks or sleeps"
 
 
 def test_a_worker_that_has_ended_nothing_is_told_at_once(node: Node) -> None:
-    node.grab()
-    assert node.side.heard == ["no job"]
-    node.do_one()
-    node.grab()
+    worker = node.worker()
+    linger(node, worker)
+    assert side(worker).heard == ["no job"]
+    end_one(node, worker)
+    linger(node, worker)
     node.wait(LINGER * 1.1)
-    node.grab()
-    assert node.side.heard == ["no job"] * 3, "only the first request after a job waits"
+    linger(node, worker)
+    assert side(worker).heard == ["no job"] * 3, "only the first request after a job waits"
 
 
 def test_each_of_two_requests_in_one_go_is_answered(node: Node) -> None:
-    node.do_one()
-    node.grab()
-    node.grab()
-    assert node.side.heard == ["no job"]
+    worker = node.worker()
+    end_one(node, worker)
+    linger(node, worker)
+    linger(node, worker)
+    assert side(worker).heard == ["no job"]
     node.wait(LINGER * 1.1)
-    assert node.side.heard == ["no job", "no job"]
+    assert side(worker).heard == ["no job", "no job"]
+
+
+def test_a_moment_that_begins_anew_keeps_nobody_else_waiting(node: Node) -> None:
+    workers = [node.worker(name=str(number)) for number in range(2)]
+    for worker in workers:
+        end_one(node, worker)
+    for worker in workers:
+        linger(node, worker)
+        node.wait(LINGER * 0.4)
+    node.foreground("1")
+    node.settling.succeeded(side(workers[0]).given[-1], b"")
+    linger(node, workers[0])
+    node.wait(LINGER * 0.7)
+    assert [side(worker).heard for worker in workers] == [["job 1"], ["no job"]], (
+        "and who asked again waits for a moment from then on"
+    )
 
 
 def test_a_worker_that_leaves_meanwhile_is_forgotten(node: Node) -> None:
-    node.do_one()
-    node.grab()
-    node.service.gone(node.worker)
-    node.submit(b"1")
+    worker = node.worker()
+    end_one(node, worker)
+    linger(node, worker)
+    node.service.gone(worker)
+    node.foreground("1")
     node.wait(LINGER * 1.1)
-    assert node.side.heard == []
-    assert node.service.dispatch.queue(b"f").size == 1
+    assert side(worker).heard == []
+    assert node.queue().size == 1
 
 
 def test_a_worker_of_many_functions_is_told_at_once(node: Node) -> None:
-    for number in range(LINGER_FUNCTIONS):
-        node.service.register(node.worker, b"g%d" % number, Ability())
-    node.do_one()
-    node.grab()
-    assert node.side.heard == ["no job"]
+    worker = node.worker("f", *[f"g{number}" for number in range(LINGER_FUNCTIONS)])
+    end_one(node, worker)
+    linger(node, worker)
+    assert side(worker).heard == ["no job"]

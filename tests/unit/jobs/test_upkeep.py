@@ -220,7 +220,7 @@ def test_a_node_says_when_it_wants_to_be_asked_again(node: Node) -> None:
 
 def test_windows_follow_what_workers_get_through(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     adapted: list[float] = []
-    monkeypatch.setattr(node.window, "adapt", adapted.append)
+    monkeypatch.setattr(node.window.claiming, "adapt", adapted.append)
     node.wait(1.1)
     assert 3 <= len(adapted) <= 5
     assert sum(adapted) <= 1.1

@@ -118,7 +118,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         held = window.grab(worker)
         if held is not None:
             peer.outbox.write(assignment(held, kind))
-        elif not window.looks(worker) and not window.lingers(worker):
+        elif not window.lingering.for_the_store(worker) and not window.lingering.for_a_moment(worker):
             peer.outbox.write(_NO_JOB)
 
     return grab

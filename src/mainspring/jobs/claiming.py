@@ -1,0 +1,282 @@
+"""How stored jobs come into a node's memory: at once, as they are stored, or claimed from the store later.
+
+As many as the workers of each function get through in about half a second. What does not fit stays in the store, in order, and is
+claimed as places become free. Where other nodes have the store too, a node has no more than it can start soon: others may have
+workers that are free.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.clock import to_us
+from mainspring.ids import slot_of
+from mainspring.jobs import rules
+from mainspring.jobs.gate import MOST
+from mainspring.jobs.model import Priority
+from mainspring.jobs.store import Claim, ClaimByKey, Want
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.gate import Gate
+    from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import ClaimedByKey
+    from mainspring.jobs.window import Window
+
+SMALLEST = 64
+LARGEST = 20_000
+WINDOW_SECONDS = 0.5
+HINTED = 0.01
+"""Seconds after which a claim is repeated that has not found what another node had said to be there: a claim passes over rows
+that somebody works on at that moment, as does a node whose client has just begun to wait for the job."""
+STALLED = 1.0
+"""Seconds after which a node of many gives back what waits for its busy workers: others may be free."""
+BYTES = 64 * 2**20
+"""Payloads in the window of one function, about."""
+
+
+class Allowance(NamedTuple):
+    """What a node may take of a function's stored jobs, where several nodes share them."""
+
+    limit: int | None = None
+    """How many at most; None: as many as it has room for."""
+    slots: frozenset[int] | None = None
+    """Of which hash slots; None: of all."""
+    overdue: float = 0.0
+    """Jobs that wait for so many seconds are anybody's, whatever slot and limit; infinite: none at all."""
+
+
+EVERYTHING = Allowance()
+
+
+class Claiming:
+    """Fills a window from its store, within the bounds that the workers, the gates and the other nodes set."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._dispatch = window.dispatch
+        self._clock = window.clock
+        self.refused: Callable[[Held], bool] = lambda _: False
+        """Set by the service: settles a claimed job that may not be handed out any more, and says whether it did."""
+        self.shared = False
+        """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
+        self.share: Callable[[FunctionQueue], Allowance] = lambda _: EVERYTHING
+        """Set where the store is shared: what this node may take of a function's stored jobs at this moment."""
+        self.ask_for_tokens: Callable[[FunctionQueue], None] = lambda _: None
+        """Set where the store is shared: asks for what keeps a function's waiting jobs behind its gate."""
+
+    # ---- how many may be here ----
+
+    def admits(self, queue: FunctionQueue, job: Job) -> bool:
+        """Say whether a new, due job can be leased as it is stored, because a worker here will have it soon.
+
+        Not while stored jobs of equal or higher priority wait: they came first.
+        """
+        if not queue.workers or self._dispatch.paused:
+            return False
+        if self.shared and not self._may_take(queue, job):
+            return False
+        priority = job.priority
+        backlog = queue.backlog
+        if backlog[0] or (priority and backlog[1]) or (priority == 2 and backlog[2]):
+            return False
+        if (queue.gate is not None or job.key) and not self._lets_in(queue, job.key):
+            return False
+        have = queue.size - queue.foreground + queue.inflight
+        if queue.gate is not None:
+            have -= queue.gate.parked
+        if have >= self.room(queue):
+            return priority == 0 and not self.shared and have < 2 * LARGEST
+        return True
+
+    def _lets_in(self, queue: FunctionQueue, key: bytes) -> bool:
+        """Say whether a job of a key could start soon."""
+        gate = queue.gate if queue.gate is not None else self._window.gate(queue)
+        return gate.admits(key) and queue.size + queue.inflight < MOST
+
+    def _may_take(self, queue: FunctionQueue, job: Job) -> bool:
+        """Say whether a new job is in this node's share."""
+        share = self.share(queue)
+        if share.limit is not None and queue.size + queue.inflight >= share.limit:
+            return False
+        return share.slots is None or slot_of(job.namespace, job.function, job.unique, job.id) in share.slots
+
+    def room(self, queue: FunctionQueue) -> int:
+        """Return how many waiting jobs of a function may be in memory.
+
+        Where others share the store, no more than will be started soon: they may have workers that are free.
+        """
+        window = queue.window + queue.places() if self.shared else queue.window or SMALLEST
+        if queue.mean_size > 1024:
+            window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
+        return window if queue.gate is None else queue.gate.room(window)
+
+    def adapt(self, seconds: float) -> None:
+        """Fit each function's window to what its workers got through in the last so many seconds."""
+        for queue in self._dispatch.queues.values():
+            rate = queue.settled / seconds
+            queue.ended += queue.settled
+            queue.settled = 0
+            wanted = int(rate * WINDOW_SECONDS)
+            # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
+            wanted = max(wanted, queue.window * 3 // 4)
+            if not self.shared:
+                wanted = max(wanted, SMALLEST, 2 * len(queue.workers))
+            queue.window = min(wanted, LARGEST)
+            if self.shared:
+                waits = queue.size and not rate and not (queue.places() and queue.startable(1))
+                queue.stalled = queue.stalled + seconds if waits else 0.0
+                if queue.stalled >= STALLED:
+                    queue.stalled, queue.window = 0.0, 0
+                    self._window.give_back(queue)
+
+    # ---- claims ----
+
+    def refill(self, queue: FunctionQueue) -> None:
+        """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
+        if queue.gate is not None:
+            self.ask_for_tokens(queue)
+        backlog = queue.backlog
+        if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers or self._dispatch.paused:
+            return
+        if queue.gate is not None and queue.gate.keyed:
+            self._refill_by_key(queue, queue.gate)
+            return
+        window = self.room(queue)
+        if queue.gate is not None and queue.gate.paused:
+            return
+        # Foreground jobs take no places, or a steady stream of them would keep the stored ones out. (Those that run are counted
+        # too: that is a few places more.)
+        have = max(queue.size - queue.foreground, 0) + queue.inflight
+        limit = window - have
+        if have * 2 > window:
+            if not backlog[0]:
+                return
+            limit = min(backlog[0], window)  # high priority does not wait for a place
+        if limit <= 0:
+            return
+        wants = [Want(queue.name, limit)]
+        if self.shared:
+            wants = self._shared_wants(queue, limit)
+            if not wants:
+                return
+            limit = sum(want.limit for want in wants)
+        queue.claiming = True
+        self._window.commits.put(
+            Claim(
+                self._window.term,
+                wants,
+                lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit),
+                lambda error: self._not_claimed(queue, error),
+            )
+        )
+
+    def hint(self, queue: FunctionQueue) -> None:
+        """Look whether the store has jobs of a function: another node has said so."""
+        queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
+        self.refill(queue)
+
+    def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
+        """Return what this node may claim of what it has room for."""
+        share = self.share(queue)
+        if share.overdue == math.inf:
+            return []
+        overdue_us = to_us(self._clock.wall() - share.overdue)
+        within = limit if share.limit is None else min(limit, share.limit)
+        wants = [Want(queue.name, within, share.slots, overdue_us)] if within else []
+        if within < limit:
+            wants.append(Want(queue.name, limit - within, frozenset(), overdue_us))  # only what waits for too long
+        return wants
+
+    def _refill_by_key(self, queue: FunctionQueue, gate: Gate) -> None:
+        """Claim more in turns of the keys, so that one that has very many jobs does not keep the others out."""
+        window = self.room(queue)
+        waiting = max(queue.size - queue.foreground, 0) + queue.inflight
+        have = max(waiting - gate.parked, 0)
+        if gate.paused or gate.is_dry(sum(queue.backlog)) or have * 2 > window or waiting >= MOST:
+            return
+        want = Want(queue.name, window - have)
+        if self.shared:
+            share = self.share(queue)
+            if share.overdue == math.inf:
+                return
+            limit = want.limit if share.limit is None else min(want.limit, max(share.limit, 0))
+            want = Want(queue.name, limit, share.slots, to_us(self._clock.wall() - share.overdue))
+        if want.limit <= 0:
+            return
+        queue.claiming = True
+        self._window.commits.put(
+            ClaimByKey(
+                self._window.term,
+                want,
+                gate.per_key(),
+                gate.after,
+                gate.enough(),
+                lambda outcome: self._claimed_by_key(queue, outcome),
+                lambda error: self._not_claimed(queue, error),
+            )
+        )
+
+    # ---- what came ----
+
+    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey) -> None:
+        gate = self._window.gate(queue)
+        gate.after = outcome.after
+        # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
+        if not outcome.more or not outcome.jobs:
+            gate.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
+        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1)
+
+    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
+        queue.claiming = False
+        window, push = self._window, self._dispatch.push
+        size = 0
+        older: list[Held] = []
+        if jobs and jobs[0].term != window.term:
+            jobs = []  # this node's term has ended since: whoever ended it gives them back
+        for job in jobs:
+            queue.backlog[job.priority] -= 1
+            size += len(job.payload)
+            held = window.hold(job, stored=True)
+            if self.refused(held):
+                continue
+            if job.suspects >= rules.SUSPECTS_ALONE:
+                window.suspects.add(held)
+            elif self._is_older(held):
+                older.append(held)
+            else:
+                push(held)
+        for held in reversed(older):
+            push(held, first=True)
+        if self.shared:
+            # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again.
+            backlog = queue.backlog if len(jobs) == limit else (0, 0, 0)
+            queue.backlog[:] = [max(number, 0) for number in backlog]
+            if queue.hinted and not jobs:
+                window.timers.at(self._clock.monotonic() + HINTED, lambda: self.hint(queue))
+            queue.hinted = False
+        if jobs:
+            queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
+        window.suspects.next()
+        window.serve(queue)
+        window.lingering.answer_all(queue)
+        if not queue.workers:
+            window.give_back(queue)
+
+    @staticmethod
+    def _is_older(held: Held) -> bool:
+        """Say whether a job that had its turn already comes before those of its priority that are here: it keeps its place."""
+        if held.queue.gate is not None:
+            first = held.queue.gate.first(held)
+            return first is not None and held.job.id < first.job.id
+        ready = held.queue.ready[held.job.priority]
+        return bool(ready) and held.job.id < ready[0].job.id
+
+    def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
+        del error  # the service hears of it from every operation that somebody waits for
+        queue.claiming = False
+        self._window.lingering.answer_all(queue)

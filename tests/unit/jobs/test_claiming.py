@@ -1,0 +1,178 @@
+"""How stored jobs come into memory: leased as they are stored, or claimed; and how many."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.jobs.claiming import BYTES, LARGEST, SMALLEST
+from mainspring.jobs.model import Job, State
+
+from .a_node import Node, side
+
+HIGH, NORMAL, LOW = 0, 1, 2
+
+
+# ---- leased as it is stored ----
+
+
+@pytest.mark.parametrize(
+    ("backlog", "priority", "admitted"),
+    [
+        ((0, 0, 0), LOW, True),
+        ((0, 0, 1), LOW, False),
+        ((0, 0, 1), NORMAL, True),
+        ((0, 1, 0), LOW, False),
+        ((0, 1, 0), NORMAL, False),
+        ((0, 1, 1), HIGH, True),
+        ((1, 0, 0), HIGH, False),
+        ((1, 0, 0), LOW, False),
+    ],
+)
+def test_a_new_job_is_leased_at_once_unless_stored_ones_come_first(
+    node: Node, backlog: tuple[int, int, int], priority: int, admitted: bool
+) -> None:
+    node.stream(places=0)
+    queue = node.queue()
+    queue.backlog = list(backlog)
+    assert node.window.claiming.admits(queue, Job(1, b"f", b"", priority=priority)) is admitted
+
+
+def test_a_new_job_is_not_leased_where_nobody_runs_its_function(node: Node) -> None:
+    node.worker("g")
+    job = node.background("1")
+    assert node.state(job.id) is State.PENDING
+    assert node.held(job) is None
+
+
+def test_jobs_on_their_way_count_for_the_window(node: Node) -> None:
+    node.stream(places=0)
+    jobs = node.submit(*[node.job(str(number)) for number in range(SMALLEST + 5)])
+    assert [job.state for job in jobs].count(State.LEASED) == SMALLEST
+    assert node.queue().inflight == SMALLEST
+    node.commit()
+    assert (node.queue().inflight, node.queue().size, node.queue().backlog) == (0, SMALLEST, [0, 5, 0])
+
+
+def test_high_priority_is_leased_past_a_full_window_but_not_without_a_limit(node: Node) -> None:
+    node.stream(places=0)
+    node.submit(*[node.job(str(number)) for number in range(SMALLEST)])
+    node.commit()
+    high = node.background("high", priority=HIGH)
+    assert node.state(high.id) is State.LEASED
+    queue = node.queue()
+    queue.inflight = 2 * LARGEST
+    assert not node.window.claiming.admits(queue, Job(1, b"f", b"", priority=HIGH))
+
+
+def test_large_payloads_make_a_window_small(node: Node) -> None:
+    node.stream(places=0)
+    queue = node.queue()
+    queue.window = 10_000
+    queue.mean_size = BYTES / 8
+    assert node.window.claiming.room(queue) == 8
+    queue.mean_size = 2.0 * BYTES
+    assert node.window.claiming.room(queue) == 1
+    queue.mean_size = 100.0
+    assert node.window.claiming.room(queue) == 10_000
+
+
+# ---- claimed from the store ----
+
+
+def test_stored_jobs_are_claimed_as_places_become_free_and_run_in_order(node: Node) -> None:
+    number = SMALLEST * 2 + 10
+    node.submit(*[node.job(str(at)) for at in range(number)])
+    node.commit()
+    assert node.queue().size == 0
+    worker = node.worker()
+    for at in range(number):
+        held = node.given(worker)
+        assert held.job.payload == str(at).encode()
+        assert node.queue().size <= SMALLEST
+        node.settling.succeeded(held, b"")
+        node.commit()
+    assert node.grab(worker) is None
+    assert node.queue().live == 0
+
+
+def test_nothing_is_claimed_while_the_window_is_over_half_full_except_for_high_priority(node: Node) -> None:
+    node.submit(*[node.job(str(at)) for at in range(SMALLEST + 10)])
+    node.commit()
+    worker = node.stream(places=0)
+    node.commit()
+    assert (node.queue().size, node.queue().backlog) == (SMALLEST, [0, 10, 0])
+    node.service.ready(worker, SMALLEST // 2 - 1)
+    node.commit()
+    assert node.queue().backlog == [0, 10, 0]
+    node.background("high", priority=HIGH)
+    assert node.queue().ready[HIGH][0].job.payload == b"high"
+    node.service.ready(worker, 2)
+    node.commit()
+    assert node.queue().backlog == [0, 0, 0]
+
+
+def test_a_job_that_comes_back_keeps_its_place_before_younger_ones(node: Node) -> None:
+    first = node.stream(places=1)
+    node.background("1")
+    for payload in "23":
+        node.background(payload)
+    node.service.gone(first)
+    other = node.stream(places=3)
+    node.commit()
+    assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
+
+
+def test_only_functions_of_workers_here_are_claimed(node: Node) -> None:
+    node.background("1", "f")
+    node.background("2", "g")
+    node.stream("g", places=0)
+    node.commit()
+    assert (node.queue("f").size, node.queue("g").size) == (0, 1)
+
+
+def test_foreground_jobs_do_not_keep_stored_ones_out(node: Node) -> None:
+    job = node.background("stored")
+    for number in range(2 * SMALLEST):
+        node.foreground(str(number))
+    worker = node.stream(places=2)
+    node.commit()
+    assert node.held(job) is not None
+    node.service.ready(worker, 1)
+    assert "job stored" in side(worker).heard, "it is older than those that still wait"
+
+
+def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
+    node.background("1")
+    worker = node.stream(places=1)
+    assert node.queue().claiming
+    node.service.fenced()
+    node.commit()
+    assert node.window.held == {}
+    assert side(worker).given == []
+
+
+# ---- the size of a window ----
+
+
+def test_windows_grow_at_once_and_shrink_slowly(node: Node) -> None:
+    node.stream(places=0)
+    queue = node.queue()
+    queue.settled = 1000
+    node.window.claiming.adapt(0.25)
+    assert queue.window == 2000
+    assert queue.ended == 1000
+    node.window.claiming.adapt(0.25)
+    assert queue.window == 1500
+    for _ in range(30):
+        node.window.claiming.adapt(0.25)
+    assert queue.window == SMALLEST
+    queue.settled = 10**9
+    node.window.claiming.adapt(0.25)
+    assert queue.window == LARGEST
+
+
+def test_a_window_has_places_for_all_workers(node: Node) -> None:
+    for _ in range(SMALLEST):
+        node.worker()
+    node.window.claiming.adapt(0.25)
+    assert node.queue().window == 2 * SMALLEST
