@@ -69,7 +69,7 @@ class Session:
         (verdict,) = await self.committer.commit([Entry([Create(path)])])
         if isinstance(verdict, Fenced):
             raise StoreFencedError(f"term {self.term} was ended by another node")
-        assert verdict is None or (isinstance(verdict, Conflict) and verdict.why is Refusal.EXISTS), verdict
+        assert verdict is None or verdict.why is Refusal.EXISTS, verdict
         self._known.add(path)
 
     def forget(self, path: str) -> None:
