@@ -18,6 +18,7 @@
     /mail/<node>-<term>/m-<number> messages for a node
     /draining/<node>               somebody asked it to take nothing more
     /schedules/…                   see `schedules`
+    /layout                        the version of all this
 
 ``<task>`` is made of function and unique, so that a second task of the same name cannot be created: the computation is single.
 """
@@ -47,6 +48,7 @@ MASTER_TERM: Final = "/master_term"
 MAIL: Final = "/mail"
 DRAINING: Final = "/draining"
 SCHEDULES: Final = "/schedules"
+LAYOUT: Final = "/layout"
 
 ROOTS: Final = (
     PENDING, RUNNING, COMPLETED, DELAYED, WORKERS, QUEUES, WANTS, JOURNALS, NAMES, RESULTS, TERMS, MASTER_TERM, MAIL,

@@ -1,0 +1,65 @@
+"""An empty tree is given its roots, and a node its next term."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.engines.zookeeper import committer, paths, records
+from mainspring.engines.zookeeper.tree import Create, Done, UnknownOutcomeError, Write
+from mainspring.errors import StoreForeignError
+from mainspring.nodes.model import NodeRow
+
+if TYPE_CHECKING:
+    from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.ids import NodeId
+
+LAYOUT: Final = 1
+"""The version of the tree's layout; a node refuses a tree of a newer one."""
+
+
+async def prepare(tree: Tree) -> None:
+    """See to it that all roots and buckets are there, however many nodes do it at once and wherever one of them stops.
+
+    Raises StoreForeignError where a newer version has the tree.
+    """
+    node = await tree.get(paths.LAYOUT)
+    if node is not None:
+        version = records.decode(node.data).get("version", 0)
+        if version > LAYOUT:
+            raise StoreForeignError(
+                f"the tree has layout {version}, and this version of Mainspring knows {LAYOUT}: upgrade this node"
+            )
+        return
+    for root in paths.ROOTS:
+        await tree.commit([Create(root)])  # refused where it is there
+    for root in paths.BUCKETED:
+        while missing := sorted(set(paths.BUCKETS).difference(await tree.children(root) or ())):
+            await tree.commit([Create(f"{root}/{bucket}") for bucket in missing])
+    await tree.commit([Create(paths.LAYOUT, records.encode({"version": LAYOUT}))])
+
+
+async def next_term(tree: Tree, node: NodeId) -> int:
+    """Begin a node's next term: its number, its queue, its journal and its ephemeral node come to be in one multi."""
+    while True:
+        counter = await tree.get(paths.TERMS)
+        assert counter is not None, "the roots are there"
+        term = int(records.decode(counter.data).get("last", 0)) + 1
+        who = paths.worker_name(node, term)
+        row = NodeRow(term=term, name=node, counter=0)
+        changes = [
+            Write(paths.TERMS, records.encode({"last": term}), counter.version),
+            Create(f"{paths.TERMS}/{term}", node.encode()),
+            *(Create(path) for path in (paths.queue(who), paths.wants(who), paths.mail(who))),
+            *committer.begin(who),
+            Create(paths.worker(who), records.encode(row), ephemeral=True),
+        ]
+        try:
+            outcome = await tree.commit(changes)
+        except UnknownOutcomeError:
+            await tree.sync()
+            mine = await tree.get(paths.worker(who))
+            if mine is None or mine.owner != tree.session:
+                continue  # another number: what is left of this one is a worker without tasks, and gone with its session
+            return term
+        if isinstance(outcome, Done):
+            return term

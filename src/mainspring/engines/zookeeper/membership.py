@@ -1,0 +1,94 @@
+"""Rows of nodes are ephemeral: a node that is gone has none, within its session's time-out.
+
+Implements ``mainspring.nodes.store.MembershipPort``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.tree import Create, Delete, Refused, Write
+from mainspring.errors import StoreFencedError
+from mainspring.nodes.model import NodeRow
+
+if TYPE_CHECKING:
+    from mainspring.engines.zookeeper.tree import Node, Tree
+
+_decode: Final = msgspec.json.Decoder(NodeRow).decode
+
+
+async def beat(tree: Tree, who: str, row: NodeRow) -> list[NodeRow]:
+    """Write a node's own row and return all."""
+    outcome = await tree.commit([Write(paths.worker(who), records.encode(row))])
+    if isinstance(outcome, Refused):
+        raise StoreFencedError(f"term {row.term} was ended by another node, or its session has")
+    return await rows(tree)
+
+
+async def rows(tree: Tree) -> list[NodeRow]:
+    """Return the rows of all nodes that live."""
+    workers = sorted(await tree.children(paths.WORKERS) or ())
+    asked = set(await tree.children(paths.DRAINING) or ())
+    found = []
+    for node in await tree.get_many([paths.worker(who) for who in workers]):
+        if node is not None:
+            row = _decode(node.data)
+            found.append(msgspec.structs.replace(row, draining=row.draining or row.name in asked))
+    return found
+
+
+async def now(tree: Tree, who: str) -> float:
+    """Return the wall time of the ensemble's leader, in seconds: that of a write."""
+    box = paths.mail(who)
+    await tree.commit([Write(box, b"")])
+    node = await tree.get(box)
+    if node is None:
+        raise StoreFencedError(f"{box} is gone: the term was ended by another node")
+    return node.mtime_us / 1_000_000
+
+
+async def _find(tree: Tree, term: int) -> tuple[str, Node] | None:
+    for who in await tree.children(paths.WORKERS) or ():
+        if paths.term_of(who) == term:
+            node = await tree.get(paths.worker(who))
+            return None if node is None else (who, node)
+    return None
+
+
+async def end(tree: Tree, term: int, counter: int | None) -> bool:
+    """End a term by deleting its node's ephemeral: each of its batches checks that."""
+    while True:
+        found = await _find(tree, term)
+        if found is None:
+            return await tree.get(f"{paths.TERMS}/{term}") is not None
+        who, node = found
+        if counter is not None and _decode(node.data).counter != counter:
+            return False
+        version = node.version if counter is not None else -1
+        outcome = await tree.commit([Delete(paths.worker(who), version)])
+        if not isinstance(outcome, Refused):
+            return True
+
+
+async def ask_to_drain(tree: Tree, term: int, *, draining: bool) -> bool:
+    """Write down that a node shall drain, or no longer; it holds for the node's name until then."""
+    found = await _find(tree, term)
+    if found is None:
+        return False
+    path = f"{paths.DRAINING}/{_decode(found[1].data).name}"
+    await tree.commit([Create(path) if draining else Delete(path)])
+    return True
+
+
+async def leave(tree: Tree, who: str) -> None:
+    """Take away a node's row, and what it leaves behind that holds nothing; what it holds, the master gives back."""
+    await tree.commit([Delete(paths.worker(who))])
+    box = paths.mail(who)
+    letters = await tree.children(box) or ()
+    await tree.commit([*(Delete(f"{box}/{letter}") for letter in letters), Delete(box)])
+    await tree.commit([Delete(paths.wants(who))])
+    await tree.commit([Delete(paths.queue(who))])  # refused where it is not empty
+    await tree.commit([Delete(f"{paths.DRAINING}/{who.rpartition('-')[0]}")])

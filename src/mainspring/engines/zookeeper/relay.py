@@ -1,0 +1,181 @@
+"""What nodes tell each other: letters in ``mail/<node>-<term>``, read and deleted by that node. Best effort, in order.
+
+A letter is one node of the tree, JSON: ``{"from": 7, "messages": [["settled", [ids]], ["pending", [functions]], …]}``. Bytes are
+in base 64. What gathers while a letter is under way goes into the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.tree import Create, Delete
+from mainspring.errors import StoreError
+from mainspring.events.relay import Pending, Progress, Settled, Stop
+from mainspring.ids import TERM_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.events.relay import Message
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+BACKLOG: Final = 8 * 2**20
+"""Bytes that may wait to be sent; beyond that, the newest are dropped."""
+LETTER: Final = 400_000
+"""Bytes of messages in one letter, about, before base 64."""
+IDS: Final = 500
+"""Ids in one message."""
+READ_AT_ONCE: Final = 50
+"""Letters that are read together."""
+
+
+def encode(sender: int, messages: Iterable[Message]) -> bytes:
+    """Return a letter."""
+    return records.encode(
+        {"from": sender, "messages": [[type(message).__name__.lower(), *message] for message in messages]}
+    )
+
+
+def decode(letter: bytes) -> list[Message]:
+    """Return the messages of a letter; kinds that a newer version sends are left out. Raises ValueError."""
+    try:
+        told = records.decode(letter)["messages"]
+        return [_READ[kind](*values) for kind, *values in told if kind in _READ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this is no letter: {error!r}") from error
+
+
+_READ: Final[dict[str, Callable[..., Message]]] = {
+    "settled": Settled,
+    "pending": lambda functions: Pending([b64decode(function) for function in functions]),
+    "progress": lambda job, kind, first, second: Progress(job, kind, b64decode(first), b64decode(second)),
+    "stop": Stop,
+}
+
+
+def _size(message: Message) -> int:
+    match message:
+        case Progress(_, _, first, second):
+            return 64 + len(first) + len(second)
+        case Settled(ids):
+            return 64 + 16 * len(ids)
+        case Pending(functions):
+            return 64 + sum(map(len, functions))
+        case Stop(_, reason):
+            return 64 + len(reason)
+
+
+class Relay:
+    """One term's end of it."""
+
+    def __init__(self, session: Session, ear: Callable[[Message], None]) -> None:
+        self._session = session
+        self._tree = session.tree
+        self._ear = ear
+        self._queue: dict[int, list[Message]] = {}
+        self._bytes = 0
+        self._out = asyncio.Event()
+        self._in = asyncio.Event()
+        self._in.set()
+        self.dropped = 0
+
+    def send(self, to: int, message: Message) -> None:
+        """Tell a node something, some time soon; what a node tells itself, it hears at the end of this turn."""
+        if to == self._session.term:
+            asyncio.get_running_loop().call_soon(self._ear, message)
+            return
+        size = _size(message)
+        if self._bytes + size > BACKLOG:
+            self.dropped += 1
+            return
+        self._bytes += size
+        self._queue.setdefault(to, []).append(message)
+        self._out.set()
+
+    def settled(self, term: int, ids: list[int]) -> None:
+        """Tell a term's node that jobs have ended, in as many messages as it takes."""
+        for at in range(0, len(ids), IDS):
+            self.send(term, Settled(ids[at : at + IDS]))
+
+    async def run(self) -> None:
+        """Send and read, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send_on())
+            group.create_task(self._read_on())
+
+    # ---- sending ----
+
+    async def _send_on(self) -> None:
+        while True:
+            await self._out.wait()
+            self._out.clear()
+            queue, self._queue = self._queue, {}
+            self._bytes = 0
+            for term, messages in queue.items():
+                await self._post(term, messages)
+
+    async def _post(self, term: int, messages: list[Message]) -> None:
+        session = self._session
+        await self._try(session.meet([term * TERM_SPAN]))
+        node = session.nodes.get(term)
+        if node is None:
+            self.dropped += len(messages)
+            return
+        box = paths.mail(paths.worker_name(node, term))
+        start = size = 0
+        for end, message in enumerate(messages, 1):
+            size += _size(message)
+            if size >= LETTER or end == len(messages):
+                letter = encode(session.term, messages[start:end])
+                # In a box that is gone nobody reads.
+                await self._try(self._tree.commit([Create(f"{box}/m-", letter, sequence=True)]))
+                start, size = end, 0
+
+    async def _try(self, work: Any) -> Any:
+        """Do something, or leave it where the ensemble is away."""
+        try:
+            return await work
+        except StoreError as error:
+            self.dropped += 1
+            log.debug("a message was dropped", reason=str(error))
+            return None
+
+    # ---- reading ----
+
+    async def _read_on(self) -> None:
+        box = paths.mail(self._session.who)
+        while True:
+            await self._in.wait()
+            self._in.clear()
+            try:
+                names = await self._tree.children(box, self._in.set)
+                for at in range(0, len(names or ()), READ_AT_ONCE):
+                    assert names is not None
+                    await self._read(sorted(names)[at : at + READ_AT_ONCE], box)
+            except StoreError as error:
+                log.debug("letters could not be read", reason=str(error))
+                await asyncio.sleep(AGAIN)
+                self._in.set()
+
+    async def _read(self, names: list[str], box: str) -> None:
+        places = [f"{box}/{name}" for name in names]
+        letters = await self._tree.get_many(places)
+        await self._tree.commit([Delete(path) for path, letter in zip(places, letters, strict=True) if letter])
+        for letter in letters:
+            if letter is None:
+                continue
+            try:
+                messages = decode(letter.data)
+            except ValueError as error:
+                log.warning("a letter could not be read", error=str(error))
+                continue
+            for message in messages:
+                self._ear(message)
