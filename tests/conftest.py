@@ -6,6 +6,7 @@ A program that is missing skips a test on somebody's laptop, where `make test` h
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
+from tests.zookeeper import server as zookeeper_server
+from tests.zookeeper.server import Ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+CHROOTS = itertools.count(1)
 PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
@@ -88,3 +92,32 @@ def database(postgres: PostgresServer) -> Iterator[str]:
     dsn = postgres.create_database()
     yield dsn
     postgres.drop_database(dsn)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_program() -> str:
+    """Return the path of Java; leave the test out where ZooKeeper is missing. For tests that start an ``Ensemble``."""
+    try:
+        return zookeeper_server.program()
+    except zookeeper_server.NotInstalledError:
+        leave_out("ZooKeeper")
+
+
+@pytest.fixture(scope="session")
+def zookeeper(zookeeper_program: str) -> Iterator[str]:
+    """Return host and port of a ZooKeeper server that all tests share; who disturbs one, starts an ``Ensemble``."""
+    with Ensemble(parent=memory_directory()) as server:
+        yield server.hosts
+
+
+@pytest.fixture(scope="session")
+def ensemble(zookeeper_program: str) -> Iterator[Ensemble]:
+    """Return an ensemble of three; who ends or holds one of its servers, heals it."""
+    with Ensemble(3, parent=memory_directory()) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def chroot() -> str:
+    """Return the path of a node that no other test uses: the client creates it."""
+    return f"/t{next(CHROOTS)}"

@@ -31,6 +31,7 @@ strace|strace|the tests with failing disks
 faketime|faketime|the tests of nodes whose clocks are wrong
 openssl|openssl|the tests with TLS
 postgres|postgresql|the tests of the PostgreSQL engine
+zookeeper|zookeeper|the tests of the ZooKeeper engine
 TABLE
 }
 
@@ -39,6 +40,7 @@ here() {
     case $1 in
     gearmand) command -v gearmand || test -x /usr/sbin/gearmand ;;
     postgres) compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb ;;
+    zookeeper) test -e /usr/share/java/zookeeper.jar && command -v java ;;
     *.h) printf '#include <%s>\n' "$1" | gcc -E -x c - ;;
     *.pm) perl -e 'require $ARGV[0]' "$1" ;;
     *.so) php -m | grep -qx "${1%.so}" ;;
