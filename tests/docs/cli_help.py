@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
 import sys
-from unittest import mock
 
 from mainspring.cli.main import main as mainspring
 
-from .pages import DOCS
+from .pages import DOCS, ROOT
 
 PAGE = DOCS / "reference" / "cli.md"
 BLOCK = re.compile(
@@ -21,37 +21,46 @@ BLOCK = re.compile(
 COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 
+def help_texts() -> dict[str, str]:
+    """Return what ``mainspring COMMAND --help`` prints by command, those of commands included; the program is the empty one.
+
+    One process prints them all: to start one for each takes long.
+    """
+    texts: dict[str, str] = json.loads(_printed("tests.docs.cli_help", "all"))
+    return texts
+
+
 def help_text(command: str) -> str:
-    """Return what ``mainspring COMMAND --help`` prints; said in this process, for starting one for each takes long."""
-    printed = io.StringIO()
-    with mock.patch.dict(os.environ, _environment(), clear=True), contextlib.redirect_stdout(printed):
-        assert mainspring([*command.split(), "--help"]) == 0
-    return _trimmed(printed.getvalue())
+    """Return one of them, printed by a process of its own."""
+    return _trimmed(_printed("mainspring", *command.split(), "--help"))
 
 
-def help_text_of_a_process(command: str) -> str:
-    """Return the same, said by a process of its own."""
-    order = [sys.executable, "-m", "mainspring", *command.split(), "--help"]
-    done = subprocess.run(order, capture_output=True, text=True, env=_environment(), check=True)
-    return _trimmed(done.stdout)
-
-
-def _environment() -> dict[str, str]:
+def _printed(module: str, *arguments: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    return clean | {"COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=clean | {"COLUMNS": "80"},
+        check=True,
+    ).stdout
 
 
 def _trimmed(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE).strip("\n") + "\n"
 
 
-def commands() -> list[str]:
-    """Return all commands of the program, those of commands included; the program itself is the empty one."""
-    found = [""]
-    for command in found:
-        section = help_text(command).partition("\nCOMMANDS\n")[2]
-        found += [f"{command} {match['name']}".strip() for match in COMMAND.finditer(section)]
-    return found
+def _gathered() -> dict[str, str]:
+    """Return the texts, each of them printed here; in a new process, and once: the commands remember what was asked of them."""
+    texts: dict[str, str] = {}
+    for command in (names := [""]):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert mainspring([*command.split(), "--help"]) == 0
+        texts[command] = _trimmed(printed.getvalue())
+        section = texts[command].partition("\nCOMMANDS\n")[2]
+        names += [f"{command} {match['name']}".strip() for match in COMMAND.finditer(section)]
+    return texts
 
 
 def written() -> dict[str, str]:
@@ -61,9 +70,13 @@ def written() -> dict[str, str]:
 
 def main() -> None:
     """Write the texts anew."""
-    text = BLOCK.sub(lambda m: m["head"] + help_text(m["command"]) + m["tail"], PAGE.read_text("utf-8"))
+    texts = help_texts()
+    text = BLOCK.sub(lambda m: m["head"] + texts[m["command"]] + m["tail"], PAGE.read_text("utf-8"))
     PAGE.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["all"]:
+        sys.stdout.write(json.dumps(_gathered()))
+    else:
+        main()
