@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from tests.postgres.proxy import Proxy
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
 from tests.zookeeper import server as zookeeper_server
 from tests.zookeeper.server import Ensemble
@@ -84,6 +85,13 @@ def postgres(postgres_programs: Path) -> Iterator[PostgresServer]:
     """Return a PostgreSQL server that all tests share; who disturbs one, starts a ``PostgresServer`` of their own."""
     with PostgresServer(parent=memory_directory(), max_connections=200) as server:
         yield server
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    """Return a way to that server which can be disturbed."""
+    with Proxy(postgres.port) as one:
+        yield one
 
 
 @pytest.fixture

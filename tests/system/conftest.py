@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from .fleet import Fleet, Nursery
 from .servers import Server, serving
 
 if TYPE_CHECKING:
@@ -34,6 +36,25 @@ def calm(shared: Server) -> Iterator[Server]:
     before = len(shared.written())
     yield shared
     shared.assert_calm(before)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
+    """Give a fleet without nodes, on a database of its own."""
+    with Fleet(nursery, tmp_path, database) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Nodes that share a PostgreSQL store, each a process of its own: killed, frozen, cut off, and ended in every outcome."""
+"""Nodes of one store, each a process of its own: killed, frozen, cut off, and ended in every outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Nursery:
     """Starts nodes quickly; see `nursery`. What it has started ends with it."""
 
     def __init__(self) -> None:
-        program = Path(__file__).with_name("fleet_nursery.py")
+        program = Path(__file__).with_name("nursery.py")
         self._process = subprocess.Popen(
             [sys.executable, str(program)],
             stdin=subprocess.PIPE,

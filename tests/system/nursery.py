@@ -21,6 +21,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Take orders until the input ends."""
     import mainspring.cli.serve
+    import mainspring.engines.postgres.engine
     import mainspring.server.build  # noqa: F401
     from mainspring.cli.main import main as command
 
@@ -85,7 +86,14 @@ def confirm_early() -> None:
     peer._HANDLERS[Type.ECHO_REQ] = lambda self, args: self.outbox.send(response(Type.ECHO_RES, args[0]))
 
 
-PLANTS = {"acknowledgement": acknowledge_early, "confirmation": confirm_early}
+def never_fence() -> None:
+    """And one of fleets: a node that cannot reach the store holds its lease for valid for ever."""
+    from mainspring.nodes.lease import Lease
+
+    Lease.ended = lambda self, now: False  # type: ignore[method-assign]
+
+
+PLANTS = {"acknowledgement": acknowledge_early, "confirmation": confirm_early, "fencing": never_fence}
 
 
 if __name__ == "__main__":

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.postgres.proxy import Proxy
 
-from .fleet import Nursery
-from .fleet_chaos import Chaos, Findings, freeze, kill, part
-from .fleet_ledger import SLACK
+from .chaos import Chaos, Findings
+from .fleet import LEASE
+from .fleet_chaos import freeze, kill, part
+from .ledger import SLACK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.postgres.server import PostgresServer
 
+    from .fleet import Nursery
+
 NODES = 3
-LEASE = 1.5
 SEEDS = 10
 FEW = 4
 LONG_SEEDS = 300
@@ -29,12 +31,6 @@ TOGETHER = 3
 """Seeds run side by side: most of a run is waiting for leases to end."""
 LONGEST_AWAY = 2 * LEASE + 1
 """Seconds for which a node is disturbed at most."""
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
 
 
 class Ground:
@@ -56,7 +52,7 @@ class Ground:
             stack.callback(self._postgres.drop_database, store)
             proxies = [stack.enter_context(Proxy(self._postgres.port)) for _ in range(NODES)]
             ways = [(proxy.through(store), proxy) for proxy in proxies]
-            return Chaos(self._nursery, own, ways, seed, lease=LEASE, plant=plant).run(disturb, rounds)
+            return Chaos(self._nursery, own, ways, seed, plant=plant).run(disturb, rounds)
 
     def check(
         self, disturb: Callable[[Chaos], None], seeds: range, *, rounds: int = KILLS, overlap: float = SLACK

@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.postgres.server import PostgresServer, memory_directory, name_of, several
 
-from .fleet import Nursery
-from .fleet_chaos import Chaos
+from .chaos import Chaos
+from .fleet import LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .fleet_chaos import Findings
+    from .chaos import Findings
+    from .fleet import Nursery
 
-LEASE = 1.5
 ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +50,7 @@ def test_a_database_that_is_restarted_under_load(
             server.start()
 
     store = server.create_database()
-    survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1, lease=LEASE), disturb, ROUNDS)
+    survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1), disturb, ROUNDS)
 
 
 def test_a_database_that_hangs_under_load(nursery: Nursery, server: PostgresServer, tmp_path: Path) -> None:
@@ -66,7 +60,7 @@ def test_a_database_that_hangs_under_load(nursery: Nursery, server: PostgresServ
         server.resume()
 
     store = server.create_database()
-    survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1, lease=LEASE), disturb, ROUNDS)
+    survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1), disturb, ROUNDS)
 
 
 def test_a_failover_to_a_synchronous_standby_under_load(nursery: Nursery, tmp_path: Path) -> None:
@@ -77,6 +71,6 @@ def test_a_failover_to_a_synchronous_standby_under_load(nursery: Nursery, tmp_pa
             primary.kill()
             standby.promote()
 
-        survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1, lease=LEASE), disturb, 1)
+        survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1), disturb, 1)
         # What was acknowledged before is there now: the run has asked for each job at the new primary.
         assert not primary.is_running

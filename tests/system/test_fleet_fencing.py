@@ -4,54 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.interop.packets import Kind, got
 from tests.postgres.proxy import Direction, Proxy
 
+from .actors import arrives
 from .extension import More
-from .fleet import Fleet, FleetNode, Nursery
-from .fleet_chaos import arrives
+from .fleet import LEASE
 from .servers import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
+    from contextlib import ExitStack
 
     from tests.postgres.server import PostgresServer
 
     from .extension import ExtensionPeer
+    from .fleet import Fleet, FleetNode
 
-LEASE = 1.5
 TAKEN_WITHIN = LEASE + 2.0
 """Seconds after a node's last sign of life in which another has its jobs: the lease, a look each second, and what that takes."""
 PATIENT = 30.0
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
-    with Fleet(nursery, tmp_path, database, lease=LEASE) as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def patient(peer: ExtensionPeer) -> ExtensionPeer:

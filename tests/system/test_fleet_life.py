@@ -18,30 +18,11 @@ from .processes import mainspring
 from .servers import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-LEASE = 1.5
 PATIENT = 30.0
 HELD = 10_000
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
-    with Fleet(nursery, tmp_path, database, lease=LEASE) as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def names(node: FleetNode) -> list[str]:

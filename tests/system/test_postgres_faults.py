@@ -36,12 +36,6 @@ def own(postgres_programs: Path) -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres.port) as one:
-        yield one
-
-
 class Load:
     """Groups one after the other, and what their answers promise."""
 

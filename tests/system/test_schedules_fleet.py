@@ -10,15 +10,11 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 
-import pytest
-
 from .extension import ExtensionPeer, FaultError
-from .fleet import Fleet, FleetNode, Nursery
 from .servers import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from .fleet import Fleet, FleetNode
 
 EVERY_SECOND = [f"tick-{number}" for number in range(5)]
 """Schedules whose times are all made up for, however late."""
@@ -71,18 +67,6 @@ class Hands:
             if peer.settled_as(job, b"succeeded") == b"recorded":
                 with self._lock:
                     self.recorded[job.handle] += 1
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
-    with Fleet(nursery, tmp_path, database) as fleet:
-        yield fleet
 
 
 def history(node: FleetNode, name: str) -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.interop.packets import Kind, got
 
-from . import chaos
+from .chaos import ALONE, Chaos, Findings, crash
 from .extension import More
 from .servers import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from .fleet import Nursery
 
 SEEDS = 20
 LONG_SEEDS = 500
@@ -23,21 +24,14 @@ TOGETHER = 4
 """Seeds run side by side: most of a run is waiting for the disk."""
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[chaos.Nursery]:
-    nursery = chaos.Nursery()
-    yield nursery
-    nursery.close()
-
-
-def survive(nursery: chaos.Nursery, directory: Path, seed: int, *, plant: str | None = None) -> chaos.Findings:
+def survive(nursery: Nursery, directory: Path, seed: int, *, plant: str | None = None) -> Findings:
     """Run one seed in a directory of its own."""
     own = directory / str(seed)
     own.mkdir()
-    return chaos.run(nursery, own, seed, kills=KILLS, plant=plant)
+    return Chaos(nursery, own, [("sqlite:///jobs.db", None)], seed, play=ALONE, plant=plant).run(crash, KILLS)
 
 
-def check(nursery: chaos.Nursery, directory: Path, seeds: range) -> None:
+def check(nursery: Nursery, directory: Path, seeds: range) -> None:
     """Run seeds, and say what any of them has shown."""
     with ThreadPoolExecutor(TOGETHER) as pool:
         findings = dict(zip(seeds, pool.map(lambda seed: survive(nursery, directory, seed), seeds), strict=True))
@@ -46,24 +40,24 @@ def check(nursery: chaos.Nursery, directory: Path, seeds: range) -> None:
     assert sum(found.acknowledged for found in findings.values()) > 20 * len(seeds)
 
 
-def test_kills_lose_nothing_and_run_nothing_again(nursery: chaos.Nursery, tmp_path: Path) -> None:
+def test_kills_lose_nothing_and_run_nothing_again(nursery: Nursery, tmp_path: Path) -> None:
     check(nursery, tmp_path, range(SEEDS))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_kills_lose_nothing_and_run_nothing_again(nursery: chaos.Nursery, tmp_path: Path) -> None:
+def test_many_kills_lose_nothing_and_run_nothing_again(nursery: Nursery, tmp_path: Path) -> None:
     check(nursery, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
 
 
 # The check has to fail where a server promises before it commits; otherwise it proves nothing.
 
 
-def test_an_early_acknowledgement_is_found(nursery: chaos.Nursery, tmp_path: Path) -> None:
+def test_an_early_acknowledgement_is_found(nursery: Nursery, tmp_path: Path) -> None:
     assert any(survive(nursery, tmp_path, seed, plant="acknowledgement").lost for seed in range(SEEDS))
 
 
-def test_an_early_confirmation_is_found(nursery: chaos.Nursery, tmp_path: Path) -> None:
+def test_an_early_confirmation_is_found(nursery: Nursery, tmp_path: Path) -> None:
     findings = (survive(nursery, tmp_path, seed, plant="confirmation") for seed in range(SEEDS))
     assert any("ran again" in violation for found in findings for violation in found.violations)
 

@@ -1,0 +1,271 @@
+"""Clients and workers that go on whatever happens to the servers, and note in a ledger what they see."""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.interop.packets import Kind, encode
+
+from .extension import ExtensionPeer, More
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .ledger import Ledger, Run
+
+FUNCTIONS = (b"alpha", b"beta")
+UNIQUES = 6
+LEAVES = 0.01
+RESULT = b"result"
+GONE = (ConnectionError, TimeoutError)
+PATIENCE = 40.0
+"""Seconds in which everything is over that was begun, whatever was done to the servers."""
+
+
+class Addresses:
+    """Where the servers are at the moment."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ports: dict[str, int] = {}
+        self.ending = False
+        """Clients submit no more."""
+        self.over = False
+
+    def put(self, name: str, port: int) -> None:
+        """A server listens."""
+        with self._changed:
+            self._ports[name] = port
+            self._changed.notify_all()
+
+    def drop(self, name: str) -> None:
+        """A server does not listen any more."""
+        with self._changed:
+            self._ports.pop(name, None)
+
+    def end(self) -> None:
+        """Nobody is needed any more."""
+        with self._changed:
+            self.over = self.ending = True
+            self._changed.notify_all()
+
+    def connect(self, chance: random.Random) -> ExtensionPeer:
+        """Connect to one of the servers; raises ConnectionError."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ports or self.over, PATIENCE)
+            if not self._ports:
+                raise ConnectionError("nobody listens")
+            port = chance.choice(sorted(self._ports.values()))
+        return ExtensionPeer(port)
+
+
+class Pace(NamedTuple):
+    """How busy the actors are: each time is one of these, in seconds."""
+
+    rests: Sequence[float] = (0.0,)
+    """Of a submitter, after what it has sent at once."""
+    works: Sequence[float] = (0.0,)
+    """Of a worker that has several jobs, on one of them."""
+
+
+class Actor(threading.Thread):
+    """Somebody who connects again, to any server, whenever a connection has ended."""
+
+    def __init__(self, name: str, addresses: Addresses, ledger: Ledger, pace: Pace, seed: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.addresses = addresses
+        self.ledger = ledger
+        self.pace = pace
+        self.random = random.Random(f"{seed} {name}")
+        self.defect: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.finished():
+                try:
+                    with self.addresses.connect(self.random) as peer:
+                        peer.socket.settimeout(PATIENCE)
+                        self.act(peer)
+                except GONE:
+                    time.sleep(0.01)
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.defect = error
+
+    def finished(self) -> bool:
+        """Say whether to end."""
+        return self.addresses.over
+
+    def stays(self) -> bool:
+        """Say whether to go on with this connection, which is left now and then in the middle of anything."""
+        return not self.finished() and self.random.random() > LEAVES
+
+    def act(self, peer: ExtensionPeer) -> None:
+        """Do what is to be done until the connection ends, or it leaves."""
+        raise NotImplementedError
+
+
+class Client(Actor):
+    """Somebody who submits until the end begins."""
+
+    def finished(self) -> bool:
+        return self.addresses.ending
+
+    def unique(self, function: bytes) -> bytes:
+        """Choose a unique, few enough to be chosen by others too, or none."""
+        return b"%b-%d" % (function, self.random.randrange(UNIQUES)) if self.random.random() < 0.5 else b""
+
+
+class ForegroundClient(Client):
+    """Waits for its jobs, which others join, and leaves before they end now and then."""
+
+    def act(self, peer: ExtensionPeer) -> None:
+        while self.stays():
+            function = self.random.choice(FUNCTIONS)
+            peer.send(Kind.SUBMIT_JOB, function, self.unique(function), b"payload")
+            if not self.stays():
+                return
+            kind, arguments = peer.next()
+            if kind is Kind.ERROR:
+                self.ledger.disturbed("refused")
+                continue
+            assert kind is Kind.JOB_CREATED, (kind, arguments)
+            handle = arguments[0]
+            kind, arguments = peer.next()
+            if kind is Kind.WORK_COMPLETE:
+                if arguments != (handle, RESULT):
+                    self.ledger.break_promise(f"the result of {handle!r} is {arguments!r}")
+                self.ledger.note("served")
+            else:  # its node was cut off from the store, and the job dropped
+                assert kind is Kind.WORK_FAIL, (kind, arguments)
+                self.ledger.disturbed("let down")
+
+
+class Submitter(Client):
+    """Sends background jobs, many before it reads, in both protocols."""
+
+    def act(self, peer: ExtensionPeer) -> None:
+        peer.extend()
+        chance = self.random
+        while self.stays():
+            sent: list[bytes] = []
+            packets: list[bytes] = []
+            for _ in range(chance.choice([1, 1, 2, 8])):
+                function = chance.choice(FUNCTIONS)
+                unique = self.unique(function)
+                sent.append(unique)
+                if chance.random() < 0.5:
+                    packets.append(encode(Kind.SUBMIT_JOB_BG, function, unique, b"payload"))
+                else:
+                    packets.append(encode(More.SUBMIT, function, unique, self._options(), b"payload"))
+            peer.write(b"".join(packets))
+            for unique in sent:
+                answer = peer.next()
+                if answer.kind is Kind.ERROR:  # refused while its node was cut off: not acknowledged
+                    self.ledger.disturbed("refused")
+                    continue
+                assert answer.kind in {Kind.JOB_CREATED, More.SUBMITTED}, answer
+                self.ledger.accept(answer.arguments[0], unique)
+            time.sleep(chance.choice(self.pace.rests))
+
+    def _options(self) -> bytes:
+        retry = {"max_attempts": 1000, "initial": 0.005, "jitter": 0.5, "maximum": 0.02}
+        return json.dumps(self.random.choice([{}, {"priority": "high"}, {"delay": 0.01}, {"retry": retry}])).encode()
+
+
+class PlainWorker(Actor):
+    """Asks for jobs one by one, and asks for an echo to learn that a completion is on disk."""
+
+    def act(self, peer: ExtensionPeer) -> None:
+        for function in FUNCTIONS:
+            peer.send(Kind.CAN_DO, function)
+        while self.stays():
+            peer.send(Kind.GRAB_JOB_UNIQ)
+            packet = peer.next()
+            while packet.kind is Kind.NOOP:
+                packet = peer.next()
+            if packet.kind is Kind.NO_JOB:
+                peer.send(Kind.PRE_SLEEP)
+                assert peer.next().kind is Kind.NOOP
+                continue
+            assert packet.kind is Kind.JOB_ASSIGN_UNIQ, packet
+            handle, function, unique, _ = packet.arguments
+            run = self.ledger.begin(handle, function, unique)
+            try:
+                if not self.stays():
+                    return
+                peer.write(encode(Kind.WORK_COMPLETE, handle, RESULT) + encode(Kind.ECHO_REQ, handle))
+                self.ledger.end(run)
+                while (packet := peer.next()).kind is Kind.NOOP:
+                    pass
+            finally:
+                self.ledger.end(run)
+            assert packet.kind is Kind.ECHO_RES, packet
+            self.ledger.confirm(handle)
+
+
+class StreamingWorker(Actor):
+    """Has several jobs at a time, each for a while, and ends some of them otherwise than with success."""
+
+    def act(self, peer: ExtensionPeer) -> None:
+        peer.extend()
+        for function in FUNCTIONS:
+            peer.register(function)
+        peer.ready(3)
+        working: dict[bytes, tuple[float, Run, bytes]] = {}
+        succeeded: set[bytes] = set()
+        try:
+            while self.stays():
+                now = time.monotonic()
+                for lease, (until, run, outcome) in [*working.items()]:
+                    if until <= now:
+                        del working[lease]
+                        self.ledger.end(run)
+                        settle = encode(More.SETTLE, run.handle, lease, outcome, b"", RESULT)
+                        peer.write(settle + encode(More.READY, b"1"))
+                        if outcome == b"succeeded":
+                            succeeded.add(lease)
+                first = min((until for until, _, _ in working.values()), default=now + 1)
+                if arrives(peer, first - now):
+                    self._hear(peer, working, succeeded)
+        finally:
+            for _, run, _ in working.values():
+                self.ledger.end(run)
+
+    def _hear(self, peer: ExtensionPeer, working: dict[bytes, tuple[float, Run, bytes]], succeeded: set[bytes]) -> None:
+        packet = peer.next()
+        if packet.kind is More.ASSIGN:
+            handle, lease, function, unique, info, _ = packet.arguments
+            run = self.ledger.begin(handle, function, unique)
+            outcome = b"succeeded"
+            if self.random.random() < 0.2:
+                outcome = self.random.choice([b"released", b"snoozed"])
+            elif self.random.random() < 0.3 and b"max_attempts" in info:
+                outcome = b"failed"
+            working[lease] = (run.began + self.random.choice(self.pace.works), run, outcome)
+        elif packet.kind is More.STOP:
+            handle, lease, reason = packet.arguments
+            assert reason == b"lost", packet
+            self.ledger.disturbed("stopped")
+            if lease in working:
+                self.ledger.end(working.pop(lease)[1])
+                peer.ready()
+        else:
+            assert packet.kind is More.SETTLED, packet
+            handle, lease, verdict = packet.arguments
+            if verdict == b"recorded":
+                if lease in succeeded:
+                    self.ledger.confirm(handle)
+            else:
+                assert verdict == b"stale", packet
+                self.ledger.disturbed("stale")
+            succeeded.discard(lease)
+
+
+def arrives(peer: ExtensionPeer, seconds: float) -> bool:
+    """Say whether something comes within so many seconds; what began to come before counts."""
+    return bool(peer._buffer) or bool(select.select([peer.socket], [], [], max(0.0, seconds))[0])
