@@ -3,19 +3,20 @@
 Each multi is one batch of many entries, numbered in the journal of its node, which is written with it::
 
     Check(/workers/n1-7)                                   this node is alive, and nobody has ended its term
+    Write(/journals/n1-7, {"batch": 31, "counts": …}, 30)  the version: no batch can happen twice
     Check(/master_term, 12)                                where the master has entries in it: it is the master still
     … the entries' changes …
-    Write(/journals/n1-7, {"batch": 31, "counts": …}, 30)  the version: no batch can happen twice
 
 An outcome that nobody knows (the connection was lost) is read in the journal. Whoever sends a batch again that has happened is
-refused by the journal's version, so a late arrival of the first one does no harm either.
+refused by the journal's version, so a late arrival of the first one does no harm either: it is the second change, so that
+nobody takes what the batch itself has done for somebody else's doing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import structlog
 
@@ -30,7 +31,7 @@ from mainspring.engines.zookeeper.tree import (
     UnknownOutcomeError,
     Write,
 )
-from mainspring.errors import StoreBrokenError, StoreUnavailableError
+from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
@@ -92,24 +93,34 @@ Verdict = Conflict | Fenced | None
 """What became of an entry; None: it has happened."""
 
 
+class Withheld(NamedTuple):
+    """An entry of which nothing has happened: one before it, of the same call, has met a conflict."""
+
+
 class _Request:
     """Entries of one caller that are not all decided."""
 
-    __slots__ = ("future", "guards", "left", "verdicts")
+    __slots__ = ("future", "guards", "hasty", "left", "verdicts")
 
-    def __init__(self, number: int, guards: Sequence[Check], future: asyncio.Future[list[Verdict]]) -> None:
+    def __init__(self, number: int, guards: Sequence[Check], future: _Future, *, hasty: bool) -> None:
         self.guards = guards
-        self.verdicts: list[Verdict] = [None] * number
+        self.hasty = hasty
+        self.verdicts: list[Verdict | Withheld] = [None] * number
         self.left = number
         self.future = future
 
-    def decide(self, place: int, verdict: Verdict) -> None:
+    def decide(self, place: int, verdict: Verdict | Withheld) -> None:
         self.verdicts[place] = verdict
         self.left -= 1
         if not self.left and not self.future.done():
             self.future.set_result(self.verdicts)
 
+    def fail(self, error: StoreError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
+
+_Future = asyncio.Future[list[Verdict | Withheld]]
 _Item = tuple[_Request, int, Entry]
 
 
@@ -141,12 +152,24 @@ class Committer:
         """Write entries, in their order, and return what became of each, however long the ensemble is away.
 
         They may go out in several multis, together with others'. Whoever stops waiting for it stops nothing.
+        Raises StoreUnavailableError where the term ends (`close`) while nobody can find out what became of them.
         """
+        verdicts = await self._put(entries, guards, hasty=False)
+        return cast("list[Verdict]", verdicts)
+
+    async def commit_until_conflict(self, entries: Sequence[Entry]) -> list[Verdict | Withheld]:
+        """Write entries as `commit` does, but none after the first conflict: where there is one, there may be many.
+
+        Each conflict costs a multi, and to read first what is there costs less.
+        """
+        return await self._put(entries, (), hasty=True)
+
+    async def _put(self, entries: Sequence[Entry], guards: Sequence[Check], *, hasty: bool) -> list[Verdict | Withheld]:
         if self.fenced:
             return [Fenced(self._guard.path)] * len(entries)
         if not entries:
             return []
-        request = _Request(len(entries), guards, asyncio.get_running_loop().create_future())
+        request = _Request(len(entries), guards, asyncio.get_running_loop().create_future(), hasty=hasty)
         self._waiting.extend((request, place, entry) for place, entry in enumerate(entries))
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send(), name="zookeeper batches")
@@ -164,16 +187,18 @@ class Committer:
     # ---- sending ----
 
     async def _send(self) -> None:
+        batch: list[_Item] = []
         try:
             await asyncio.sleep(0)  # whoever has something to write in this turn of the loop comes along
             while self._waiting:
                 batch, guards = self._next()
-                try:
-                    await self._write(batch, guards)
-                except asyncio.CancelledError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - whoever waits would wait for ever
-                    self._break(batch, error)
+                await self._write(batch, guards)
+                batch = []
+        except asyncio.CancelledError:
+            self._fail(batch, StoreUnavailableError("the term has ended while nobody knows what became of a batch"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits would wait for ever
+            self._break(batch, error)
         finally:
             self._sender = None
 
@@ -195,15 +220,18 @@ class Committer:
 
     async def _write(self, batch: list[_Item], guards: list[Check]) -> None:
         """Send a batch until it is known what became of it."""
-        changes: list[Change] = [self._guard, *guards]
+        counts, spill = self._counted(batch)
+        changes: list[Change] = [
+            self._guard,
+            Write(self._path, _journal(self._batch + 1, counts), self._version),
+            *guards,
+        ]
         places: list[tuple[int, int]] = []
         for number, (_, _, entry) in enumerate(batch):
             for at in range(len(entry.changes)):
                 places.append((number, at))  # noqa: PERF401 - the changes are gathered beside it
             changes.extend(entry.changes)
-        counts, spill = self._counted(batch)
         changes.extend(spill)
-        changes.append(Write(self._path, _journal(self._batch + 1, counts), self._version))
         self.batches += 1
         outcome = await self._outcome(changes)
         if outcome is None:
@@ -225,45 +253,61 @@ class Committer:
         self, batch: list[_Item], guards: list[Check], places: list[tuple[int, int]], outcome: Refused
     ) -> None:
         """Take out what was refused, and put the rest back in its order, to go out in halves."""
-        at = outcome.at - 1
+        at = outcome.at - 2
         if at < 0:
-            self._fenced()
-        elif at >= len(guards) + len(places):
-            # The journal is not as this node left it: somebody else writes it, and only one can be right.
-            self._fenced()
-            log.error("the journal was written by somebody else", journal=self._path)
-        rest = []
-        for number, item in enumerate(batch):
-            request, place, entry = item
-            if self.fenced:
+            # Its node is gone; or the journal is not as this node left it: somebody else writes it, and only one can be right.
+            if at == -1:
+                log.error("the journal was written by somebody else", journal=self._path)
+            for request, place, _ in batch:
                 request.decide(place, Fenced(self._guard.path))
-            elif at < len(guards):
-                if guards[at] in request.guards:
-                    request.decide(place, Fenced(guards[at].path))
+            self._fenced()
+        elif at < len(guards):
+            rest = []
+            for item in batch:
+                if guards[at] in item[0].guards:
+                    item[0].decide(item[1], Fenced(guards[at].path))
                 else:
                     rest.append(item)
-            elif places[at - len(guards)][0] == number:
-                change = places[at - len(guards)][1]
-                request.decide(place, Conflict(change, outcome.why, entry.changes[change].path))
-            else:
-                rest.append(item)
-        if at >= len(guards):
+            self._waiting.extendleft(reversed(rest))
+        else:
+            number, change = places[at - len(guards)]
+            request, place, entry = batch.pop(number)
             self._most = max(len(batch) // 2, 1)
-        self._waiting.extendleft(reversed(rest))
+            if request.hasty:
+                later, batch = batch[number:], batch[:number]
+                self._waiting.extendleft(reversed(later))
+                self._withhold(request)
+            self._waiting.extendleft(reversed(batch))
+            request.decide(place, Conflict(change, outcome.why, entry.changes[change].path))
+
+    def _withhold(self, hasty: _Request) -> None:
+        """Give back what waits of a call that does not want to be written after a conflict."""
+        waiting, self._waiting = self._waiting, deque()
+        for item in waiting:
+            if item[0] is hasty:
+                hasty.decide(item[1], Withheld())
+            else:
+                self._waiting.append(item)
 
     async def _outcome(self, changes: Sequence[Change]) -> Done | Refused | None:
         """Send a multi, and find out what became of it; None where this node's term is over, and it has not happened."""
+        sent = False
         while True:
             try:
-                return await self._tree.commit(changes)
+                outcome = await self._tree.commit(changes)
             except UnknownOutcomeError:
                 happened = await self._has_happened()
                 if happened is not None:
                     return Done(()) if happened else None
+                sent = True
             except StoreUnavailableError:
                 await asyncio.sleep(AGAIN)
             except SessionEndedError:
-                return None
+                return Done(()) if sent and await self._has_happened() else None
+            else:
+                if sent and isinstance(outcome, Refused) and await self._has_happened():
+                    return Done(())  # what was sent before has arrived at last
+                return outcome
 
     async def _has_happened(self) -> bool | None:
         """Say whether the batch under way is in the journal; None where it is not, and may be sent again."""
@@ -272,11 +316,9 @@ class Committer:
                 await self._tree.sync()
                 node = await self._tree.get(self._path)
                 alive = await self._tree.get(self._guard.path)
-            except StoreUnavailableError:
-                await asyncio.sleep(AGAIN)
+            except (StoreUnavailableError, SessionEndedError):
+                await asyncio.sleep(AGAIN)  # the next session can read it as well
                 continue
-            except SessionEndedError:
-                continue  # the next session can read it as well
             if node is not None and records.decode(node.data).get("batch", 0) > self._batch:
                 return True
             return None if alive is not None and alive.owner == self._tree.session else False
@@ -313,12 +355,18 @@ class Committer:
     def _break(self, batch: list[_Item], error: Exception) -> None:
         """Nobody knows what became of a batch, because of a defect: say so to all who wait."""
         self.fenced = True
-        broken = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a batch: {error!r}")
-        broken.__cause__ = error
-        for request in {id(item[0]): item[0] for item in (*batch, *self._waiting)}.values():
-            if not request.future.done():
-                request.future.set_exception(broken)
+        if isinstance(error, StoreError):
+            broken = error
+        else:
+            broken = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a batch: {error!r}")
+            broken.__cause__ = error
+        self._fail([*batch, *self._waiting], broken)
         self._waiting.clear()
+
+    @staticmethod
+    def _fail(items: Iterable[_Item], error: StoreError) -> None:
+        for request in {id(item[0]): item[0] for item in items}.values():
+            request.fail(error)
 
 
 def begin(who: str) -> list[Change]:

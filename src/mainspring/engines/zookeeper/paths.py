@@ -5,7 +5,8 @@
     /pending_tasks/<bb>/<task>     due, and nobody has it: the record of the task
     /running_tasks/<bb>/<task>     assigned: the record of the task
     /completed_tasks/<bb>/<task>   ended, and not published yet: the record of the outcome
-    /delayed_tasks/<minute>/<task> not due yet: the record of the task
+    /delayed_tasks/<minute>/<us>.<id>.<task> not due yet: the record of the task; the microsecond of the minute
+    /expiring/<minute>/<us>.<id>.<task>      a live task that expires unless it is started in time; no data
     /workers/<node>-<term>         ephemeral: a node that lives; what it says of itself
     /queues/<node>-<term>/<task>   what is assigned to it: an assignment
     /wants/<node>-<term>           what it would take: its open claims
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from mainspring.ids import TERM_SPAN
@@ -36,6 +37,7 @@ PENDING: Final = "/pending_tasks"
 RUNNING: Final = "/running_tasks"
 COMPLETED: Final = "/completed_tasks"
 DELAYED: Final = "/delayed_tasks"
+EXPIRING: Final = "/expiring"
 WORKERS: Final = "/workers"
 QUEUES: Final = "/queues"
 WANTS: Final = "/wants"
@@ -51,7 +53,7 @@ SCHEDULES: Final = "/schedules"
 LAYOUT: Final = "/layout"
 
 ROOTS: Final = (
-    PENDING, RUNNING, COMPLETED, DELAYED, WORKERS, QUEUES, WANTS, JOURNALS, NAMES, RESULTS, TERMS, MASTER_TERM, MAIL,
+    PENDING, RUNNING, COMPLETED, DELAYED, EXPIRING, WORKERS, QUEUES, WANTS, JOURNALS, NAMES, RESULTS, TERMS, MASTER_TERM, MAIL,
     DRAINING, SCHEDULES,
 )  # fmt: skip
 """What an empty tree is given, by whoever comes first."""
@@ -128,14 +130,34 @@ def name(task: str) -> str:
     return f"{NAMES}/{bucket(task)}/{task}"
 
 
-def minute(due_us: int) -> str:
-    """Return the parent of tasks that are due in one minute: names that sort by time."""
-    return f"{DELAYED}/{due_us // MINUTE_US:012d}"
+def minute(root: str, time_us: int) -> str:
+    """Return the parent of what has its time in one minute (``DELAYED``, ``EXPIRING``): names that sort by time."""
+    return f"{root}/{time_us // MINUTE_US:012d}"
 
 
-def delayed(task: str, due_us: int) -> str:
+def delayed(task: str, due_us: int, job_id: int) -> str:
     """Return where a task waits for its time."""
-    return f"{minute(due_us)}/{task}"
+    return f"{minute(DELAYED, due_us)}/{due_us % MINUTE_US:08d}.{job_id}.{task}"
+
+
+def expiring(task: str, expires_us: int, job_id: int) -> str:
+    """Return what says when a task expires."""
+    return f"{minute(EXPIRING, expires_us)}/{expires_us % MINUTE_US:08d}.{job_id}.{task}"
+
+
+class Timed(NamedTuple):
+    """What the names of ``delayed`` and ``expiring`` say: they sort as they are to be taken."""
+
+    time_us: int
+    id: int
+    task: str
+    path: str
+
+
+def timed(parent: str, child: str) -> Timed:
+    """Read the name of a child of a minute."""
+    offset, job_id, task = child.split(".", 2)
+    return Timed(int(parent.rpartition("/")[2]) * MINUTE_US + int(offset), int(job_id), task, f"{parent}/{child}")
 
 
 def block(job_id: int) -> str:
