@@ -1,0 +1,283 @@
+"""Where a task is, and what is known of a job: reading only.
+
+A task moves while it is looked for. Its places are read in the order in which it goes through them (pending, running, completed,
+published), so that one that goes on is met; one that is given back may be missed, and is looked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavailableError
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Node
+    from mainspring.jobs.model import Job
+
+ROUNDS: Final = 100
+"""Looks after which a task that is nowhere is a defect, not one that moves."""
+_STATES: Final = {state.name.lower(): state for state in State}
+
+
+class Name(NamedTuple):
+    """What ``names/<bb>/<task>`` says: which job has the name, and which was the last success that others may join."""
+
+    version: int
+    id: int
+    """The job that has the name, until its publication; 0 where none has."""
+    handle: str
+    due_us: int
+    """Where it was put among the delayed ones last; 0 if never."""
+    kept: dict[str, Any] | None
+    """The last success of a job that was submitted with ``keep_unique``: handle, id, ended_us, attempt."""
+
+
+def name_of(node: Node) -> Name:
+    """Read a name."""
+    data = records.decode(node.data)
+    return Name(node.version, data.get("id", 0), data.get("handle", ""), data.get("due_us", 0), data.get("kept"))
+
+
+def name_data(job_id: int, handle: str, kept: dict[str, Any] | None = None, due_us: int = 0) -> bytes:
+    """Return what a name says of the job that has it."""
+    data: dict[str, Any] = {"handle": handle, "id": job_id}
+    if due_us:
+        data["due_us"] = due_us
+    if kept is not None:
+        data["kept"] = kept
+    return records.encode(data)
+
+
+def name_after(name: Name, job: Job, handle: str) -> bytes | None:
+    """Return what a name says once the job that had it is published; None where it says nothing, and goes.
+
+    Of two successes that were submitted with ``keep_unique`` the one stays that has ended last, by the clock.
+    """
+    kept = name.kept
+    if job.unique and job.state == State.SUCCEEDED and job.options is not None and job.options.keep_unique is not None:
+        this = {"handle": handle, "id": job.id, "ended_us": job.ended_us, "attempt": job.attempt}
+        if kept is None or (kept["ended_us"], kept["id"]) < (job.ended_us, job.id):
+            kept = this
+    return None if kept is None else records.encode({"kept": kept})
+
+
+class Spot(NamedTuple):
+    """Where a task is that has a name."""
+
+    task: str
+    name: Name
+    path: str
+    """The node with its record; empty where no job has the name."""
+    version: int
+    record: dict[str, Any]
+    state: State
+    attempt: int
+    assignment: str
+    """The node by which it is assigned, where it is held."""
+    assigned: int
+    """That node's version."""
+
+
+class Seen(NamedTuple):
+    """What is known of a job."""
+
+    id: int
+    handle: str
+    path: str
+    """Where its result is, or will be."""
+    version: int
+    data: dict[str, Any]
+    """What is there: ``task`` and ``waiters`` until the publication, then the record of the outcome."""
+    spot: Spot | None
+    """Where its task is; None once it is published."""
+
+    @property
+    def state(self) -> State:
+        """The job's state."""
+        return _STATES[self.data["state"]] if self.spot is None else self.spot.state
+
+    @property
+    def waiters(self) -> list[int]:
+        """The terms of the nodes whose clients wait for it."""
+        waiters: list[int] = self.data.get("waiters", []) if self.spot is not None else []
+        return waiters
+
+    def job(self, *, whole: bool = False) -> Job:
+        """Return the job; without its payload unless it is wanted whole."""
+        spot = self.spot
+        record = dict(self.data if spot is None else spot.record)
+        if not whole:
+            record.pop("payload", None)
+            record.pop("payload_base64", None)
+        job = records.decode_job(record)
+        if spot is not None:
+            job.state, job.attempt = int(spot.state), spot.attempt
+            job.foreground = self.data.get("foreground", False)
+        return job
+
+
+def is_published(data: dict[str, Any]) -> bool:
+    """Say whether what a result says is the outcome: before, it says where the task is and who waits."""
+    return "state" in data
+
+
+async def insist(session: Session, paths: Sequence[str]) -> list[Node | None]:
+    """Read nodes, however long the ensemble is away: what was written in part cannot be given up.
+
+    Raises StoreFencedError where this node may write nothing more anyway.
+    """
+    while True:
+        try:
+            return await session.tree.get_many(paths)
+        except StoreUnavailableError:
+            pass
+        if session.committer.fenced:
+            raise StoreFencedError(f"term {session.term} was ended by another node")
+        await asyncio.sleep(AGAIN)
+
+
+async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
+    """Find tasks; those whose name is unknown are left out. Raises StoreFencedError, StoreCorruptError."""
+    found: dict[str, Spot] = {}
+    left = list(dict.fromkeys(tasks))
+    for turn in range(ROUNDS):
+        if not left:
+            return found
+        if turn > 1:
+            await asyncio.sleep(AGAIN / ROUNDS * turn)
+        left = await _locate(session, left, found)
+    if not left:
+        return found
+    raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
+
+
+async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) -> list[str]:
+    """Look once; returns the tasks that were nowhere."""
+    nodes = iter(await insist(session, [place for task in tasks for place in _places(task)]))
+    delayed: list[tuple[str, Name]] = []
+    held: list[Spot] = []
+    left: list[str] = []
+    for task in tasks:
+        node, pending, running, completed = (next(nodes) for _ in range(4))
+        if node is None:
+            continue
+        name = name_of(node)
+        if not name.id:
+            found[task] = Spot(task, name, "", 0, {}, State.SUCCEEDED, 0, "", 0)
+        elif (spot := _spot(task, name, paths.pending(task), pending)) is not None:
+            found[task] = spot
+        elif (spot := _spot(task, name, paths.running(task), running)) is not None:
+            held.append(spot)
+        elif (spot := _spot(task, name, paths.completed(task), completed)) is not None:
+            found[task] = spot
+        else:
+            delayed.append((task, name))
+    if delayed:
+        at = [paths.delayed(task, name.due_us, name.id) for task, name in delayed]
+        for (task, name), path, node in zip(delayed, at, await insist(session, at), strict=True):
+            spot = _spot(task, name, path, node)
+            if spot is None:
+                left.append(task)
+            else:
+                found[task] = spot
+    if held:
+        left += await _assigned(session, held, found)
+    return left
+
+
+def _places(task: str) -> tuple[str, str, str, str]:
+    end = f"{paths.bucket(task)}/{task}"
+    return (
+        f"{paths.NAMES}/{end}", f"{paths.PENDING}/{end}", f"{paths.RUNNING}/{end}", f"{paths.COMPLETED}/{end}",
+    )  # fmt: skip
+
+
+def _spot(task: str, name: Name, path: str, node: Node | None) -> Spot | None:
+    if node is None:
+        return None
+    record = records.decode(node.data)
+    if record["id"] != name.id:
+        return None
+    state = _STATES[record["state"]]
+    return Spot(task, name, path, node.version, record, state, record.get("attempt", 0), "", 0)
+
+
+async def _assigned(session: Session, held: list[Spot], found: dict[str, Spot]) -> list[str]:
+    """Learn of held tasks whether they run; returns those whose assignment has gone meanwhile."""
+    await meet(session, (spot.record["term"] * TERM_SPAN for spot in held))
+    at = [paths.assignment(worker_of(session, spot.record["term"]), spot.task) for spot in held]
+    left = []
+    for spot, path, node in zip(held, at, await insist(session, at), strict=True):
+        data = {} if node is None else records.decode(node.data)
+        if node is None or data["id"] != spot.name.id:
+            left.append(spot.task)
+        else:
+            state, attempt = _STATES[data["state"]], data.get("attempt", spot.attempt)
+            found[spot.task] = spot._replace(state=state, attempt=attempt, assignment=path, assigned=node.version)
+    return left
+
+
+def worker_of(session: Session, term: int) -> str:
+    """Return the worker that had a term that is known."""
+    if term == session.term:
+        return session.who
+    node = session.nodes.get(term)
+    if node is None:
+        raise StoreCorruptError(f"nobody knows who had term {term}")
+    return paths.worker_name(node, term)
+
+
+async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
+    """Find jobs by their ids; those that are unknown are left out. Raises StoreFencedError, StoreCorruptError."""
+    wanted = [job_id for job_id in dict.fromkeys(ids) if job_id >= TERM_SPAN]
+    await meet(session, wanted)
+    left = [job_id for job_id in wanted if job_id // TERM_SPAN in session.nodes]
+    seen: dict[int, Seen] = {}
+    for turn in range(ROUNDS):
+        if not left:
+            return seen
+        if turn > 1:
+            await asyncio.sleep(AGAIN / ROUNDS * turn)
+        left = await _look(session, left, seen)
+    if not left:
+        return seen
+    raise StoreCorruptError(f"the result of job {left[0]} is not there, and neither is its task")
+
+
+async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list[int]:
+    """Look once; returns the jobs that were published, or dropped, meanwhile."""
+    at = [session.result(job_id) for job_id in ids]
+    live: list[Seen] = []
+    for job_id, path, node in zip(ids, at, await insist(session, at), strict=True):
+        if node is None:
+            continue
+        one = Seen(job_id, session.handle(job_id), path, node.version, records.decode(node.data), None)
+        if is_published(one.data):
+            seen[job_id] = one
+        else:
+            live.append(one)
+    spots = await locate(session, [one.data["task"] for one in live]) if live else {}
+    left = []
+    for one in live:
+        spot = spots.get(one.data["task"])
+        if spot is None or spot.name.id != one.id:
+            left.append(one.id)
+        else:
+            seen[one.id] = one._replace(spot=spot)
+    return left
+
+
+async def meet(session: Session, ids: Iterable[int]) -> None:
+    """Learn who had the terms of some ids, however long the ensemble is away."""
+    unknown = sorted({job_id // TERM_SPAN for job_id in ids} - session.nodes.keys())
+    if unknown:
+        found = await insist(session, [f"{paths.TERMS}/{term}" for term in unknown])
+        session.nodes.update({term: node.data.decode() for term, node in zip(unknown, found, strict=True) if node})
