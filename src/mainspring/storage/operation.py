@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
 
@@ -52,3 +52,10 @@ class Operation:
         """Whether somebody waits for the outcome. What nobody waits for goes with the next group, or after `PATIENCE`."""
         self.open = True
         """Whether rows may still be added: not once the operation is part of a group."""
+
+
+def unknown(engine: str, kinds: Iterable[type[Operation]]) -> TypeError:
+    """Return the error of an engine that was asked for what it has no handler for: a defect, and never passed over in silence."""
+    return TypeError(
+        f"{engine} cannot do {', '.join(sorted(kind.__name__ for kind in kinds))}: it has no handler for it"
+    )

@@ -14,6 +14,7 @@ from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING, SchedulesPort
 from mainspring.storage.engine import Opened
+from mainspring.storage.operation import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ _ORDER = {
         (*ENDING, *WRITING, *PHASES[len(ENDING) :], *RESOURCES, ListJobs, *READING, *SCHEDULE_QUERIES)
     )
 }
+_KINDS = frozenset(_ORDER)
 _ENDING, _WRITING = frozenset(ENDING), frozenset(WRITING)
 _FOLLOW: dict[str, Callable[[MemorySchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
@@ -69,6 +71,8 @@ class MemoryEngine:
 
 def execute(tables: Tables, group: Sequence[Operation], port: SchedulesPort, nodes: Mapping[int, str]) -> list[Any]:
     """Run a node's group on some tables, in the order of the phases, and return its outcomes."""
+    if not _KINDS.issuperset(map(type, group)):
+        raise unknown("the memory engine", set(map(type, group)) - _KINDS)
     outcomes: list[Any] = [None] * len(group)
     places: Sequence[int] = range(len(group))
     if len(group) > 1:

@@ -15,7 +15,7 @@ from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.resources.store import ListLimits
 from mainspring.schedules.store import READING as SCHEDULES
 from mainspring.schedules.store import WRITING
-from mainspring.storage.operation import Operation
+from mainspring.storage.operation import Operation, unknown
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
@@ -42,7 +42,7 @@ async def handle(tx: Transaction, plan: Plan, size: int) -> list[Any]:
     """Run the operations of a group, and return their outcomes in the group's order."""
     outcomes: list[Any] = [None] * size
     if not HANDLERS.keys() >= plan.keys():
-        raise NotImplementedError(f"no handler for {plan.keys() - HANDLERS.keys()}")
+        raise unknown("PostgreSQL", plan.keys() - HANDLERS.keys())
     await schedules.foresee(tx, plan)
     await _handle(tx, plan, ENDING, outcomes)
     while tx.ended:

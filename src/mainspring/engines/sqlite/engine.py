@@ -23,6 +23,7 @@ from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING
 from mainspring.storage.engine import Opened
+from mainspring.storage.operation import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, *READING, *SCHEDULE_QUERIES)
 _HANDLERS = {**jobs.HANDLERS, **resources.HANDLERS}
+_KNOWN = frozenset(_ORDER)
 _READERS = schedules.READERS
 _FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
@@ -192,6 +194,8 @@ class SqliteEngine:
         while self._tx.ended:
             owner, ended = self._tx.ended.popitem()
             _FOLLOW[owner](self._schedules, ended)
+        if not _KNOWN.issuperset(kinds):
+            raise unknown("SQLite", kinds.keys() - _KNOWN)
         for kind in _ORDER if len(kinds) > 1 else tuple(kinds):
             if kind in kinds:
                 self._run_kind(kind, kinds[kind], group, outcomes)

@@ -12,12 +12,19 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
+from mainspring.storage.operation import Operation
 from mainspring.testing.conformance.driver import NOW, Make, Store, done, ignore
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mainspring.storage.engine import Engine
+
+
+class Unheard(Operation):
+    """What no engine has heard of."""
+
+    __slots__ = ()
 
 
 class Lifetime:
@@ -85,6 +92,13 @@ class Lifetime:
         store.end(new)
         store.reopen()
         assert store.present(new.id).function == b"new"
+
+    def test_what_an_engine_does_not_know_is_refused_by_its_name(self, store: Store) -> None:
+        """A silent ``None`` as its outcome would pass for one."""
+        for group in ([Unheard()], [Unheard(), ops.Submit([store.job()], ignore, ignore)]):
+            with pytest.raises((StoreError, TypeError), match="cannot do Unheard"):
+                store.group(*group)
+            assert store.counts() == {}
 
     def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
         """Return a context in which the engine's groups fail, all or those that need much space."""
