@@ -1,0 +1,212 @@
+"""The way to a real ensemble: what the port promises, on one server that nobody disturbs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.engines.zookeeper.address import parse
+from mainspring.engines.zookeeper.client import KazooTree
+from mainspring.engines.zookeeper.tree import (
+    Check,
+    Create,
+    Delete,
+    Done,
+    Refusal,
+    Refused,
+    SessionEndedError,
+    Write,
+)
+from mainspring.errors import SettingsError, StoreError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from mainspring.engines.zookeeper.tree import Change
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def run(zookeeper: str, chroot: str) -> Callable[[Callable[[KazooTree, KazooTree], Coroutine[Any, Any, None]]], None]:
+    """Return what runs a test on two sessions of one chroot, below another node."""
+
+    def run(test: Callable[[KazooTree, KazooTree], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            trees = [KazooTree(parse(f"zookeeper://{zookeeper}{chroot}/below"), 4.0) for _ in range(2)]
+            try:
+                for tree in trees:
+                    await tree.open()
+                await asyncio.wait_for(test(*trees), PATIENCE)
+            finally:
+                for tree in trees:
+                    await tree.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_a_commit_is_all_or_nothing(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        before_us = time.time_ns() // 1000 - 2000
+        made = await tree.commit(
+            [Create("/a", b"1"), Create("/a/b", ephemeral=True), Write("/a", b"2"), Check("/a", 1)]
+        )
+        assert made == Done(["/a", "/a/b", "/a", "/a"])
+        await other.sync()
+        node = await other.get("/a")
+        assert node is not None
+        assert (node.data, node.version, node.owner, node.children) == (b"2", 1, 0, 1)
+        assert before_us <= node.mtime_us <= time.time_ns() // 1000
+        child, none = await other.get_many(["/a/b", "/x"])
+        assert none is None
+        assert child is not None
+        assert child.owner == tree.session
+        assert tree.session != other.session
+        cases: list[tuple[list[Change], Refused]] = [
+            ([Create("/c"), Create("/a")], Refused(1, Refusal.EXISTS)),
+            ([Delete("/a/b"), Delete("/a"), Check("/a")], Refused(2, Refusal.NO_NODE)),
+            ([Write("/a", b"3"), Delete("/a", 1)], Refused(1, Refusal.VERSION)),
+            ([Delete("/a")], Refused(0, Refusal.NOT_EMPTY)),
+            ([Create("/x/y"), Create("/d")], Refused(0, Refusal.NO_NODE)),
+        ]
+        for changes, refused in cases:
+            assert await tree.commit(changes) == refused
+        assert await tree.children("/") == ["a"]
+        assert await tree.children("/a/b") == []
+        assert await tree.children("/x") is None
+        with pytest.raises(StoreError):
+            await tree.commit([Create("/a/b/c")])
+        assert await tree.commit([]) == Done(())
+        made = await tree.commit([Create("/a/m-", sequence=True), Create("/a/n", b"", sequence=True)])
+        assert made == Done(["/a/m-0000000001", "/a/n0000000002"])
+
+    run(test)
+
+
+def test_watches_are_called_once(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        called: list[str] = []
+        happened = asyncio.Event()
+
+        def note(what: str) -> Callable[[], None]:
+            def watch() -> None:
+                called.append(what)
+                happened.set()
+
+            return watch
+
+        async def next_one() -> None:
+            await asyncio.wait_for(happened.wait(), PATIENCE)
+            happened.clear()
+
+        assert await other.get("/a", note("created")) is None
+        await tree.commit([Create("/a")])
+        await next_one()
+        assert called == ["created"]
+        assert await other.get("/a", note("written")) is not None
+        assert await other.children("/a", note("child")) == []
+        await tree.commit([Write("/a", b"1")])
+        await next_one()
+        await tree.commit([Create("/a/b")])
+        await next_one()
+        assert called == ["created", "written", "child"]
+        await tree.commit([Write("/a", b"2"), Delete("/a/b")])
+        assert await other.get("/a", note("deleted")) is not None
+        assert await other.children("/a", note("and its children")) == []
+        await tree.commit([Delete("/a")])
+        await next_one()
+        await other.sync()
+        assert sorted(called[3:]) == ["and its children", "deleted"]
+
+    run(test)
+
+
+def test_what_one_caller_sends_stays_in_order(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        for number in range(20):
+            made, seen = await asyncio.gather(tree.commit([Create(f"/{number}")]), tree.get(f"/{number}"))
+            assert isinstance(made, Done)
+            assert seen is not None
+
+    run(test)
+
+
+def test_many_are_read_at_once(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create(f"/{number}", b"%d" % number) for number in range(400)])
+        nodes = await tree.get_many([f"/{number}" for number in range(1, 2000)])
+        assert [node.data for node in nodes if node is not None] == [b"%d" % number for number in range(1, 400)]
+        assert nodes[399:] == [None] * 1600
+
+    run(test)
+
+
+def test_ephemeral_nodes_end_with_the_session(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create("/e", ephemeral=True)])
+        gone = asyncio.Event()
+        await other.sync()
+        assert await other.get("/e", gone.set) is not None
+        await tree.close()
+        await tree.close()
+        await asyncio.wait_for(gone.wait(), PATIENCE)
+        assert tree.session == 0
+        with pytest.raises(SessionEndedError):
+            await tree.commit([Create("/x")])
+        with pytest.raises(SessionEndedError):
+            await tree.get("/x")
+
+    run(test)
+
+
+def test_nobody_answers(free_port: int) -> None:
+    async def test() -> None:
+        tree = KazooTree(parse(f"zookeeper://user:secret@127.0.0.1:{free_port}/x"), 1.0)
+        with pytest.raises(StoreUnavailableError, match=r"zookeeper://user@127") as caught:
+            await tree.open()
+        assert "secret" not in str(caught.value)
+        await tree.close()
+
+    asyncio.run(test())
+
+
+def test_nodes_of_a_client_with_credentials_are_its_own(zookeeper: str, chroot: str) -> None:
+    async def test() -> None:
+        own = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        await own.open()
+        await own.commit([Create("/a", b"1")])
+        same = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        await same.open()
+        await same.sync()
+        assert await same.get("/a") is not None
+        stranger = KazooTree(parse(f"zookeeper://user:wrong@{zookeeper}{chroot}"), 4.0)
+        with pytest.raises(SettingsError, match="may not") as caught:
+            await stranger.open()
+        assert "wrong" not in str(caught.value)
+        nobody = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        with pytest.raises(SettingsError):
+            await nobody.open()
+        await own.close()
+        await same.close()
+
+    asyncio.run(test())
+
+
+def test_nodes_can_be_everybodys(zookeeper: str, chroot: str) -> None:
+    async def test() -> None:
+        own = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}?acl=world"), 4.0)
+        await own.open()
+        await own.commit([Create("/a", b"1")])
+        nobody = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        await nobody.open()
+        await nobody.sync()
+        assert await nobody.commit([Write("/a", b"2")]) == Done(["/a"])
+        await own.close()
+        await nobody.close()
+
+    asyncio.run(test())
