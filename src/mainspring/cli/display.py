@@ -52,22 +52,31 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """Print rows under a head: a table on a terminal, tab-separated lines elsewhere."""
+def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
+    """Print objects: as a table of these columns, or all that is in them as one array of JSON."""
+    if json:
+        print_json(rows)
+    else:
+        print_table(columns, rows)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print columns of objects under a head: a table on a terminal, tab-separated lines elsewhere."""
+    cells = [[printable(row.get(column)) for column in columns] for row in rows]
     if not sys.stdout.isatty():
-        for row in (columns, *rows):
-            sys.stdout.write("\t".join(printable(cell) for cell in row) + "\n")
+        for line in (columns, *cells):
+            sys.stdout.write("\t".join(line) + "\n")
         sys.stdout.flush()
         return
     from rich.console import Console  # noqa: PLC0415 - slow to load, and for terminals only
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.upper(), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(text := printable(cell), style=STATE_COLOURS.get(text, "")) for cell in row))
+    for line in cells:
+        table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in line))
     Console().print(table)
 
 

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, plain, reading
+from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
 from mainspring.errors import SettingsError
 from mainspring.server.quantities import format_duration, parse_duration
 
@@ -26,7 +26,6 @@ COLUMNS = (
     "workers",
 )
 
-Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
 Name = Annotated[str, Parameter(help="The function's name.")]
 _UNSAID = "unsaid"
 _RATE = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
@@ -75,8 +74,7 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     if json:
         print_json(answer["functions"])
     else:
-        rows = [_shown(function) for function in answer["functions"]]
-        print_table(COLUMNS, [[row.get(column) for column in COLUMNS] for row in rows])
+        print_table(COLUMNS, [_shown(function) for function in answer["functions"]])
     return DONE
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from mainspring.cli.display import print_fields, print_json, print_table, printable
+from mainspring.cli.display import print_fields, print_json, print_rows, printable
 from mainspring.cli.failures import DONE, complain, exit_code, explain
-from mainspring.cli.options import DURATION, LOCAL, OUTPUT, ServerOptions, plain
+from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
 from mainspring.errors import MainspringError
 
@@ -27,7 +27,6 @@ COLUMNS = (
 )
 
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
-Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 
 jobs = App(name="jobs", help="Look at jobs, cancel them, try them again.")
@@ -55,11 +54,7 @@ def list_jobs(
       mainspring jobs list --function thumbnail --limit 10 --json
     """
     asked = {"state": state, "function": function, "unique": unique, "limit": limit, "before": before}
-    answer = server.client().call("jobs.list", _given(asked))
-    if json:
-        print_json(answer["jobs"])
-    else:
-        print_table(COLUMNS, [[job.get(column) for column in COLUMNS] for job in answer["jobs"]])
+    print_rows(COLUMNS, server.client().call("jobs.list", _given(asked))["jobs"], json=json)
     return DONE
 
 

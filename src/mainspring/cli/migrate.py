@@ -7,7 +7,7 @@ from typing import Annotated
 
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import OUTPUT, option, plain
+from mainspring.cli.options import Json, option
 from mainspring.errors import UsageError
 from mainspring.server.build import migrate_store
 from mainspring.server.settings import DEFAULT_STORE, parse_store
@@ -18,7 +18,7 @@ def migrate(
     store: Annotated[
         str, option("--store", "The store, such as postgresql://USER@HOST/DATABASE?schema=NAME.", metavar="URL")
     ] = DEFAULT_STORE,
-    json: Annotated[bool, plain("--json", "Print one JSON object for programs.", negative="", group=OUTPUT)] = False,
+    json: Json = False,
 ) -> int:
     """Bring the schema of a store up to date, and say what was done.
 

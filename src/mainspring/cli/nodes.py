@@ -6,13 +6,12 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.display import print_fields, print_json, print_rows
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, plain
+from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 
 COLUMNS = ("name", "term", "state", "address", "capacity", "jobs", "weight", "version")
 
-Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
 Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
 
 nodes = App(name="nodes", help="Look at the nodes that share a store, drain them, remove dead ones.")
@@ -24,11 +23,7 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     A node that was killed is listed until its lease has ended; then the next one has taken over its jobs.
     """
-    answer = server.client().call("nodes.list")
-    if json:
-        print_json(answer["nodes"])
-    else:
-        print_table(COLUMNS, [[node.get(column) for column in COLUMNS] for node in answer["nodes"]])
+    print_rows(COLUMNS, server.client().call("nodes.list")["nodes"], json=json)
     return DONE
 
 

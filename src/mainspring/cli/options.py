@@ -107,3 +107,4 @@ class ServerOptions:
 
 LOCAL = ServerOptions()
 """What holds where nothing is said."""
+Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.display import print_fields, print_json, print_rows
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import DURATION, LOCAL, OUTPUT, ServerOptions, plain, reading
+from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain, reading
 from mainspring.cli.submit import parse_time
 from mainspring.errors import SettingsError, UsageError
 from mainspring.server.quantities import parse_duration
@@ -36,7 +36,6 @@ WHEN = Group("When it runs", sort_key=0)
 HOW = Group("What is run, and how", sort_key=1)
 TIME: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 
-Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
 Name = Annotated[str, Parameter(help="The schedule's name.")]
 
 schedules = App(name="schedules", help="Look at schedules, make, change and run them.")
@@ -196,11 +195,7 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     On a terminal a table; elsewhere one line each with tabs between the columns, and a head; with --json an array.
     """
-    answer = server.client().call("schedules.list")
-    if json:
-        print_json(answer["schedules"])
-    else:
-        print_table(COLUMNS, [[one.get(column) for column in COLUMNS] for one in answer["schedules"]])
+    print_rows(COLUMNS, server.client().call("schedules.list")["schedules"], json=json)
     return DONE
 
 
@@ -319,10 +314,7 @@ def history(
     """
     asked: dict[str, Any] = {"name": name, "limit": limit}
     answer = server.client().call("schedules.history", asked if before is None else asked | {"before": before})
-    if json:
-        print_json(answer["runs"])
-    else:
-        print_table(RUN_COLUMNS, [[run.get(column) for column in RUN_COLUMNS] for run in answer["runs"]])
+    print_rows(RUN_COLUMNS, answer["runs"], json=json)
     return DONE
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
-from mainspring.cli.options import LOCAL, OUTPUT, ServerOptions, plain
+from mainspring.cli.options import LOCAL, Json, ServerOptions
 
 
-def status(
-    *,
-    json: Annotated[bool, plain("--json", "Print one JSON object for programs.", negative="", group=OUTPUT)] = False,
-    server: ServerOptions = LOCAL,
-) -> int:
+def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Show what a server is and does: its store, its connections, and its jobs by function and state.
 
     EXIT CODES
@@ -33,8 +29,7 @@ def _print_status(answer: dict[str, Any]) -> None:
     for name, value in answer.items():
         if isinstance(value, dict) and value:
             print(f"\n{name}")
-            print_table(list(value), [list(value.values())])
+            print_table(list(value), [value])
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             print(f"\n{name}")
-            columns = list(value[0])
-            print_table(columns, [[row.get(column) for column in columns] for row in value])
+            print_table(list(value[0]), value)

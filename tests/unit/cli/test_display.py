@@ -25,7 +25,7 @@ def test_values() -> None:
 
 
 def test_piped_tables_have_tabs(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("a", "b"), [(1, "x y"), (None, "z\tz")])
+    print_table(("a", "b"), [{"a": 1, "b": "x y"}, {"b": "z\tz", "c": 2}])
     assert capsys.readouterr().out == "a\tb\n1\tx y\n-\tz\\tz\n"
 
 
