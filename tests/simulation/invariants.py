@@ -95,7 +95,7 @@ def idle(life: Life) -> None:
     for (function, unique), held in service.window.foreground.items():
         rival = life.store.find_unique(function, unique)
         assert rival is None, f"{held.handle!r} and {rival} are both live"
-    assert not service.intake._resolving
+    assert not service.uniques.questions
     assert not service.settling.deferred
 
 

@@ -15,7 +15,7 @@ from mainspring.faces.gearman.face import GearmanFace
 from mainspring.jobs import sharing
 from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
-from mainspring.jobs.intake import Intake
+from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
@@ -211,20 +211,20 @@ def test_answers_as_long_as_under_the_first_term(monkeypatch: Plant) -> None:
 
 
 def test_answers_out_of_order_for_want_of_a_worker(monkeypatch: Plant) -> None:
-    asks = Intake.asks_the_store
+    asks = Foreground.asks_the_store
 
-    def hopeful(self: Intake, job: Job) -> bool:
+    def hopeful(self: Foreground, job: Job) -> bool:
         return bool(job.unique)
 
-    submit = Intake.submit_foreground
+    submit = Foreground.submit
 
-    def submit_foreground(self: Intake, *args: Any) -> None:
+    def submit_foreground(self: Foreground, *args: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Intake, "asks_the_store", asks)
+            patch.setattr(Foreground, "asks_the_store", asks)
             submit(self, *args)
 
-    monkeypatch.setattr(Intake, "asks_the_store", hopeful)
-    monkeypatch.setattr(Intake, "submit_foreground", submit_foreground)
+    monkeypatch.setattr(Foreground, "asks_the_store", hopeful)
+    monkeypatch.setattr(Foreground, "submit", submit_foreground)
     is_caught(60, by="another job.s answer")
 
 

@@ -14,6 +14,7 @@ from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.jobs.settling import Settling
+from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.window import Window
 from mainspring.wire.gearman.packets import Type, response
 
@@ -98,7 +99,7 @@ def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
 
 
 def test_a_question_overtaken_by_a_background_job(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Intake, "overtake", lambda _self, _key: None)
+    monkeypatch.setattr(Uniques, "overtake", lambda _self, _key: None)
     is_caught(400)
 
 

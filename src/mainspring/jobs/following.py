@@ -32,7 +32,7 @@ class Following:
         if job.state == State.PENDING:
             queue.backlog[job.priority] += 1
         if job.unique:
-            self._intake.overtake(key)
+            self._service.uniques.overtake(key)
         return True
 
     def stored(self, jobs: Sequence[Job]) -> None:

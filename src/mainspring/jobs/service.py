@@ -10,6 +10,7 @@ from mainspring.errors import ConflictError, NotFoundError
 from mainspring.ids import Term
 from mainspring.jobs import rules
 from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.limits import Limits
@@ -20,6 +21,7 @@ from mainspring.jobs.settling import Settling, failure
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive
 from mainspring.jobs.timers import Timers
+from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.window import Window
 
@@ -75,7 +77,11 @@ class JobService:
         self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
         self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit)
-        self.intake = Intake(self.window, self.listeners, hub, foreground_bytes=foreground_bytes)
+        self.uniques = Uniques(commits)
+        self.intake = Intake(self.window, self.uniques, self.listeners, hub)
+        self.foreground = Foreground(
+            self.window, self.intake, self.uniques, self.listeners, hub, limit=foreground_bytes
+        )
         self.window.started = self._started
         self.window.give_back = self._give_back
         self._limits = Limits(self.window, self.settling, lost_limit=lost_limit)
@@ -83,7 +89,7 @@ class JobService:
             self.window, self.settling, self._ended_in_store, retention=retention, dead_retention=dead_retention
         )
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
-        self.intake.look = self._look_ended
+        self.foreground.look = self._look_ended
         self.functions = Functions(self.window)
         self.sharing: Sharing | None = None
         self._ends = False
@@ -240,7 +246,7 @@ class JobService:
             if held.stored:
                 self.settling.released(held)
             elif self.sharing is not None:
-                self.intake.pass_on(held)
+                self.foreground.pass_on(held)
 
     def _started(self, held: Held) -> None:
         held.started_us = round(self.clock.wall() * 1_000_000)
@@ -408,7 +414,7 @@ class JobService:
             # It counts from now on, so that foreground jobs of its unique ask the store.
             queue = self.dispatch.queue(job.function)
             queue.live += 1
-            self.intake.overtake(key)
+            self.uniques.overtake(key)
 
             def redriven(outcome: Redriven) -> None:
                 if outcome.job is None or not outcome.redriven:

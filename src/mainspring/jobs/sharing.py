@@ -77,8 +77,8 @@ class Sharing:
         """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
         service.window.claiming.shared = True
         self.leasing = Leasing(service.window)
-        service.intake.left = self.left
-        service.intake.waited = self.waited
+        service.foreground.left = self.left
+        service.foreground.waited = self.waited
         relay.listen(self.hear)
 
     # ---- what the others do ----
@@ -199,7 +199,7 @@ class Sharing:
 
     def _askable(self, ids: Sequence[int]) -> list[int]:
         """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up already."""
-        on_the_way, looking = self._service.intake.on_the_way, self._service.looking
+        on_the_way, looking = self._service.foreground.on_the_way, self._service.looking
         waited = [job_id for job_id in ids if self._listeners.of(job_id)]
         return [job_id for job_id in waited if job_id not in on_the_way and job_id not in looking]
 

@@ -51,7 +51,7 @@ class NodeHttpJobs:
             return HttpReply("JOB_CREATED", service.handles.of(await accepted))
         waiting = _Waiting()
         try:
-            service.intake.submit_foreground(job, waiting, accept, refuse)
+            service.foreground.submit(job, waiting, accept, refuse)
             await accepted
             return await waiting.reply
         finally:

@@ -60,7 +60,7 @@ def left(world: FleetWorld) -> list[str]:
         things: dict[str, Sized] = {
             "held jobs": service.window.held,
             "listeners": service.listeners,
-            "jobs on the way": service.intake.on_the_way,
+            "jobs on the way": service.foreground.on_the_way,
             "settlements": service.settling.unsettled,
             "jobs looked up": service.looking,
             "farewells": sharing._leaves,

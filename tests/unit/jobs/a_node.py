@@ -144,7 +144,7 @@ class Node:
         """Submit one foreground job."""
         client = client or Client()
         job = self.job(payload, function, **fields)
-        self.service.intake.submit_foreground(job, client, self.answers.append, self.answers.append)
+        self.service.foreground.submit(job, client, self.answers.append, self.answers.append)
         return job, client
 
     def wait_for(self, job_id: int) -> Client:

@@ -1,4 +1,4 @@
-"""The ways in, and what joins what."""
+"""Background jobs on their way in, and what joins what."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Found
 
 
-# ---- background ----
+# ---- to the store ----
 
 
 def test_a_batch_is_answered_after_the_commit_in_its_order(node: Node) -> None:
@@ -75,124 +75,6 @@ def test_a_job_whose_workers_left_before_it_was_stored_is_kept(node: Node) -> No
     other = node.stream()
     node.commit()
     assert side(other).take() == ["job 1"]
-
-
-# ---- foreground ----
-
-
-def test_a_foreground_job_is_answered_before_anything_else_happens_to_it(node: Node) -> None:
-    worker = node.stream()
-    order: list[str] = []
-    client = Client()
-    node.service.intake.submit_foreground(
-        node.job("1"), client, lambda _: order.append(f"created, {side(worker).heard}"), unexpected
-    )
-    assert order == ["created, []"]
-    assert side(worker).take() == ["job 1"]
-
-
-def test_foreground_jobs_of_one_unique_are_one_job_and_all_hear_of_it(node: Node) -> None:
-    job, one = node.foreground("1", unique=b"u")
-    _, two = node.foreground("2", unique=b"u")
-    node.foreground("3", unique=b"u", client=two)
-    node.foreground("4", "g", unique=b"u")
-    assert node.answers[:3] == [job.id] * 3
-    worker = node.stream()
-    node.settling.succeeded(side(worker).given[0], b"done")
-    assert one.heard == ["succeeded done"]
-    assert two.heard == ["succeeded done"] * 2
-    assert len(side(worker).given) == 1
-
-
-def test_a_foreground_job_joins_a_stored_one(node: Node) -> None:
-    stored = node.background("1", unique=b"u")
-    _, client = node.foreground("2", unique=b"u")
-    node.commit()
-    assert node.answers[-1] == stored.id
-    worker = node.stream()
-    node.commit()
-    node.settling.succeeded(side(worker).given[0], b"done")
-    node.commit()
-    assert client.heard == ["succeeded done"]
-
-
-def test_many_that_ask_the_store_at_once_ask_once(node: Node) -> None:
-    node.background("other")
-    clients = [node.foreground(str(at), unique=b"u")[1] for at in range(10)]
-    groups = node.life.commits.groups
-    node.commit()
-    assert node.life.commits.groups == groups + 1
-    assert len(set(node.answers[1:])) == 1
-    worker = node.stream(places=5)
-    node.commit()
-    node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")
-    node.commit()
-    assert [client.heard for client in clients] == [["succeeded done"]] * 10
-
-
-def test_a_foreground_job_that_the_store_could_not_be_asked_for_is_refused(node: Node) -> None:
-    node.background("other")
-    node.foreground("1", unique=b"u")
-    node.foreground("2", unique=b"u")
-    node.fail()
-    assert [type(answer) for answer in node.answers[1:]] == [StoreFullError] * 2
-    assert node.service.intake._resolving == {}
-
-
-def test_a_background_job_that_overtakes_the_question_is_joined(node: Node) -> None:
-    """The question is under way and finds nothing; meanwhile the job that it asks for is submitted."""
-    node.background("other")
-    _, client = node.foreground("1", unique=b"u")
-    node.life.loop.soon.popleft()()
-    background = node.job("2", unique=b"u")
-    node.submit(background)
-    node.commit()
-    assert node.answers[1:] == [background.id, background.id]
-    assert node.window.foreground == {}
-    worker = node.stream(places=2)
-    node.commit()
-    node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")
-    node.commit()
-    assert client.heard == ["succeeded done"]
-
-
-def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) -> None:
-    node.background("other")
-    job, client = node.foreground("1", unique=b"u")
-    node.service.client_gone(client)
-    _, second = node.foreground("2", unique=b"u")
-    node.commit()
-    assert node.held(job) is None
-    assert list(node.window.foreground) == [(b"f", b"u")]
-    worker = node.stream(places=2)
-    node.commit()
-    assert "job 2" in side(worker).heard
-    assert second.heard == []
-
-
-def test_a_client_that_leaves_takes_its_waiting_job_with_it(node: Node) -> None:
-    job, client = node.foreground("1", unique=b"u")
-    _, other = node.foreground("2", unique=b"u")
-    node.service.client_gone(client)
-    assert node.held(job) is not None
-    node.service.client_gone(other)
-    assert node.held(job) is None
-    assert node.window.foreground == {}
-    assert node.queue().size == 0
-
-
-def test_the_memory_for_foreground_jobs_has_a_limit() -> None:
-    node = Node(foreground_bytes=100)
-    job, _ = node.foreground("x" * 60, unique=b"u")
-    node.foreground("x" * 60)
-    assert isinstance(node.answers.pop(), RefusedError)
-    node.foreground("x" * 60, unique=b"u")
-    assert node.answers.pop() == job.id, "to join costs nothing"
-    node.background("x" * 1000)
-    worker = node.stream(places=1)
-    node.settling.succeeded(side(worker).given[0], b"")
-    node.foreground("x" * 60)
-    assert isinstance(node.answers[-1], int)
 
 
 # ---- a background submit joins a foreground job ----

@@ -121,7 +121,7 @@ class Client:
         """In the foreground."""
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         job = Job(self.node.face.next_id(), b"f", payload, unique)
-        self.node.service.intake.submit_foreground(job, self, accepted.set_result, accepted.set_exception)
+        self.node.service.foreground.submit(job, self, accepted.set_result, accepted.set_exception)
         return await accepted
 
     async def submit_background(self, payload: bytes = b"", unique: bytes = b"", **values: Any) -> int:

@@ -297,7 +297,7 @@ def test_status_and_metrics_tell_of_each_function() -> None:
             worker(node, places=1)
             for number in range(3):
                 await submit(node, b"%d" % number)
-            node.service.intake.submit_foreground(
+            node.service.foreground.submit(
                 Job(node.face.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
             status = node.status()

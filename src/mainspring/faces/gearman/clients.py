@@ -53,11 +53,11 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
 def _submit_foreground(peer: Peer, job: Job) -> None:
     job.created_us = round(peer.service.clock.wall() * 1_000_000)
     outbox = peer.outbox
-    if outbox or peer.service.intake.asks_the_store(job):
+    if outbox or peer.service.foreground.asks_the_store(job):
         peer.submit_foreground(job)
         return
     # Nothing is before it, and the answer is known at once.
-    peer.service.intake.submit_foreground(
+    peer.service.foreground.submit(
         job,
         peer.plain,
         lambda job_id: outbox.send(peer.face.created(job_id) % job_id),

@@ -325,7 +325,7 @@ class Peer(asyncio.Protocol):
             self.outbox.fill(slot, data)
 
         def submit() -> None:
-            self.service.intake.submit_foreground(
+            self.service.foreground.submit(
                 job,
                 self.plain,
                 lambda job_id: answer(response(Type.JOB_CREATED, self.service.handles.of(job_id))),
