@@ -3,6 +3,11 @@
 It is as if the handlers were run, on the condition that nothing happens that is worth telling: each lease holds, nobody waits at
 another node, each unique is free. Then the outcomes and the counts are known beforehand. Where it is otherwise the statement
 fails, nothing has happened, and the group is run step by step, as are some groups after it: what joins others does so in a row.
+
+Only an error undoes a statement that commits by itself, so each of these leaves an ERROR in the server's log, which says that
+nothing is wrong. To ask first would be another trip for each group, as would be a ROLLBACK in place of the error, and could be
+overtaken; to keep what held of it would need counts that depend on it. `Luck` bounds their number instead: a node that meets such
+groups all the time leaves one a minute.
 """
 
 from __future__ import annotations
