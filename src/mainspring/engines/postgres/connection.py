@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import structlog
+from asyncpg import connect_utils
 from asyncpg.connect_utils import SessionAttribute
 
 from mainspring.engines.postgres import failures
@@ -52,6 +53,27 @@ SETTINGS: Final = {
     "tcp_user_timeout": "10s",
     "default_transaction_isolation": "read committed",
 }
+
+
+def _see(ended: asyncio.Future[bool]) -> None:
+    if not ended.cancelled():
+        ended.exception()
+
+
+class _Upgrade(connect_utils.TLSUpgradeProto):
+    """The library's question whether a server speaks TLS.
+
+    Where an attempt is given up just when the server has accepted it, the library forgets that it has asked, and what becomes of
+    that would stand in the log as an exception that was never retrieved. Nothing else tells of it, and no option avoids the
+    question; so it takes the library's place there.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.on_data.add_done_callback(_see)
+
+
+connect_utils.TLSUpgradeProto = _Upgrade  # type: ignore[misc]
 
 
 def delays() -> Iterator[float]:

@@ -1,0 +1,39 @@
+"""Attempts to connect that come to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+
+import pytest
+
+from mainspring.engines.postgres import address
+from mainspring.engines.postgres.connection import connect
+from mainspring.errors import StoreUnavailableError
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_an_attempt_that_is_given_up_leaves_nothing_unsaid(turns: int) -> None:
+    """The server hangs up; the attempt ends after so many turns of the loop, in the middle of whatever it is at."""
+    said: list[object] = []
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: said.append(context))
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            attempt = loop.create_task(connect(address.parse(f"postgresql://u@127.0.0.1:{port}/d"), "test"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            attempt.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StoreUnavailableError):
+                await attempt
+            del attempt
+            for _ in range(5):
+                await asyncio.sleep(0)  # what was dropped is closed
+            gc.collect()
+
+    asyncio.run(test())
+    assert said == []
