@@ -168,12 +168,17 @@ class Work:
         if stored is None:
             return None
         await self._read_unfinished_of(stored)
+        graph = (await self._tables.catalogue()).graph
+        relatives = [*graph.ancestors(name), name, *(one.name for one in graph.descendants(name))]
         while True:
             step = rules.trigger_now(stored.schedule, stored.state, now_us, live=bool(self._live(name)))
             (row,) = step.fires
-            if await self._row(name, row.fire_us) is None:
+            await self._read_fires((one, row.fire_us) for one in relatives)
+            taken = any(self._fires[one][row.fire_us] is not None for one in relatives)
+            if not taken and not graph.may_fire_at(name, row.fire_us):
                 break
-            now_us = row.fire_us + 1  # a schedule of this name was there before
+            # An occasion of a relative has this time, or a schedule of this name was there before.
+            now_us = row.fire_us + 1
         await self._take(stored, step, now_us)
         return self._fires[name][row.fire_us]
 

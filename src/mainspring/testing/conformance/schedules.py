@@ -600,6 +600,20 @@ class ScheduleSuite:
         s.end(first)
         assert [row.fire_us for row in s.history("b")] == [START, START + MINUTE]
 
+    def test_occasions_by_hand_do_not_mix_with_those_of_relatives(self, s: Scheduling) -> None:
+        s.add("a")
+        s.add("b", parents=("a",))
+        s.add("c", parents=("b",))
+        rows = [s.trigger(name) for name in ("b", "a", "c", "b")]  # at a fire time of a
+        assert len({START, *(row.fire_us for row in rows if row is not None)}) == 5
+        s.fire()
+        s.now_us += 10
+        s.store.wake(s.now_us)
+        for name in ("a", "b", "c"):
+            for job in s.claim(name):
+                s.end(job)
+        assert [len(s.history(name)) for name in ("a", "b", "c")] == [2, 4, 5]
+
     def test_a_child_has_its_own_overlap(self, s: Scheduling) -> None:
         s.add("a")
         s.add("b", parents=("a",), overlap=Overlap.QUEUE)
