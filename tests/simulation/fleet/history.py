@@ -46,9 +46,16 @@ class FleetHistory:
 
     def note(self, node: str, group: Sequence[Operation], outcomes: Sequence[Any]) -> None:
         """A group of a node was committed."""
-        pairs = zip(group, outcomes, strict=True)
-        for operation, outcome in sorted(pairs, key=lambda pair: _ORDER.get(type(pair[0]), len(_ORDER))):
+        pairs = sorted(zip(group, outcomes, strict=True), key=lambda pair: _ORDER.get(type(pair[0]), len(_ORDER)))
+        ends = sum(type(operation) in ops.ENDING for operation in group)
+        for operation, outcome in pairs[:ends]:
             self._note(node, operation, outcome)
+        self.follow()
+        for operation, outcome in pairs[ends:]:
+            self._note(node, operation, outcome)
+
+    def follow(self) -> None:
+        """Note what the store has done by itself after the ends of jobs, and before it took new ones."""
 
     def _note(self, node: str, operation: Operation, outcome: Any) -> None:
         match operation:

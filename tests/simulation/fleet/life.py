@@ -80,7 +80,7 @@ class FleetLife:
         sent_at = clock.monotonic()
         opened = await way.open(self._settings.name, lambda function: function())
         handles = Handles(opened.nodes)
-        store_clock = StoreClock(clock)
+        self.store_clock = store_clock = StoreClock(clock)
         self.commits = CommitQueue(
             way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
         )
@@ -98,6 +98,7 @@ class FleetLife:
         self.fleet = _Fleet(
             way, self.service, self.face, handles, store_clock, self._settings, strategy(self._settings.fleet.strategy)
         )
+        self._add()
         fenced = self.fleet._service.fenced
 
         def count() -> None:
@@ -113,8 +114,18 @@ class FleetLife:
         await Moment(lambda: bool(looked))
         if isinstance(looked[0], StoreError):
             raise looked[0]
+        self._begin()
         self.ready = self._ticks = True
         self._next_tick = clock.monotonic()
+
+    def _add(self) -> None:
+        """Make other slices of the node."""
+
+    def _begin(self) -> None:
+        """Have them begin: the node is about to take connections."""
+
+    def _tick(self) -> float:
+        return self.service.tick()
 
     def _pressure(self, full: bool) -> None:
         self.face.pause(full)
@@ -141,7 +152,7 @@ class FleetLife:
             self._check()
         if self._ticks and self._next_tick <= now:
             self._next_tick = math.inf
-            self._next_tick = min(self._next_tick, self.service.tick())
+            self._next_tick = min(self._next_tick, self._tick())
         if self._next_step <= now and self.keeping is None:
             self._next_step = math.inf
             self.keeping = Errand(self.fleet.keeper.step())

@@ -107,7 +107,10 @@ class Way:
         assert committed is not None
         assert not self.cut
         self._group = None
-        committed(self._execute(group) if outcomes is None else outcomes)
+        self._answer(committed, self._execute(group) if outcomes is None else outcomes)
+
+    def _answer(self, committed: Committed, outcomes: Sequence[Any] | StoreError) -> None:
+        committed(outcomes)
 
     def break_off(self) -> bool:
         """The group that is under way never came to the store, and the node is told so; not where it has come there."""
@@ -207,4 +210,6 @@ class Way:
         return await self._engine.ask_to_drain(term, draining=draining)
 
 
-_READING = frozenset({"Find", "FindUnique", "Watchers", "Look", "Count", "ListJobs", "ListLimits"})
+_READING = frozenset(
+    {"Find", "FindUnique", "Watchers", "Look", "Count", "ListJobs", "ListLimits", "FindDue", "ListSchedules"}
+)

@@ -10,7 +10,7 @@ from mainspring.engines.memory.shared import SharedMemoryEngine
 from mainspring.ids import Handles
 from mainspring.jobs.model import State
 from mainspring.server.settings import FleetSettings
-from mainspring.testing import ManualClock
+from mainspring.testing.clock import START, ManualClock
 from tests.simulation.actors import FUNCTIONS, Actor, Client, PlainWorker, StreamWorker
 from tests.simulation.wires import Wire
 
@@ -35,12 +35,12 @@ STEP_SECONDS = 0.3
 class FleetWorld:
     """One run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, start: float = START) -> None:
         self.seed = seed
         self.chance = chance = Random(seed)
-        self.clock = ManualClock()
+        self.clock = ManualClock(start)
         self.content = Content(self.clock)
-        self.history = FleetHistory(self.content.terms)
+        self.history = self._history()
         self.calm = False
         self.load = chance.choice((1.0, 0.3, 0.1))
         self._acknowledged: dict[int, bytes] = {}
@@ -79,6 +79,9 @@ class FleetWorld:
         self.actors: list[Actor] = self._cast()
         for name in self.machines:
             self._begin(name)
+
+    def _history(self) -> FleetHistory:
+        return FleetHistory(self.content.terms)
 
     def _cast(self) -> list[Actor]:
         chance = self.chance
@@ -195,8 +198,16 @@ class FleetWorld:
             for number in range(steps):
                 self.step()
                 if number % 8 == 0:
-                    invariants.always(self)
+                    self.check()
             self.peace()
+
+    def check(self) -> None:
+        """See to what is true at any moment."""
+        invariants.always(self)
+
+    def left(self) -> list[str]:
+        """Say what has not come to its end yet."""
+        return invariants.left(self)
 
     def step(self) -> None:
         """One thing happens."""
@@ -404,6 +415,10 @@ class FleetWorld:
 
     def peace(self) -> None:
         """No more trouble, and a worker for each function: all ends, and all who wait are told."""
+        self._calm_down()
+        self._come_to_an_end()
+
+    def _calm_down(self) -> None:
         self.calm = True
         for name in list(self.troubles):
             if name in self.lives or self.chance.random() < 0.5:
@@ -414,21 +429,28 @@ class FleetWorld:
         able = {function for actor in self.actors for function in actor.functions}
         if able != set(FUNCTIONS):
             self.actors.append(PlainWorker(self, "helper", FUNCTIONS))
+
+    def _come_to_an_end(self) -> None:
         end = self.clock.monotonic() + CALM_SECONDS
-        while True:
-            if not self.lives:
-                self._begin(self.chance.choice(list(self.machines)))
-            self.come_to_rest()
-            invariants.always(self)
-            left = invariants.left(self)
-            if not left:
-                break
+        while left := self._go_on_in_peace():
             assert self.clock.monotonic() < end, f"this never ends: {left}"
-            now = self.clock.monotonic()
-            self.clock.advance(min(max(self._next() - now, 0.001), 1.0))
-            for life in self.lives.values():
-                life.run_due()
+            self._go_forward()
         for job_id, handle in self._acknowledged.items():
             job = self.content.tables.jobs.get(job_id)
             assert job is not None, f"{handle!r} is lost"
             assert State(job.state).ended
+
+    def _go_on_in_peace(self) -> list[str]:
+        """Let everything happen that needs no time; say what is left."""
+        if not self.lives:
+            self._begin(self.chance.choice(list(self.machines)))
+        self.come_to_rest()
+        self.check()
+        return self.left()
+
+    def _go_forward(self) -> None:
+        """Let time pass until a node does something of its own accord."""
+        now = self.clock.monotonic()
+        self.clock.advance(min(max(self._next() - now, 0.001), 1.0))
+        for life in self.lives.values():
+            life.run_due()

@@ -1,0 +1,115 @@
+"""One life of a node of a fleet that has schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import StoreError, StoreFencedError
+from mainspring.jobs.following import Following
+from mainspring.schedules.service import ScheduleService
+from tests.simulation.fleet.life import FleetLife
+from tests.simulation.fleet.store import Way
+
+from .history import ScheduleHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.jobs.model import Job
+    from mainspring.storage.engine import Committed
+
+
+class ScheduleWay(Way):
+    """A way to the store on which a node hears of jobs that the store has made when it hears of the group that made them."""
+
+    def attend(self, following: Following) -> None:
+        """Say whom the store asks and tells."""
+        self._engine.followers = _Attended(following, self)
+
+    async def now(self) -> float:
+        """Return the store's time, which the node takes to be that of the middle of the way."""
+        asked = self._content.wall()
+        now = await super().now()
+        self._noting.astray = max((self._content.wall() - asked) / 2, self._noting.astray)
+        return now
+
+    @property
+    def _noting(self) -> ScheduleHistory:
+        history = self._history
+        assert isinstance(history, ScheduleHistory)
+        return history
+
+    def _answer(self, committed: Committed, outcomes: Sequence[Any] | StoreError) -> None:
+        if (
+            self._of in self._noting.ended_terms
+            and not isinstance(outcomes, StoreError)
+            and self._chance.random() < 0.5
+        ):
+            # The connection broke over it, and now nobody can tell any more.
+            outcomes = StoreFencedError(f"term {self._of} was ended by another node")
+        attended = self._engine.followers
+        assert isinstance(attended, _Attended)
+        attended.tell(committed=not isinstance(outcomes, StoreError))
+        committed(outcomes)
+
+
+class _Attended:
+    """The node's side of what its groups make, late; and whoever notes it, at once."""
+
+    def __init__(self, following: Following, way: ScheduleWay) -> None:
+        self._following = following
+        self._way = way
+        self._coming: list[Job] = []
+        self._untold: list[Callable[[], None]] = []
+
+    def next_id(self) -> int:
+        return self._following.next_id()
+
+    def coming(self, job: Job) -> bool:
+        if not self._following.coming(job):
+            return False
+        self._coming.append(job)
+        return True
+
+    def stored(self, jobs: Sequence[Job]) -> None:
+        self._way._noting.made += jobs
+        self._untold.append(lambda: self._following.stored(jobs))
+
+    def dropped(self, jobs: Sequence[Job]) -> None:
+        self._way._noting.joining += jobs
+        self._untold.append(lambda: self._following.dropped(jobs))
+
+    def stop(self, ids: Sequence[int]) -> None:
+        self._untold.append(lambda: self._following.stop(ids))
+
+    def tell(self, *, committed: bool) -> None:
+        """The node hears what has become of a group."""
+        coming, self._coming = self._coming, []
+        untold, self._untold = self._untold, []
+        if not committed:
+            self._following.dropped(coming)
+            return
+        for tell in untold:
+            tell()
+
+
+class ScheduleLife(FleetLife):
+    """A `FleetLife` with the slice put in as the server does."""
+
+    schedules: ScheduleService
+
+    def _add(self) -> None:
+        way, service = self.store, self.service
+        assert isinstance(way, ScheduleWay)
+        way.attend(Following(service, lambda: self.face.next_id()))  # noqa: PLW0108 - another term has another one
+        self.schedules = ScheduleService(
+            self.commits, self.store_clock, service.timers, lambda: service.dispatch.paused
+        )
+
+    def _begin(self) -> None:
+        self.schedules.first = self.fleet.first_in_line
+        self.schedules.look()
+
+    def _tick(self) -> float:
+        self.schedules.tick()
+        return super()._tick()

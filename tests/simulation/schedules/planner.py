@@ -1,0 +1,96 @@
+"""Whoever looks after the schedules: edits, pauses, resumes, removes and runs them by hand, at any node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mainspring.clock import to_us
+from mainspring.errors import UsageError
+from mainspring.schedules.store import Change
+from tests.simulation.actors import Actor
+
+from . import plan
+
+if TYPE_CHECKING:
+    from mainspring.errors import MainspringError
+    from mainspring.schedules.model import Fire, Schedule
+    from mainspring.schedules.reconcile import Stored
+
+    from .life import ScheduleLife
+    from .world import ScheduleWorld
+
+
+class Planner(Actor):
+    """Acts on what it read last, which others may have changed since."""
+
+    def __init__(self, world: ScheduleWorld, name: str, schedules: list[Schedule]) -> None:
+        super().__init__(world, name)
+        self.stage = world
+        self.planned = {schedule.name: schedule for schedule in schedules}
+        self.read: dict[str, Stored] = {}
+        self.done = 0
+        self._count = 0
+
+    def act(self) -> bool:
+        chance = self.chance
+        if self.world.calm or chance.random() > 0.6:
+            return False
+        life = chance.choice(self.stage.able())
+        name = chance.choice(list(self.planned))
+        stored = self.read.get(name)
+        number = chance.random()
+        if number < 0.3 or stored is None:
+            life.schedules.find(self._found, self._refused)
+        elif number < 0.5:
+            self._edit(life, stored)
+        elif number < 0.6:
+            life.schedules.save([Change("pause", name)], self._saved, self._refused)
+        elif number < 0.75:
+            life.schedules.save([Change("resume", name)], self._saved, self._refused)
+        elif number < 0.9:
+            life.schedules.trigger(name, self._triggered, self._refused)
+        elif name.startswith("s"):
+            self._remove_or_add(life, name)
+        return True
+
+    def _edit(self, life: ScheduleLife, stored: Stored) -> None:
+        now_us = to_us(self.world.clock.wall())
+        schedule = plan.edited(self.chance, stored.schedule, now_us)
+        life_of, number = stored.schedule.args.split(b".")
+        schedule = replace(schedule, args=b"%b.%d" % (life_of, int(number) + 1))
+        change = Change("put", schedule.name, stored.state.version, schedule)
+        life.schedules.save([change], self._saved, self._refused)
+
+    def _remove_or_add(self, life: ScheduleLife, name: str) -> None:
+        if self.chance.random() < 0.5:
+            life.schedules.save([Change("remove", name)], self._saved, self._refused)
+            return
+        self._count += 1
+        if name in self.read and self.chance.random() < 0.5:
+            fresh = self.read[name].schedule  # as it was before somebody removed it
+        else:
+            fresh = plan.loner(self.chance, name, to_us(self.world.clock.wall()))
+        fresh = replace(fresh, args=b"%d.0" % self._count, overlap=self.planned[name].overlap)
+        life.schedules.save([Change("put", name, 0, fresh)], self._saved, self._refused)
+
+    # ---- what it hears ----
+
+    def _found(self, stored: list[Stored]) -> None:
+        self.read |= {one.schedule.name: one for one in stored}
+
+    def _saved(self, stored: dict[str, Stored | None]) -> None:
+        del stored
+        self.done += 1
+
+    def _triggered(self, row: Fire | None) -> None:
+        if row is not None:
+            stored = self.stage.content.tables.fires[row.schedule][row.fire_us]
+            assert stored.root == row.schedule, f"{row} is acknowledged and not stored"
+            self.done += 1
+
+    @staticmethod
+    def _refused(error: MainspringError) -> None:
+        refused = not isinstance(error, UsageError) or "never fires" in str(error) or "before it starts" in str(error)
+        assert refused, error

@@ -1,0 +1,160 @@
+"""What may become of a row, and that a fire time makes one job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.jobs.model import State
+from mainspring.schedules.model import Fire, FireState, Overlap, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.jobs.model import Job
+    from mainspring.schedules.model import Schedule
+    from mainspring.schedules.store import Key
+
+_LIVE = frozenset({FireState.FIRED, FireState.JOINED})
+
+
+class Changed(NamedTuple):
+    """A row before a group, and after it."""
+
+    before: Fire | None
+    now: Fire
+
+    @property
+    def new(self) -> bool:
+        return self.before is None
+
+    @property
+    def arrived(self) -> bool | None:
+        """Whether its run has succeeded, where that became known now; None where it did not."""
+        if _ended(self.now) is None or (self.before is not None and _ended(self.before) is not None):
+            return None
+        return _ended(self.now)
+
+
+def _ended(row: Fire) -> bool | None:
+    if row.state is FireState.SKIPPED:
+        return False
+    return row.outcome == "succeeded" if row.outcome else None
+
+
+class Rows:
+    """All rows as they were after the last group."""
+
+    def __init__(self, tables: Tables, redriven: Collection[int]) -> None:
+        self._tables = tables
+        self._redriven = redriven
+        """Jobs that somebody has begun again after their end, which is no longer their row's."""
+        self.rows: dict[str, dict[int, Fire]] = {}
+        self._jobs: dict[Key, int] = {}
+        """Each fire time's own job."""
+
+    def made(self, job: Job) -> None:
+        """The store has made a job."""
+        assert job.options is not None
+        assert job.options.schedule is not None
+        key = (job.options.schedule, job.options.fire_us)
+        assert key not in self._jobs, f"{key} has two jobs, {self._jobs[key]} and {job.id}"
+        self._jobs[key] = job.id
+
+    def look(self) -> list[Changed]:
+        """Return what has changed since the last time."""
+        changed = []
+        for name, stored in self._tables.fires.items():
+            known = self.rows.setdefault(name, {})
+            assert len(stored) >= len(known), f"a row of {name} is gone"
+            for fire_us, row in stored.items():
+                before = known.get(fire_us)
+                if before is not row:
+                    changed.append(Changed(before, row))
+                    known[fire_us] = row
+        for one in changed:
+            self._check(one)
+        for name, times in self._tables.unfinished.items():
+            for fire_us in times:
+                self._check_job(self.rows[name][fire_us])
+        return changed
+
+    def _check(self, changed: Changed) -> None:
+        before, row = changed
+        what = f"{before} is now {row}"
+        assert (row.job != 0) == (row.state in _LIVE), what
+        assert (row.reason is not None) == (row.state is FireState.SKIPPED), what
+        if row.state is FireState.FIRED:
+            assert self._jobs.get((row.schedule, row.fire_us)) == row.job, f"{row} has another's job"
+        self._check_job(row)
+        if before is None:
+            return
+        assert before.state is not FireState.SKIPPED, f"decided again: {what}"
+        assert row.children_left <= before.children_left, what
+        assert row.cause is before.cause, what
+        if before.state is FireState.WAITING:
+            assert row.state is not FireState.SKIPPED or row.reason in {Reason.OVERLAP, Reason.REMOVED}, what
+        else:
+            assert (row.state, row.job) == (before.state, before.job), f"decided again: {what}"
+        if before.outcome:
+            assert (row.outcome, row.ended_us) == (before.outcome, before.ended_us), f"it ends twice: {what}"
+
+    def _check_job(self, row: Fire) -> None:
+        """A run that has a job of its own ends with it, in the same transaction."""
+        job = self._tables.jobs.get(row.job)
+        if job is None or job.id in self._redriven:
+            return
+        ended = State(job.state).ended
+        assert ended or not row.outcome, f"{row} has ended before its job"
+        if ended and job.options is not None and job.options.schedule is not None:
+            # A job that it has joined may be anybody's: whose it is not, is mended later.
+            assert row.outcome, f"{row} goes on after the end of its job"
+        if row.outcome and row.state is FireState.FIRED:
+            assert row.outcome == State(job.state).name.lower(), f"{row} tells of another end than its job"
+            assert row.attempt == job.attempt, f"{row} tells of another attempt than its job"
+
+    def whole(self) -> None:
+        """At the end: each job that schedules made stands for a row, and nothing goes on."""
+        for (name, fire_us), job in self._jobs.items():
+            assert self.rows[name][fire_us].job == job, f"{job} stands for no row"
+        for rows in self.rows.values():
+            assert all(row.finished for row in rows.values())
+
+    # ---- overlap ----
+
+    def check_overlap(self, changed: Sequence[Changed], schedules: Mapping[str, Schedule]) -> None:
+        """Runs overlap where they may, and only for that is one skipped, or waits."""
+        for name in {one.now.schedule for one in changed}:
+            schedule = schedules.get(name)
+            if schedule is None or schedule.overlap is Overlap.ALLOW:
+                continue
+            unfinished = [self.rows[name][at] for at in self._tables.unfinished.get(name, ())]
+            live = [row for row in unfinished if row.live]
+            waiting = [row.fire_us for row in unfinished if row.state is FireState.WAITING]
+            assert len(live) <= 1, f"{name} overlaps: {live}"
+            assert not waiting or live, f"{name} waits behind nothing"
+            mine = [one for one in changed if one.now.schedule == name]
+            was_live = bool(live) or any(one.now.live or (one.before is not None and one.before.live) for one in mine)
+            was_live = was_live or any(one.now.outcome for one in mine)
+            for one in mine:
+                self._check_kept_back(one, schedule, was_live=was_live)
+                started = one.now.state in _LIVE and one.before is not None and one.before.state is FireState.WAITING
+                if started and schedule.overlap is Overlap.QUEUE:
+                    new = {other.now.fire_us for other in mine if other.new}
+                    first = min(set(waiting) - new, default=one.now.fire_us)
+                    assert first >= one.now.fire_us, f"{one.now} has overtaken the one of {first}"
+            if schedule.overlap is Overlap.REPLACE:
+                assert len(waiting) <= 1, f"more than one wait to replace a run of {name}"
+                able = [one.now for one in mine if one.new and one.now.reason in {None, Reason.OVERLAP}]
+                newest = able and all(row.reason is Reason.OVERLAP for row in able)
+                assert not newest, f"the newest does not run: {able[-1]}"
+
+    @staticmethod
+    def _check_kept_back(one: Changed, schedule: Schedule, *, was_live: bool) -> None:
+        row = one.now
+        if row.reason is Reason.OVERLAP:
+            assert schedule.overlap is not Overlap.QUEUE, f"{row} is skipped instead of queued"
+            assert was_live or schedule.overlap is Overlap.REPLACE, f"{row} is skipped, and nothing runs"
+        elif row.state is FireState.WAITING:
+            assert schedule.overlap is not Overlap.FORBID, f"{row} waits instead of being skipped"
+            assert was_live, f"{row} waits, and nothing runs"

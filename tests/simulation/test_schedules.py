@@ -1,0 +1,21 @@
+"""The schedules of a fleet under every kind of trouble: `simulate_schedules(seed)` plays a failed seed again."""
+
+from __future__ import annotations
+
+import pytest
+
+from .schedules.running import simulate_schedules
+
+CHUNK = 10
+
+
+@pytest.mark.parametrize("first", range(0, 50, CHUNK))
+def test_each_fire_time_of_a_fleet_is_decided_once(first: int) -> None:
+    assert simulate_schedules(*range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 21000, 1000))
+def test_each_fire_time_of_a_fleet_is_decided_once_for_long(first: int) -> None:
+    simulate_schedules(*range(first, first + 1000))

@@ -1,0 +1,203 @@
+"""The simulation of schedules is worth something only if it notices: each test takes one guard away, and the runs must fail."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.engines.memory import engine, schedules
+from mainspring.engines.memory.schedules import MemorySchedules
+from mainspring.schedules import work
+from mainspring.schedules.parents import Graph
+from mainspring.schedules.service import ScheduleService
+from mainspring.schedules.store import Due
+from mainspring.schedules.work import Work
+from mainspring.server.fleet import Fleet
+
+from .schedules.running import simulate_schedules
+from .stores import SimulationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.errors import MainspringError
+    from mainspring.jobs.store import Ended
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.store import Change, Writes
+
+Plant = pytest.MonkeyPatch
+
+
+def is_caught(seeds: int, *, by: str) -> None:
+    """One of so many runs fails, and for the right reason. (Others may fail for what follows from it.)"""
+    for seed in range(seeds):
+        try:
+            simulate_schedules(seed)
+        except SimulationError as error:
+            if re.search(by, str(error)):
+                return
+    pytest.fail("nobody has noticed")
+
+
+# ---- one row and one job ----
+
+
+def _without_unique(plant: Plant) -> None:
+    """Take the key of the rows away: whether there is one is not asked, and another one takes its place."""
+    write = MemorySchedules.write
+
+    async def unaware(*_: object) -> None:
+        return None
+
+    async def overwriting(self: MemorySchedules, writes: Writes) -> None:
+        await write(self, writes._replace(new=[], changed=[*writes.new, *writes.changed]))
+
+    plant.setattr(Work, "_row", unaware)
+    plant.setattr(MemorySchedules, "write", overwriting)
+
+
+def _without_compare_and_swap(plant: Plant) -> None:
+    """Let a node write what follows from the version that it has found due, whatever is there by now."""
+    found: dict[Due, Stored] = {}
+    write, fire = MemorySchedules.write, Work.fire
+
+    async def remembering(self: MemorySchedules, writes: Writes) -> None:
+        await write(self, writes)
+        for name, stored in writes.schedules.items():
+            if stored is not None:
+                found[Due(name, stored.state.version)] = stored
+
+    async def unguarded(self: Work, due: Sequence[Due], now_us: int, limit: int) -> Any:
+        self._schedules |= {one.name: found[one] for one in due}
+        return await fire(self, due, now_us, limit)
+
+    plant.setattr(MemorySchedules, "write", remembering)
+    plant.setattr(Work, "fire", unguarded)
+
+
+def test_no_unique_on_fire_times(monkeypatch: Plant) -> None:
+    _without_unique(monkeypatch)
+    is_caught(40, by="has two jobs")
+
+
+def test_no_compare_and_swap_on_versions(monkeypatch: Plant) -> None:
+    _without_compare_and_swap(monkeypatch)
+    is_caught(20, by="its version has not")
+
+
+def test_neither_of_the_two(monkeypatch: Plant) -> None:
+    _without_unique(monkeypatch)
+    _without_compare_and_swap(monkeypatch)
+    is_caught(20, by="has two jobs")
+
+
+def test_edits_of_what_was_changed_meanwhile(monkeypatch: Plant) -> None:
+    refusal = work._refusal
+
+    def trusting(changes: Sequence[Change], stored: dict[str, Stored | None]) -> MainspringError | None:
+        now = {name: one.state.version for name, one in stored.items() if one is not None}
+        return refusal(
+            [one._replace(version=one.version and now.get(one.name, one.version)) for one in changes], stored
+        )
+
+    monkeypatch.setattr(work, "_refusal", trusting)
+    is_caught(20, by="an edit of .* is lost")
+
+
+def test_an_edit_before_what_was_due_is_decided(monkeypatch: Plant) -> None:
+    async def hasty(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(Work, "_catch_up", hasty)
+    is_caught(20, by="is not decided before it is changed")
+
+
+# ---- what follows from the end of a job ----
+
+
+def test_ends_followed_outside_their_transaction(monkeypatch: Plant) -> None:
+    late: dict[str, list[Ended]] = {}
+    follow = engine._follow
+
+    def afterwards(tables: Tables, side: MemorySchedules) -> None:
+        ended, tables.ended_now = tables.ended_now, dict(late)
+        late.clear()
+        late.update(ended)
+        follow(tables, side)
+
+    monkeypatch.setattr(engine, "_follow", afterwards)
+    is_caught(5, by="goes on after the end of its job")
+
+
+def test_ends_followed_twice(monkeypatch: Plant) -> None:
+    follow = schedules.follow
+
+    def twice(side: MemorySchedules, ended: Sequence[Ended]) -> None:
+        follow(side, ended)
+        follow(side, ended)
+
+    async def with_what_has_ended(self: MemorySchedules, ids: Collection[int]) -> list[Fire]:
+        return [row for rows in self._tables.fires.values() for row in rows.values() if row.job in ids]
+
+    async def unguarded(self: Work, jobs: Sequence[Ended]) -> None:
+        by_id = {job.id: job for job in jobs}
+        for row in await self._tables.of_jobs(sorted(by_id)):
+            self._know(row)
+            await self._end(self._fires[row.schedule][row.fire_us] or row, by_id[row.job])
+
+    monkeypatch.setitem(engine._FOLLOW, "schedules", twice)
+    monkeypatch.setattr(MemorySchedules, "of_jobs", with_what_has_ended)
+    monkeypatch.setattr(Work, "ended", unguarded)
+    is_caught(20, by="have succeeded")
+
+
+def test_parents_forgotten_before_the_last_one_ends(monkeypatch: Plant) -> None:
+    async def forgetful(_self: MemorySchedules, _keys: object) -> dict[Any, Any]:
+        return {}
+
+    monkeypatch.setattr(MemorySchedules, "joins", forgetful)
+    is_caught(20, by="does not follow")
+
+
+def test_runs_that_are_not_seen_when_overlap_is_decided(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Work, "_live", lambda _self, _name: [])
+    is_caught(10, by="overlaps")
+
+
+def test_nobody_started_who_waits(monkeypatch: Plant) -> None:
+    async def idle(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Work, "_start_waiting", idle)
+    is_caught(10, by="waits behind nothing")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_occasions_by_hand_at_a_time_that_a_relative_has(monkeypatch: Plant) -> None:
+    async def of_itself_alone(self: Work, name: str, now_us: int) -> Fire | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Graph, "ancestors", lambda _self, _name: [])
+            patch.setattr(Graph, "descendants", lambda _self, _name: [])
+            return await trigger(self, name, now_us)
+
+    trigger = Work.trigger
+    monkeypatch.setattr(Work, "trigger", of_itself_alone)
+    is_caught(200, by="children go on|have succeeded")
+
+
+# ---- nodes ----
+
+
+def test_nobody_looks_for_the_ends_of_jobs_that_were_joined(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(ScheduleService, "_mend", lambda _: None)
+    is_caught(60, by="this never ends: .*the runs")
+
+
+def test_clocks_that_nobody_puts_right(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Fleet, "store_time", lambda *_: None)
+    is_caught(10, by="too early")
