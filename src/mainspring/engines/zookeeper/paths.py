@@ -18,7 +18,7 @@
     /master_term                   its version rises with each master: the fence
     /mail/<node>-<term>/m-<number> messages for a node
     /draining/<node>               somebody asked it to take nothing more
-    /schedules/…                   see `schedules`
+    /schedules/…, /fires/…         see `schedules.places`
     /layout                        the version of all this
 
 ``<task>`` is made of function and unique, so that a second task of the same name cannot be created: the computation is single.
@@ -50,6 +50,7 @@ MASTER_TERM: Final = "/master_term"
 MAIL: Final = "/mail"
 DRAINING: Final = "/draining"
 SCHEDULES: Final = "/schedules"
+FIRES: Final = "/fires"
 LAYOUT: Final = "/layout"
 
 ROOTS: Final = (
@@ -164,6 +165,12 @@ def block(job_id: int) -> str:
     """Return the parent of a job's result."""
     term, number = divmod(job_id, TERM_SPAN)
     return f"{RESULTS}/{term}-{number // BLOCK}"
+
+
+def first_of_block(name: str) -> int:
+    """Return the smallest id whose result is in a block, by the block's name."""
+    term, _, number = name.partition("-")
+    return int(term) * TERM_SPAN + int(number) * BLOCK
 
 
 def result(job_id: int, node: str) -> str:

@@ -1,0 +1,163 @@
+"""Look-ups, counts and lists: what only reads.
+
+Where the ensemble is away they fail, and whoever asked is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.zookeeper import committer, locating, paths
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import NO_UNIQUE, State
+from mainspring.queries.jobs import ListJobs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from mainspring.engines.zookeeper.committer import Counts
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.jobs.model import Job
+    from mainspring.queries.jobs import JobFilter
+    from mainspring.storage.operation import Operation
+
+PAGE: Final = 200
+"""Jobs that are read at once for a list."""
+_PENDING: Final = int(State.PENDING)
+
+
+async def find(session: Session, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
+    """Look jobs up; see ``Find``."""
+    seen = await locating.look(session, [job_id for operation in operations for job_id in operation.ids])
+    return [
+        {job_id: seen[job_id].job() for job_id in operation.ids if job_id in seen}  # each gets a job of its own
+        for operation in operations
+    ]
+
+
+async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
+    """Look live jobs up; see ``FindUnique``."""
+    keys = [key for operation in operations for key in operation.keys]
+    functions: list[bytes] = []
+    if any(function is None for function, _ in keys):
+        counts = await count_all(session)
+        functions = sorted({function for (function, state, _) in counts if not State(state).ended})
+    tasks = {
+        (function, unique): [
+            paths.task_name(name, unique, 0) for name in ([function] if function is not None else functions)
+        ]
+        for function, unique in keys
+        if unique != NO_UNIQUE
+    }
+    spots = await locating.locate(session, [task for some in tasks.values() for task in some])
+    found: dict[tuple[bytes | None, bytes], ops.Found] = {}
+    for key, some in tasks.items():
+        for task in some:
+            spot = spots.get(task)
+            if spot is not None and not spot.state.ended:
+                found[key] = ops.Found(spot.name.id, int(spot.state), spot.attempt)
+                break
+    return [[found.get(key) for key in operation.keys] for operation in operations]
+
+
+# ---- counts ----
+
+
+async def count_all(session: Session) -> Counts:
+    """Add up what the journals of all nodes say."""
+    names = sorted(await session.tree.children(paths.JOURNALS) or ())
+    journals = await session.tree.get_many([f"{paths.JOURNALS}/{name}" for name in names])
+    return committer.total(journal.data for journal in journals if journal is not None)
+
+
+async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:
+    """Read the counts; see ``Count``."""
+    counts = await count_all(session)
+    return [dict(counts) for _ in operations]
+
+
+async def look(session: Session, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
+    """Look at what waits; see ``Look``."""
+    counts = await count_all(session)
+    pending: dict[tuple[bytes, int], int] = {}
+    live: dict[bytes, int] = {}
+    for (function, state, priority), number in counts.items():
+        if state == _PENDING:
+            pending[function, priority] = number
+        if not State(state).ended:
+            live[function] = live.get(function, 0) + number
+    outlook = ops.Outlook(pending, live, await next_us(session))
+    return [outlook for _ in operations]
+
+
+async def next_us(session: Session, after_us: int = -1) -> int:
+    """Return when the next job is due, or expires after a time; 0 where nothing waits for a time."""
+    due = await first(session, paths.DELAYED, -1)
+    expires = await first(session, paths.EXPIRING, after_us)
+    return min((one.time_us for one in (due, expires) if one is not None), default=0)
+
+
+async def first(session: Session, root: str, after_us: int) -> paths.Timed | None:
+    """Return the first of what waits for its time after another; without those that are late anyway."""
+    minutes = await session.tree.children(root) or ()
+    least = f"{max(after_us, 0) // paths.MINUTE_US:012d}"
+    for minute in sorted(minute for minute in minutes if minute >= least):
+        parent = f"{root}/{minute}"
+        timed = [paths.timed(parent, child) for child in await session.tree.children(parent) or ()]
+        timed = [one for one in timed if one.time_us > after_us and one.path not in session.late]
+        if timed:
+            return min(timed)
+    return None
+
+
+# ---- lists ----
+
+
+async def list_jobs(session: Session, operations: Sequence[ListJobs]) -> list[list[Job]]:
+    """List jobs, newest first."""
+    return [await _list(session, operation.filter) for operation in operations]
+
+
+async def _list(session: Session, which: JobFilter) -> list[Job]:
+    """Read from the newest on, as far as the page goes: each job has its result's node from its submission on."""
+    jobs: list[Job] = []
+    async for ids in newest(session, which.before):
+        for start in range(0, len(ids), PAGE):
+            page = ids[start : start + PAGE]
+            seen = await locating.look(session, page)
+            for job_id in page:
+                job = seen[job_id].job() if job_id in seen else None
+                if job is not None and _matches(job, which):
+                    job.result = b""
+                    jobs.append(job)
+            if len(jobs) >= which.limit:
+                return jobs[: which.limit]
+    return jobs
+
+
+async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
+    """Return the ids of all jobs below one, a block at a time, newest first."""
+    blocks = await session.tree.children(paths.RESULTS) or ()
+    for block in sorted(map(paths.first_of_block, blocks), reverse=True):
+        if before is not None and block >= before:
+            continue
+        handles = await session.tree.children(paths.block(block)) or ()
+        ids = sorted((int(handle.rpartition(":")[2]) for handle in handles), reverse=True)
+        yield ids if before is None else [job_id for job_id in ids if job_id < before]
+
+
+def _matches(job: Job, which: JobFilter) -> bool:
+    return (
+        (which.state is None or job.state == which.state)
+        and (which.function is None or job.function == which.function)
+        and (which.unique is None or job.unique == which.unique)
+    )
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+    ops.Find: find,
+    ops.FindUnique: find_unique,
+    ops.Count: count,
+    ops.Look: look,
+    ListJobs: list_jobs,
+}

@@ -1,0 +1,346 @@
+"""The ends of leases, and the record that a held job runs.
+
+A settlement is one entry: the assignment goes, with the version that it has as far as its holder knows, and the task moves on to
+where the settlement leads. Nothing is read before, unless somebody else holds the job, or it is given back and others may have
+written its name meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper.committer import Entry, Fenced
+from mainspring.engines.zookeeper.session import Completion, Waiting
+from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
+from mainspring.errors import StoreError, StoreFencedError
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from mainspring.engines.zookeeper.committer import Conflict
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change
+    from mainspring.jobs.rules import Settlement
+    from mainspring.storage.operation import Operation
+
+_TARGETS: Final = {event: int(rules.target(event)) for event in Event}
+_LEASED, _PENDING, _SCHEDULED, _SUCCEEDED = map(int, (State.LEASED, State.PENDING, State.SCHEDULED, State.SUCCEEDED))
+_copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
+
+Lease = tuple[int, int]
+"""A job's id, and the term under which it is held."""
+
+
+# ---- planning ----
+
+
+def settled(settlement: Settlement, payload: bytes | None = None) -> Job:
+    """Return the job as a settlement leaves it; ``payload`` is that of the store where the settlement's job has none."""
+    job = _copy(settlement.job)
+    event = settlement.event
+    job.state = after = _TARGETS[event]
+    job.attempt = settlement.counted
+    job.due_us = settlement.due_us
+    job.started_us = settlement.started_us
+    job.ended_us = settlement.ended_us
+    if settlement.error or event is Event.SUCCEED:
+        job.error = settlement.error
+    job.result = settlement.result
+    job.output_size = len(settlement.result)
+    if after == _SUCCEEDED:
+        job.payload = b""
+    elif payload is not None:
+        job.payload = payload
+    if after < _LEASED:
+        job.term = 0
+    return job
+
+
+class Held:
+    """A held job whose lease ends, and what has to be known for that."""
+
+    __slots__ = ("assignment", "handle", "marked", "name", "payload", "record", "settlement", "task", "version")
+
+    def __init__(self, settlement: Settlement, handle: str, task: str, assignment: str, version: int | None) -> None:
+        self.settlement = settlement
+        self.handle = handle
+        self.task = task
+        self.assignment = assignment
+        self.version = version
+        """The assignment's; None where it has to be read."""
+        self.name: locating.Name | None = None
+        """Read where a job with a unique is put off: others may have written it."""
+        self.payload: bytes | None = None
+        """Read where it is to be kept, and the settlement's job has none."""
+        self.marked = settlement.job.expires_us > 0
+        """Whether there is a node that says when it expires."""
+        self.record = b""
+        """What its task says after the settlement."""
+
+    @property
+    def wants_name(self) -> bool:
+        """Whether the name has to be read."""
+        return bool(self.settlement.job.unique) and _TARGETS[self.settlement.event] == _SCHEDULED
+
+    @property
+    def wants_payload(self) -> bool:
+        """Whether the payload has to be read."""
+        job = self.settlement.job
+        return bool(job.input_size and not job.payload) and _TARGETS[self.settlement.event] != _SUCCEEDED
+
+
+def settlement_entry(held: Held, job: Job, who: str) -> Entry:
+    """Return what ends a lease: ``job`` is as it is afterwards, ``who`` the worker that says so. Sets the held one's record."""
+    task, after = held.task, job.state
+    assert held.version is not None, "its assignment was read"
+    end = f"{paths.bucket(task)}/{task}"
+    changes: list[Change] = [Delete(held.assignment, held.version), Delete(f"{paths.RUNNING}/{end}")]
+    if after >= _SUCCEEDED:
+        held.record = records.encode_job(job, held.handle, worker=who)
+        changes.append(Create(f"{paths.COMPLETED}/{end}", held.record))
+        if held.marked:
+            changes.append(Delete(paths.expiring(task, job.expires_us, job.id)))
+    elif after == _PENDING:
+        held.record = records.encode_job(job, held.handle)
+        changes.append(Create(f"{paths.PENDING}/{end}", held.record))
+    else:
+        held.record = records.encode_job(job, held.handle)
+        name = held.name
+        kept, version = (None, ANY) if name is None else (name.kept, name.version)
+        changes.append(Create(paths.delayed(task, job.due_us, job.id), held.record))
+        changes.append(
+            Write(f"{paths.NAMES}/{end}", locating.name_data(job.id, held.handle, kept, job.due_us), version)
+        )
+    function, priority = job.function, job.priority
+    return Entry(changes, ((function, _LEASED, priority, -1), (function, after, priority, 1)))
+
+
+def running(job: Job, handle: str) -> bytes:
+    """Return an assignment that is recorded as running."""
+    data: dict[str, Any] = {"handle": handle, "id": job.id, "state": "running", "attempt": job.attempt}
+    if job.started_us:
+        data["started_us"] = job.started_us
+    return records.encode(data)
+
+
+def ended(job: Job, worker: str) -> ops.Ended:
+    """Return what the owner of a job is told of its end."""
+    return ops.Ended(job.id, job.state, job.term, job.attempt, worker, job.started_us, job.ended_us, job.error)
+
+
+# ---- settling ----
+
+
+class Settling:
+    """The settlements of one group on their way into the tree."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.stale: set[Lease] = set()
+        self.fenced: set[Lease] = set()
+        self._completed: list[Completion] = []
+        self._waiting: list[Waiting] = []
+
+    async def run(self, settlements: Iterable[Settlement]) -> None:
+        """Settle all, each once."""
+        left = await self._begin(settlements)
+        try:
+            while left:
+                left = await self._settle(await self._learn(left))
+        finally:
+            self._tell()
+
+    async def _begin(self, settlements: Iterable[Settlement]) -> list[Held]:
+        """Find out where the assignments are: this node's are known."""
+        session, who, term = self.session, self.session.who, self.session.term
+        held: list[Held] = []
+        others: list[Settlement] = []
+        for settlement in settlements:
+            job = settlement.job
+            version = session.assignments.get(job.id)
+            if job.term == term and version is not None:
+                task = paths.task_name(job.function, job.unique, job.id)
+                held.append(Held(settlement, session.handle(job.id), task, paths.assignment(who, task), version))
+            else:
+                others.append(settlement)
+        if others:
+            held += await self._of_others(others)
+        return held
+
+    async def _of_others(self, settlements: list[Settlement]) -> list[Held]:
+        """Return the settlements of what others hold, or of what this node does not know of."""
+        session = self.session
+        terms = [settlement.job.term for settlement in settlements]
+        await locating.meet(session, [one.job.id for one in settlements] + [term * TERM_SPAN for term in terms])
+        held = []
+        for settlement, term in zip(settlements, terms, strict=True):
+            job = settlement.job
+            if term not in session.nodes or job.id // TERM_SPAN not in session.nodes:
+                self.stale.add((job.id, term))
+                continue
+            task = paths.task_name(job.function, job.unique, job.id)
+            path = paths.assignment(locating.worker_of(session, term), task)
+            held.append(Held(settlement, session.handle(job.id), task, path, None))
+        return held
+
+    async def _learn(self, left: list[Held]) -> list[Held]:
+        """Read what has to be known, all at once; returns those that are held still."""
+        unassigned = [held for held in left if held.version is None]
+        unnamed = [held for held in left if held.wants_name]
+        bare = [held for held in left if held.payload is None and held.wants_payload]
+        if unassigned or unnamed or bare:
+            at = [held.assignment for held in unassigned]
+            at += [paths.name(held.task) for held in unnamed]
+            at += [paths.running(held.task) for held in bare]
+            nodes = iter(await locating.insist(self.session, at))
+            for held in unassigned:
+                node = next(nodes)
+                if node is None or records.decode(node.data)["id"] != held.settlement.job.id:
+                    self._drop(held)
+                else:
+                    held.version = node.version
+            for held in unnamed:
+                node = next(nodes)
+                held.name = None if node is None else locating.name_of(node)
+            for held in bare:
+                node = next(nodes)
+                held.payload = None if node is None else records.untext(records.decode(node.data), "payload")
+            left = [held for held in left if held.version is not None]
+        due = [held.settlement.due_us for held in left if _TARGETS[held.settlement.event] == _SCHEDULED]
+        for path in {paths.minute(paths.DELAYED, due_us) for due_us in due}:
+            await self.session.ensure(path)
+        return left
+
+    async def _settle(self, left: list[Held]) -> list[Held]:
+        """Write the settlements; returns those that have to be tried again."""
+        jobs = [settled(held.settlement, held.payload) for held in left]
+        who = self.session.who
+        entries = [settlement_entry(held, job, who) for held, job in zip(left, jobs, strict=True)]
+        again = []
+        for held, job, verdict in zip(left, jobs, await self.session.committer.commit(entries), strict=True):
+            if verdict is None:
+                self._settled(held, job)
+            elif isinstance(verdict, Fenced):
+                self.fenced.add((job.id, held.settlement.job.term))
+            elif self._overtaken(held, verdict):
+                again.append(held)
+        return again
+
+    def _settled(self, held: Held, job: Job) -> None:
+        self.session.assignments.pop(job.id, None)
+        if job.state >= _SUCCEEDED:
+            self._completed.append(Completion(held.task, job, held.record))
+            if job.options is not None and rules.owner(job.options) is not None:
+                self.session.ended.append(ended(job, held.settlement.worker))
+        elif job.state == _PENDING:
+            self._waiting.append(Waiting(held.task, job, held.record))
+        if job.expires_us:
+            self.session.late.pop(paths.expiring(held.task, job.expires_us, job.id), None)
+
+    def _overtaken(self, held: Held, conflict: Conflict) -> bool:
+        """Say whether a settlement may be tried again after a conflict: not where the job is held no longer."""
+        job = held.settlement.job
+        if conflict.at == 0:
+            self.session.assignments.pop(job.id, None)
+            if conflict.why is Refusal.NO_NODE:
+                self._drop(held)
+                return False
+            held.version = None
+        elif conflict.at == 1:
+            self._drop(held)
+            return False
+        elif held.marked and conflict.path == paths.expiring(held.task, job.expires_us, job.id):
+            held.marked = False
+        elif conflict.why is Refusal.NO_NODE:
+            self.session.forget(paths.minute(paths.DELAYED, held.settlement.due_us))
+        return True
+
+    def _drop(self, held: Held) -> None:
+        self.stale.add((held.settlement.job.id, held.settlement.job.term))
+
+    def _tell(self) -> None:
+        """Say what has become of the jobs, in place of a look at the tree."""
+        if self._completed:
+            self.session.completions(self._completed)
+        if self._waiting:
+            self.session.waiting(self._waiting)
+            for function in dict.fromkeys([waiting.job.function for waiting in self._waiting]):
+                self.session.pending(function)
+
+
+async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:
+    """End leases; see ``Settle``."""
+    first: dict[Lease, Settlement] = {}
+    repeated: list[set[int]] = []
+    for operation in operations:
+        again: set[int] = set()
+        for settlement in operation.settlements:
+            job = settlement.job
+            if first.setdefault((job.id, job.term), settlement) is not settlement:
+                again.add(job.id)
+        repeated.append(again)
+    settling = Settling(session)
+    await settling.run(first.values())
+    stale, fenced = settling.stale, settling.fenced
+    if not stale and not fenced:
+        return list(repeated)
+    outcomes: list[set[int] | StoreError] = []
+    for operation, again in zip(operations, repeated, strict=True):
+        leases = {(one.job.id, one.job.term) for one in operation.settlements}
+        if leases & fenced:
+            outcomes.append(StoreFencedError(f"term {session.term} was ended by another node"))
+        else:
+            outcomes.append(again | {job_id for job_id, _ in leases & stale})
+    return outcomes
+
+
+# ---- recording what runs ----
+
+
+async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[StoreError | None]:
+    """Record what runs; see ``Assign``."""
+    last = {(job.id, job.term): job for operation in operations for job in operation.jobs}
+    known: dict[Lease, int] = {}
+    left = [lease for lease in last if lease[1] > 0]
+    tasks = {lease: paths.task_name(job.function, job.unique, job.id) for lease, job in last.items()}
+    await locating.meet(session, [number for lease in left for number in (lease[0], lease[1] * TERM_SPAN)])
+    left = [lease for lease in left if lease[0] // TERM_SPAN in session.nodes and lease[1] in session.nodes]
+    for lease in left:
+        version = session.assignments.get(lease[0])
+        if version is not None and lease[1] == session.term:
+            known[lease] = version
+    at = {lease: paths.assignment(locating.worker_of(session, lease[1]), tasks[lease]) for lease in left}
+    while left:
+        unknown = [lease for lease in left if lease not in known]
+        for lease, node in zip(
+            unknown, await locating.insist(session, [at[lease] for lease in unknown]) if unknown else (), strict=True
+        ):
+            if node is not None and records.decode(node.data)["id"] == lease[0]:
+                known[lease] = node.version
+        left = [lease for lease in left if lease in known]
+        entries = [
+            Entry([Write(at[lease], running(last[lease], session.handle(lease[0])), known[lease])]) for lease in left
+        ]
+        again = []
+        for lease, verdict in zip(left, await session.committer.commit(entries), strict=True):
+            if isinstance(verdict, Fenced):
+                return [StoreFencedError(f"term {session.term} was ended by another node")] * len(operations)
+            version = known.pop(lease)
+            if verdict is not None:
+                again.append(lease)
+            elif lease[1] == session.term:
+                session.assignments[lease[0]] = version + 1
+        left = again
+    return [None] * len(operations)
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+    ops.Settle: settle,
+    ops.Assign: assign,
+}

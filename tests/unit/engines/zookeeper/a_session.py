@@ -1,0 +1,235 @@
+"""Nodes on an ensemble in memory, as far as handlers go; and what a master does, when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tests.zookeeper.memory import MemoryContent, MemoryTree
+
+from mainspring.engines.zookeeper import beginning, locating, paths, records
+from mainspring.engines.zookeeper import queries as handlers_of_queries
+from mainspring.engines.zookeeper import settling as handlers_of_settling
+from mainspring.engines.zookeeper import submitting as handlers_of_submitting
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.session import Completion, Session
+from mainspring.engines.zookeeper.submitting import leased
+from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.errors import StoreError
+from mainspring.ids import NodeId, Term, job_ids
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
+from mainspring.queries.jobs import JobFilter, ListJobs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from mainspring.jobs.rules import Settlement
+    from mainspring.storage.operation import Operation
+
+T = TypeVar("T")
+
+NOW = 1_700_000_000_000_000
+PATIENCE = 20.0
+HANDLERS = {
+    **handlers_of_queries.HANDLERS,
+    **handlers_of_settling.HANDLERS,
+    **handlers_of_submitting.HANDLERS,
+}
+
+
+def ignore(_: object) -> None:
+    """Take an outcome: what the handler returns is looked at."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine, for a while."""
+    return asyncio.run(asyncio.wait_for(work, PATIENCE))
+
+
+class Node:
+    """One term of a node."""
+
+    def __init__(self, tree: MemoryTree, session: Session) -> None:
+        self.tree = tree
+        self.session = session
+        self.new_id = job_ids(Term(session.term))
+        self.completed: list[Completion] = []
+        self.told: list[bytes] = []
+        session.completions = self.completed.extend
+        session.pending = self.told.append
+
+    async def handle(self, *operations: Operation) -> list[Any]:
+        """Run the handler of some operations of one kind; returns their outcomes."""
+        outcomes = await HANDLERS[type(operations[0])](self.session, operations)
+        assert len(outcomes) == len(operations)
+        return list(outcomes)
+
+    async def one(self, operation: Operation) -> Any:
+        """Run one operation; raises what it has failed with."""
+        (outcome,) = await self.handle(operation)
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+    def job(
+        self,
+        function: bytes = b"f",
+        payload: bytes = b"p",
+        *,
+        unique: bytes = NO_UNIQUE,
+        priority: Priority = Priority.NORMAL,
+        state: State = State.PENDING,
+        due_us: int = 0,
+        expires_us: int = 0,
+        created_us: int = NOW,
+        options: Options | None = None,
+        foreground: bool = False,
+    ) -> Job:
+        return Job(
+            self.new_id(),
+            function,
+            payload,
+            unique=unique,
+            priority=int(priority),
+            state=int(state),
+            created_us=created_us,
+            due_us=due_us,
+            expires_us=expires_us,
+            options=options,
+            term=self.session.term if state is State.LEASED else 0,
+            input_size=len(payload),
+            foreground=foreground,
+        )
+
+    async def submit(self, *jobs: Job, waiter: int = 0) -> dict[int, ops.Found]:
+        found: dict[int, ops.Found] = await self.one(ops.Submit(list(jobs), ignore, ignore, waiter))
+        return found
+
+    async def submitted(self, *, waiter: int = 0, **values: Any) -> Job:
+        job = self.job(**values)
+        assert await self.submit(job, waiter=waiter) == {}
+        return job
+
+    async def held(self, **values: Any) -> Job:
+        """Submit a job that this node holds."""
+        return await self.submitted(state=State.LEASED, **values)
+
+    async def settle(self, *settlements: Settlement) -> set[int]:
+        stale: set[int] = await self.one(ops.Settle(list(settlements), ignore, ignore))
+        return stale
+
+    async def find(self, job_id: int) -> Job | None:
+        found: dict[int, Job] = await self.one(ops.Find([job_id], ignore, ignore))
+        return found.get(job_id)
+
+    async def present(self, job_id: int) -> Job:
+        job = await self.find(job_id)
+        assert job is not None
+        return job
+
+    async def state(self, job_id: int) -> State | None:
+        job = await self.find(job_id)
+        return None if job is None else State(job.state)
+
+    async def listed(self, **which: Any) -> list[Job]:
+        jobs: list[Job] = await self.one(ListJobs(JobFilter(**{"limit": 10**6, **which}), ignore, ignore))
+        return jobs
+
+    async def counts(self) -> dict[tuple[bytes, int, int], int]:
+        """Read the counts; they have to be what counting finds."""
+        counts: dict[tuple[bytes, int, int], int] = await self.one(ops.Count(ignore, ignore))
+        counted: dict[tuple[bytes, int, int], int] = {}
+        for job in await self.listed():
+            key = (job.function, min(job.state, State.LEASED) if State(job.state).held else job.state, job.priority)
+            counted[key] = counted.get(key, 0) + 1
+        assert counts == counted
+        return counts
+
+    # ---- the master's hands ----
+
+    async def assign_to(self, job: Job, holder: Node) -> Job:
+        """Assign a pending task to a node, as the master does; returns the job as the node has it."""
+        task = paths.task_name(job.function, job.unique, job.id)
+        node = await self.tree.get(paths.pending(task))
+        assert node is not None
+        claimed = records.decode_job(records.decode(node.data))
+        claimed.state, claimed.term = int(State.LEASED), holder.session.term
+        handle = holder.session.handle(job.id)
+        entry = Entry(
+            [
+                Delete(paths.pending(task), node.version),
+                Create(paths.running(task), records.encode_job(claimed, handle)),
+                Create(paths.assignment(holder.session.who, task), leased(job.id, handle, claimed.attempt)),
+            ],
+            [(job.function, State.PENDING, job.priority, -1), (job.function, State.LEASED, job.priority, 1)],
+        )
+        assert await self.session.committer.commit([entry]) == [None]
+        holder.session.assignments[job.id] = 0
+        return claimed
+
+    async def publish(self) -> list[int]:
+        """Publish all that is completed; returns the ids."""
+        published = []
+        for bucket in paths.BUCKETS:
+            for task in await self.tree.children(f"{paths.COMPLETED}/{bucket}") or ():
+                node, name = await self.tree.get_many([paths.completed(task), paths.name(task)])
+                assert node is not None
+                assert name is not None
+                job = records.decode_job(records.decode(node.data))
+                await self.session.meet([job.id])
+                after = locating.name_after(locating.name_of(name), job, self.session.handle(job.id))
+                entry = Entry(
+                    [
+                        Write(self.session.result(job.id), node.data),
+                        Delete(paths.completed(task), node.version),
+                        Delete(paths.name(task), name.version)
+                        if after is None
+                        else Write(paths.name(task), after, name.version),
+                    ]
+                )
+                assert await self.session.committer.commit([entry]) == [None]
+                published.append(job.id)
+        return published
+
+
+class Fleet:
+    """Nodes on one content."""
+
+    def __init__(self) -> None:
+        self.content = MemoryContent()
+        self.nodes: dict[int, str] = {}
+        self._open: list[Node] = []
+
+    async def join(self, name: str = "n1") -> Node:
+        """Begin a node's next term."""
+        tree = MemoryTree(self.content)
+        await tree.open()
+        await beginning.prepare(tree)
+        term = await beginning.next_term(tree, NodeId(name))
+        node = Node(tree, Session(tree, name, term, {term: name}))
+        self._open.append(node)
+        return node
+
+    async def close(self) -> None:
+        for node in self._open:
+            await node.session.committer.close()
+            await node.tree.close()
+
+
+@asynccontextmanager
+async def fleet() -> AsyncIterator[Fleet]:
+    """Give a test nodes, and end them."""
+    made = Fleet()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def one_node() -> AsyncIterator[Node]:
+    """Give a test one node."""
+    async with fleet() as made:
+        yield await made.join()

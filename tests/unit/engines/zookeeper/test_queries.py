@@ -1,0 +1,190 @@
+"""Look-ups, counts and lists on ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.engines.zookeeper import paths, queries
+from mainspring.errors import StoreUnavailableError
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Priority, State
+from mainspring.jobs.rules import Event, Settlement, succeeded
+
+from .a_session import NOW, Node, fleet, ignore, one_node, run
+
+
+def test_jobs_are_found_by_id_wherever_they_are() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            jobs = [
+                await node.submitted(),
+                await node.submitted(state=State.SCHEDULED, due_us=NOW),
+                await node.held(),
+                await node.held(),
+                await node.held(),
+            ]
+            await node.settle(succeeded(jobs[3], b"r", NOW, NOW))
+            await node.publish()
+            await node.settle(succeeded(jobs[4], b"r", NOW, NOW))
+            ids = [*(job.id for job in jobs), 1, 10**19 - 1, 2**63, -1, jobs[-1].id + 1, 99 * 10**12]
+            reads = other.tree.reads
+            first, second = await other.handle(ops.Find(ids, ignore, ignore), ops.Find(ids[:1], ignore, ignore))
+            assert [first[job.id].state for job in jobs] == [1, 0, 2, 4, 4]
+            assert set(first) == {job.id for job in jobs}
+            assert second == {jobs[0].id: first[jobs[0].id]}
+            assert (first[jobs[3].id].result, first[jobs[4].id].result) == (b"r", b"r")
+            assert other.tree.reads - reads <= 5, "all of them at once"
+            assert other.session.nodes[1] == "n1"
+
+    run(check())
+
+
+async def unique(node: Node, *keys: tuple[bytes | None, bytes]) -> list[int | None]:
+    found: list[ops.Found | None] = await node.one(ops.FindUnique(list(keys), ignore, ignore))
+    return [one and one.id for one in found]
+
+
+def test_live_jobs_are_found_by_unique() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            await node.submitted()
+            first, second = await node.submitted(unique=b"u"), await node.submitted(function=b"g", unique=b"v")
+            keys = [
+                (b"g", b"v"),
+                (b"g", b"u"),
+                (b"f", b"u"),
+                (b"unknown", b"u"),
+                (None, b"v"),
+                (None, b"w"),
+                (None, b""),
+            ]
+            assert await unique(node, *keys, (b"f", b"")) == [
+                second.id, None, first.id, None, second.id, None, None, None,
+            ]  # fmt: skip
+
+    run(check())
+
+
+def test_ended_jobs_are_not_found_by_unique() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            job = await node.held(unique=b"u")
+            await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW))
+            assert await unique(node, (b"f", b"u"), (None, b"u")) == [None, None]
+            await node.publish()
+            assert await unique(node, (b"f", b"u"), (None, b"u")) == [None, None]
+
+    run(check())
+
+
+def test_a_look_shows_what_waits() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            assert await node.one(ops.Look()) == ({}, {}, 0, False)
+            await other.submit(
+                other.job(),
+                other.job(priority=Priority.HIGH),
+                other.job(b"g", state=State.SCHEDULED, due_us=NOW + 5),
+                other.job(b"h", state=State.LEASED),
+                other.job(expires_us=NOW + 3),
+            )
+            outlook = await node.one(ops.Look())
+            assert outlook.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
+            assert outlook.live == {b"f": 3, b"g": 1, b"h": 1}
+            assert outlook.next_us == NOW + 3
+
+    run(check())
+
+
+def test_the_next_time_is_found_behind_empty_minutes() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            minute = paths.MINUTE_US
+            await node.session.ensure(paths.minute(paths.DELAYED, NOW - minute))
+            late = await node.submitted(state=State.SCHEDULED, due_us=NOW + 2 * minute)
+            assert await queries.next_us(node.session) == NOW + 2 * minute
+            early = await node.submitted(state=State.SCHEDULED, due_us=NOW + minute)
+            assert await queries.next_us(node.session) == NOW + minute
+            assert (await queries.first(node.session, paths.DELAYED, NOW + minute) or (0, 0))[1] == late.id
+            assert (await queries.first(node.session, paths.DELAYED, NOW + minute - 1) or (0, 0))[1] == early.id
+
+    run(check())
+
+
+def test_lists_are_newest_first_and_in_pages_across_blocks_and_terms() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            jobs = []
+            for start in (0, 990, 1990):
+                for number in range(start, start + 20):
+                    job = node.job()
+                    job.id = node.session.term * 10**12 + number
+                    jobs.append(job)
+            await node.submit(*jobs)
+            jobs += [await other.submitted() for _ in range(3)]
+            ids = [job.id for job in reversed(jobs)]
+            pages: list[int] = []
+            before = None
+            while page := await node.listed(limit=7, before=before):
+                assert len(page) <= 7
+                pages += [job.id for job in page]
+                before = page[-1].id
+            assert pages == ids
+            assert [job.id for job in await node.listed(before=10**19 - 1, limit=1)] == ids[:1]
+
+    run(check())
+
+
+def test_a_small_page_reads_a_small_part_of_the_tree() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            await node.submit(*[node.job() for _ in range(1500)])
+            reads = node.tree.reads
+            assert len(await node.listed(limit=10)) == 10
+            assert node.tree.reads - reads < 10
+
+    run(check())
+
+
+def test_filters_hold_together() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            for function in (b"f", b"g"):
+                for key in (b"u", b""):
+                    job = await node.held(function=function, unique=key)
+                    await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW))
+                    await node.publish()
+                    await node.submitted(function=function, unique=key)
+            everything = await node.listed()
+            assert len(everything) == 8
+            for state in (None, State.FAILED, State.PENDING, State.RUNNING):
+                for function_wanted in (None, b"f", b"x"):
+                    for key_wanted in (None, b"u"):
+                        expected = [
+                            job.id
+                            for job in everything
+                            if (state is None or job.state == state)
+                            and function_wanted in {None, job.function}
+                            and key_wanted in {None, job.unique}
+                        ]
+                        which = {"state": state, "function": function_wanted, "unique": key_wanted}
+                        assert [job.id for job in await node.listed(**which)] == expected
+                        assert [job.id for job in await node.listed(**which, limit=1)] == expected[:1]
+
+    run(check())
+
+
+def test_without_an_ensemble_whoever_asks_is_told() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            await node.submitted()
+            node.tree.cut()
+            with pytest.raises(StoreUnavailableError):
+                await node.one(ops.Count())
+            node.tree.heal()
+            assert await node.one(ops.Count()) == {(b"f", State.PENDING, 1): 1}
+
+    run(check())
