@@ -41,15 +41,15 @@ class Planner(Actor):
         name = chance.choice(list(self.planned))
         stored = self.read.get(name)
         number = chance.random()
-        if number < 0.3 or stored is None:
+        if number < 0.25 or stored is None:
             life.schedules.find(self._found, self._refused)
-        elif number < 0.5:
+        elif number < 0.45:
             self._edit(life, stored)
-        elif number < 0.6:
+        elif number < 0.55:
             life.schedules.save([Change("pause", name)], self._saved, self._refused)
-        elif number < 0.75:
+        elif number < 0.67:
             life.schedules.save([Change("resume", name)], self._saved, self._refused)
-        elif number < 0.9:
+        elif number < 0.78:
             life.schedules.trigger(name, self._triggered, self._refused)
         elif name.startswith("s"):
             self._remove_or_add(life, name)
