@@ -79,7 +79,7 @@ class SlowStore:
         self.engine = engine
         self.durable = engine.durable
         self.max_value = engine.max_value
-        self.shared = engine.shared
+        self.shared, self.limits = engine.shared, engine.limits
         self.full = False
         """Every group fails."""
         self.failed = -1.0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Change = Callable[[FunctionLimits, int], FunctionLimits]
     """Takes what is said of a function and the wall time in microseconds; returns what is to be said from now on."""
 
+NOT_KEPT = "this node's store keeps no limits, pauses or keys of functions: a store on SQLite or PostgreSQL does"
 READ_EVERY = 3.0
 """Seconds between looks at what was said at other nodes."""
 REPEAT_EVERY = 15.0
@@ -35,6 +36,9 @@ class Functions:
     """Keeps a node's gates in agreement with what is said of functions."""
 
     def __init__(self, window: Window) -> None:
+        self.kept = True
+        """Set by the node: whether its store keeps what is said. Otherwise nothing may be said: a limit that is not kept by all
+        nodes is none."""
         self._window = window
         self._clock = window.clock
         self._said: dict[bytes, FunctionLimits] = {}
@@ -71,6 +75,9 @@ class Functions:
             self._reading = False
             failed(error)
 
+        if not self.kept:
+            then()
+            return
         self._reading = True
         self._window.commits.put(ListLimits(loaded, not_loaded))
 

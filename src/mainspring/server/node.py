@@ -93,6 +93,7 @@ class Node:
             retention=jobs.retention,
             dead_retention=jobs.dead_retention,
         )
+        self.service.functions.kept = self.engine.limits
         calls = Calls(self.status)
         calls.add(FUNCTIONS)
         self.face = GearmanFace(
@@ -348,7 +349,7 @@ class _Watched:
         self._failing = failing
         self.durable = engine.durable
         self.max_value = engine.max_value
-        self.shared = engine.shared
+        self.shared, self.limits = engine.shared, engine.limits
         self.open = engine.open
         self.close = engine.close
         self.closed = False

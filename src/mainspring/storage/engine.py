@@ -46,6 +46,9 @@ class Engine(Protocol):
     """Whether several nodes have the store open at once. Then each group is fenced by the node's term: once that has been ended,
     by whichever node, groups fail with StoreFencedError and have not happened."""
 
+    limits: bool
+    """Whether it keeps limits, pauses and keys of functions."""
+
     async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Open the store for a node and begin its next term.
 

@@ -37,6 +37,7 @@ class Way:
 
     durable = False
     shared = True
+    limits = True
 
     def __init__(
         self,

@@ -174,7 +174,7 @@ class _Store:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.durable, self.max_value, self.shared = False, 2**32 - 1, False
+        self.durable, self.max_value, self.shared, self.limits = False, 2**32 - 1, False, True
         self.open, self.close = node.engine.open, node.engine.close
 
     def commit(self, group: Sequence[Operation], committed: Callable[[Any], None]) -> None:

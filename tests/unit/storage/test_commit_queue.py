@@ -21,6 +21,7 @@ class Desk:
     durable = False
     max_value = 0
     shared = False
+    limits = True
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

@@ -48,6 +48,7 @@ class MemoryEngine:
     durable = False
     max_value = 2**32 - 1
     shared = False
+    limits = True
 
     def __init__(self) -> None:
         self.followers: Followers | None = None

@@ -63,6 +63,7 @@ class SharedMemoryEngine:
     durable = False
     max_value = 2**32 - 1
     shared = True
+    limits = True
 
     def __init__(self, content: SharedTables) -> None:
         self.followers: Followers | None = None

@@ -60,6 +60,7 @@ class PostgresEngine:
 
     durable = True
     shared = True
+    limits = True
     max_value = 256 * 2**20
 
     def __init__(

@@ -50,6 +50,7 @@ class SqliteEngine:
 
     durable = True
     shared = False
+    limits = True
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from mainspring.errors import MainspringError, UsageError
+from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
 from mainspring.jobs.service import AGAIN
@@ -85,6 +86,9 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     function, unique, text, payload = args
     try:
         options = _submit_options(text) if text else _NO_OPTIONS
+        if options.concurrency_key and not peer.service.functions.kept:
+            _refuse(peer, f"a concurrency key was given, and {NOT_KEPT}")
+            return
         job = _job(peer, function, unique, options, payload)
     except (msgspec.MsgspecError, UsageError, ValueError) as error:
         _refuse(peer, f"the options of SUBMIT cannot be read: {error}")
@@ -194,6 +198,9 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         limits = None if said.limits is None else limits_of(said.limits)
     except (msgspec.MsgspecError, UsageError, ValueError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
+        return
+    if limits is not None and not peer.service.functions.kept:
+        _refuse(peer, f"{function.decode('utf-8', 'backslashreplace')} has limits, and {NOT_KEPT}")
         return
     ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
     peer.service.register(peer.as_worker(), function, ability)

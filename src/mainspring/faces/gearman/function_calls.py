@@ -9,6 +9,7 @@ import msgspec
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.calls import NoParams
+from mainspring.jobs.functions import NOT_KEPT
 from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits
 from mainspring.resources.said import SaidLimits, SaidRate, limits_of, told
@@ -107,6 +108,9 @@ def _change(call: Call, function: str, change: Change) -> None:
         call.fault("usage", "a function has a name")
         return
     service = call.peer.service
+    if not service.functions.kept:
+        call.fault("usage", NOT_KEPT)
+        return
     service.functions.change(name, change, lambda _: call.answer(describe(name, service)), call.failed)
 
 
