@@ -196,6 +196,9 @@ class WorkerSession:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
                     raise ServerError(f"the server does not speak Mainspring's extension of Gearman: {message}")
+                if code == "UNSUPPORTED":
+                    # Not for this once: with this server's store the worker would never do what it is there for.
+                    raise ServerError(f"the server cannot serve this worker: {message}")
                 events.append(Refused(code, message))
             elif kind == FATAL:
                 raise ServerError(f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}")

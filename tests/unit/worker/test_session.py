@@ -111,3 +111,8 @@ def test_another_server_is_told_apart() -> None:
     session.connected()
     with pytest.raises(ServerError, match="does not speak"):
         session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown"))
+
+
+def test_a_server_whose_store_cannot_do_what_the_worker_needs_ends_it(session: WorkerSession) -> None:
+    with pytest.raises(ServerError, match="cannot serve this worker: f has limits"):
+        session.receive(packets.response(Type.ERROR, b"UNSUPPORTED", b"f has limits"))

@@ -200,7 +200,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
     if limits is not None and not peer.service.functions.kept:
-        _refuse(peer, f"{function.decode('utf-8', 'backslashreplace')} has limits, and {NOT_KEPT}")
+        peer.refuse(b"UNSUPPORTED", b"%b has limits, and %b" % (function, NOT_KEPT.encode()))
         return
     ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
     peer.service.register(peer.as_worker(), function, ability)

@@ -114,3 +114,18 @@ def test_limits_that_cannot_be_right_are_refused(node: Node) -> None:
     name, args = node.connect(extended=True).ask(Type.REGISTER, F, b'{"limits": {"concurrency": 0}}')
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
     assert node.service.functions.said(F).version == 0
+
+
+def test_a_store_that_keeps_no_limits_refuses_them_by_name(node: Node, tool: Peer) -> None:
+    node.service.functions.kept = False
+    assert tool.call("functions.limit", function="f", concurrency=5) == "usage"
+    assert tool.call("functions.pause", function="f") == "usage"
+    assert tool.call("functions.list") == {"functions": []}
+    client = node.connect(extended=True)
+    name, args = client.ask(Type.SUBMIT, F, b"", json.dumps({"concurrency_key": "k"}).encode(), b"")
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+    assert "keeps no limits" in args[1]
+    worker = node.connect(extended=True)
+    name, args = worker.ask(Type.REGISTER, F, b'{"limits": {"concurrency": 1}}')
+    assert (name, args[0]) == ("ERROR", "UNSUPPORTED")
+    assert args[1].startswith("f has limits")
