@@ -9,7 +9,8 @@ Make a test class of your own from ``EngineSuite`` and say how to make an engine
 
 Each call of ``make`` returns an engine, not yet opened, on the content that was committed so far; the engine before it has been
 closed, or was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
-``SharedEngineSuite``; there, others may still be open. ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules.
+``SharedEngineSuite``; there, others may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines that keep no limits;
+``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules.
 ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
@@ -17,8 +18,17 @@ from __future__ import annotations
 
 from mainspring.testing.conformance.driver import Make, Store
 from mainspring.testing.conformance.schedules import ScheduleSuite
-from mainspring.testing.conformance.shared import SharedEngineSuite
+from mainspring.testing.conformance.shared import SharedEngineSuite, SharedJobsSuite
 from mainspring.testing.conformance.shared_schedules import SharedScheduleSuite
-from mainspring.testing.conformance.suite import EngineSuite
+from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
 
-__all__ = ["EngineSuite", "Make", "ScheduleSuite", "SharedEngineSuite", "SharedScheduleSuite", "Store"]
+__all__ = [
+    "EngineSuite",
+    "JobsSuite",
+    "Make",
+    "ScheduleSuite",
+    "SharedEngineSuite",
+    "SharedJobsSuite",
+    "SharedScheduleSuite",
+    "Store",
+]

@@ -15,7 +15,7 @@ from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.driver import NOW, Store, again, done, ignore
 from mainspring.testing.conformance.limiting import Leasing
-from mainspring.testing.conformance.suite import EngineSuite
+from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
@@ -503,6 +503,10 @@ class Sharing:
         store.submitted(function=b"due", state=State.SCHEDULED, due_us=NOW)
         store.wake(NOW)
         told(other, b"due")
+
+
+class SharedJobsSuite(JobsSuite, Sharing):
+    """The contract of an engine that several nodes have open at once, and that keeps no limits."""
 
 
 class SharedEngineSuite(EngineSuite, Sharing, Leasing):

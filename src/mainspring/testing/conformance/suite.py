@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class EngineSuite(Submitting, Holding, Waiting, Limiting, Reading, Lifetime):
+class JobsSuite(Submitting, Holding, Waiting, Reading, Lifetime):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are recounted."""
 
     @pytest.fixture
@@ -35,3 +35,7 @@ class EngineSuite(Submitting, Holding, Waiting, Limiting, Reading, Lifetime):
             store.counts()
         finally:
             store.close()
+
+
+class EngineSuite(JobsSuite, Limiting):
+    """The same for an engine that keeps limits of functions too."""
