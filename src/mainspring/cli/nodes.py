@@ -53,7 +53,8 @@ def drain(
 ) -> int:
     """Let a node take no more jobs: what waits at it goes to the others, what runs there runs to its end.
 
-    Clients may still submit there; other nodes run their jobs. It lasts until --off, or until the node starts again.
+    Clients may still submit there; other nodes run their jobs. It holds for the node's name, whatever happens to it, until
+    --off or until it has stopped politely.
     """
     return _done(server.client().call("nodes.drain", {"node": node, "draining": not off}), json=json)
 

@@ -19,7 +19,7 @@ class MembershipPort(Protocol):
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         """Write a node's own row, counter and all, and return the rows of all nodes.
 
-        Whether it drains is not the node's to write: what `ask_to_drain` has written last stays, whatever the row says.
+        Whether it drains is not the node's to write: `ask_to_drain` has the last word, whatever the row says.
         Raises StoreFencedError where its term has ended.
         """
 
@@ -40,4 +40,8 @@ class MembershipPort(Protocol):
         """Return the ended terms that still hold jobs, or whose clients' waiting is still noted."""
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Write into a node's row that it shall drain, or no longer; says whether there is such a row."""
+        """Note that the node of a row shall drain, or no longer; says whether there is such a row.
+
+        It holds for the node's name: also under its next terms, whoever has ended this one, until the node leaves by closing its
+        store. Rows are returned with it.
+        """

@@ -332,7 +332,9 @@ class FleetWorld:
             self.history.ended_terms.add(row.term)
             Errand(SharedMemoryEngine(self.content).end(row.term))
         elif row is not None:
-            Errand(SharedMemoryEngine(self.content).ask_to_drain(row.term, draining=not row.draining))
+            Errand(
+                SharedMemoryEngine(self.content).ask_to_drain(row.term, draining=row.name not in self.content.drains)
+            )
 
     def _end_trouble(self, name: str) -> None:
         del self.troubles[name]
@@ -424,8 +426,7 @@ class FleetWorld:
             if name in self.lives or self.chance.random() < 0.5:
                 self._end_trouble(name)
         self.troubles.clear()
-        for row in list(self.content.rows.values()):
-            Errand(SharedMemoryEngine(self.content).ask_to_drain(row.term, draining=False))
+        self.content.drains.clear()
         able = {function for actor in self.actors for function in actor.functions}
         if able != set(FUNCTIONS):
             self.actors.append(PlainWorker(self, "helper", FUNCTIONS))

@@ -322,6 +322,28 @@ def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
     run(test())
 
 
+def test_a_node_that_drains_still_does_so_under_its_next_term() -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            assert first.fleet is not None
+            hand, other, client = Hand(first), Hand(second), Client(first)
+            await second.engine.ask_to_drain(first.term)  # type: ignore[attr-defined]
+            while not first.fleet.draining:  # noqa: ASYNC110 - the next look says it
+                await asyncio.sleep(0.01)
+            before = first.term
+            await second.engine.end(before)  # type: ignore[attr-defined]
+            while not any(row.term > before and row.name == "n1" and row.counter > 2 for row in second.fleet._live):  # type: ignore[union-attr] # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert first.fleet.draining
+            assert [row.name for row in await second.engine.rows() if row.draining] == ["n1"]  # type: ignore[attr-defined]
+            await client.submit_background()
+            await other.jobs.get()
+            assert hand.jobs.empty()
+
+    run(test())
+
+
 def test_a_node_that_cannot_renew_its_lease_stops_before_others_take_its_jobs() -> None:
     async def test() -> None:
         async with crowd() as fleet:

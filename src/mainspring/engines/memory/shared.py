@@ -47,6 +47,8 @@ class SharedTables:
         self.terms: dict[int, str] = {}
         self.ended: set[int] = set()
         self.rows: dict[int, NodeRow] = {}
+        self.drains: set[str] = set()
+        """The names of nodes that somebody asked to drain."""
         self.ears: dict[int, Callable[[Message], None]] = {}
         self.carry = carry
 
@@ -137,6 +139,7 @@ class SharedMemoryEngine:
         holds = any(job.term == self._term and State(job.state).held for job in content.tables.jobs.values())
         if self._term and not holds:
             await self.end(self._term)
+            content.drains.discard(content.terms[self._term])
 
     # ---- the relay ----
 
@@ -157,14 +160,13 @@ class SharedMemoryEngine:
         content = self._content
         if row.term in content.ended:
             raise StoreFencedError(f"term {row.term} was ended by another node")
-        known = content.rows.get(row.term)
-        draining = known is not None and known.draining
-        content.rows[row.term] = msgspec.structs.replace(row, draining=draining)
+        content.rows[row.term] = row
         return await self.rows()
 
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes."""
-        return list(self._content.rows.values())
+        content = self._content
+        return [msgspec.structs.replace(row, draining=row.name in content.drains) for row in content.rows.values()]
 
     async def now(self) -> float:
         """Return the time of the content's clock."""
@@ -189,9 +191,9 @@ class SharedMemoryEngine:
         return sorted(left & self._content.ended)
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Write into a node's row that it shall drain."""
+        """Note that a node shall drain, or no longer."""
         row = self._content.rows.get(term)
         if row is None:
             return False
-        self._content.rows[term] = msgspec.structs.replace(row, draining=draining)
+        (self._content.drains.add if draining else self._content.drains.discard)(row.name)
         return True

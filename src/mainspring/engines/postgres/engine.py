@@ -239,7 +239,7 @@ class PostgresEngine:
         return await self._membership.abandoned()
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Write into a node's row that it shall drain, or no longer."""
+        """Note that a node shall drain, or no longer; see ``MembershipPort``."""
         return await self._membership.ask_to_drain(term, draining=draining)
 
     # ---- upkeep ----
@@ -294,9 +294,7 @@ class PostgresEngine:
         await self._writer.close()  # whatever is under way there has the term's lock
         if control.started and self._term:
             with contextlib.suppress(StoreError):
-                await control.run(
-                    lambda connection: membership.end(connection, self._term, None, unless_it_holds=True), LEAVE
-                )
+                await control.run(lambda connection: membership.leave(connection, self._term), LEAVE)
         await control.close()
 
 

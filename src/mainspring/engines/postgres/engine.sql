@@ -77,14 +77,14 @@ WHERE t.ended AND NOT t.gone AND NOT EXISTS (SELECT FROM journal j WHERE j.term 
 
 -- name: beat
 WITH mine AS (
-    UPDATE nodes SET counter = $2, about = $3::json WHERE term = $1 RETURNING term, counter, about, draining
+    UPDATE nodes SET counter = $2, about = $3::json WHERE term = $1 RETURNING term, counter, about
 )
-SELECT term, counter, about, draining FROM mine
-UNION ALL SELECT term, counter, about, draining FROM nodes WHERE term <> $1
+SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> 'name')
+FROM (SELECT * FROM mine UNION ALL SELECT term, counter, about FROM nodes WHERE term <> $1) AS present
 ORDER BY term;
 
 -- name: nodes
-SELECT term, counter, about, draining FROM nodes ORDER BY term;
+SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> 'name') FROM nodes ORDER BY term;
 
 -- name: now
 SELECT extract(epoch FROM clock_timestamp())::float8;
@@ -113,7 +113,17 @@ WHERE t.ended AND NOT t.gone AND (
 ORDER BY term;
 
 -- name: ask_to_drain
-UPDATE nodes SET draining = $2 WHERE term = $1 RETURNING term;
+WITH asked AS (
+    SELECT about ->> 'name' AS name FROM nodes WHERE term = $1
+), noted AS (
+    INSERT INTO drains SELECT name FROM asked WHERE $2 ON CONFLICT DO NOTHING
+), taken_back AS (
+    DELETE FROM drains USING asked WHERE node = name AND NOT $2
+)
+SELECT name FROM asked;
+
+-- name: end_drain
+DELETE FROM drains WHERE node = (SELECT node FROM terms WHERE term = $1);
 
 -- name: notify
 SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS messages (channel, payload);

@@ -79,7 +79,7 @@ class Membership:
         return [row[0] for row in rows]
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        """Write into a node's row that it shall drain, or no longer."""
+        """Note that a node shall drain, or no longer; see ``MembershipPort``."""
         work = (_SQL["ask_to_drain"], term, draining)
         return await self._control.run(lambda connection: connection.fetchval(*work), BEAT) is not None
 
@@ -102,6 +102,12 @@ async def end(connection: Connection[Record], term: int, counter: int | None, *,
         await connection.execute(_SQL["end_row"], term)
         await connection.execute(_SQL["end_term"], term)
     return True
+
+
+async def leave(connection: Connection[Record], term: int) -> None:
+    """End a term unless it still holds jobs; its node drains no longer. Raises as `end` does."""
+    if await end(connection, term, None, unless_it_holds=True):
+        await connection.execute(_SQL["end_drain"], term)
 
 
 def _rows(rows: Iterable[Record]) -> list[NodeRow]:

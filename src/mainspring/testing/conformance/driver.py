@@ -14,6 +14,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.storage.engine import Engine
@@ -169,9 +170,22 @@ class Store:
         """End a term, as whoever recovers a dead node does first."""
         assert self._run(self.fleet.end(term))
 
+    def beat(self) -> list[str]:
+        """Beat for this node; returns the names of those that drain."""
+        rows = self._run(self.fleet.beat(NodeRow(term=self.term, name=self.opened.nodes[self.term], counter=1)))
+        return [row.name for row in rows if row.draining]
+
     def members(self) -> list[str]:
         """Return the names of the nodes whose terms have not ended, in the order of their terms."""
         return [row.name for row in sorted(self._run(self.fleet.rows()), key=lambda row: row.term)]
+
+    def drain(self, term: int, *, draining: bool = True) -> bool:
+        """Ask a node to drain, or no longer."""
+        return self._run(self.fleet.ask_to_drain(term, draining=draining))
+
+    def draining(self) -> list[str]:
+        """Return the names of the nodes that were asked to drain, as they are read."""
+        return [row.name for row in self._run(self.fleet.rows()) if row.draining]
 
     def abandoned(self) -> list[int]:
         """Return the ended terms that something is left of."""

@@ -466,6 +466,30 @@ class Sharing:
         assert [job.id for job in store.claim()] == [claimed.id]
         other.open()
 
+    # ---- draining ----
+
+    def test_a_node_that_was_asked_to_drain_reads_so_under_each_of_its_terms(self, store: Store, other: Store) -> None:
+        assert store.drain(other.term)
+        assert store.draining() == other.draining() == ["n2"]
+        assert other.beat() == ["n2"], "whatever its own row says"
+        store.end_term(other.term)
+        assert store.draining() == []
+        assert not store.drain(other.term), "there is no such row"
+        again = store.beside("n2")
+        assert again.beat() == store.draining() == ["n2"]
+        assert store.drain(again.term, draining=False)
+        assert again.beat() == store.draining() == []
+        self._again(other)
+
+    def test_a_node_that_has_left_drains_no_longer(self, store: Store, other: Store) -> None:
+        store.drain(other.term)
+        other.reopen("n2")
+        assert other.beat() == []
+        store.drain(other.term)
+        store.end_term(other.term)
+        other.reopen("n2")
+        assert other.beat() == [], "also where its term had been ended"
+
     # ---- looking, and hints ----
 
     def test_a_look_shows_what_waits(self, store: Store, other: Store) -> None:
