@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.committer import Committer, Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.committer import Committer, Entry, Fenced
 from mainspring.engines.zookeeper.tree import Create, Refusal
 from mainspring.errors import StoreFencedError
 from mainspring.ids import TERM_SPAN
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Followers
+    from mainspring.jobs.store import Ended, Followers
+
+
+M = TypeVar("M")
 
 
 class Completion(NamedTuple):
@@ -26,6 +29,15 @@ class Completion(NamedTuple):
     """Ended."""
     data: bytes
     """The record in ``completed_tasks``."""
+
+
+class Waiting(NamedTuple):
+    """A task that this node has left pending, as the master needs it for the assignment."""
+
+    task: str
+    job: Job
+    data: bytes
+    """The record in ``pending_tasks``, as it was created."""
 
 
 class Session:
@@ -39,14 +51,37 @@ class Session:
         self.committer = Committer(tree, self.who)
         self.nodes = nodes
         """Terms to nodes; `meet` before jobs of others are returned."""
-        self.assignments: dict[str, int] = {}
-        """The tasks that this node holds, with the versions of their assignments."""
+        self.assignments: dict[int, int] = {}
+        """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
+        their assignments."""
+        self.ended: list[Ended] = []
+        """Jobs with an owner (``rules.owner``) that have ended in the group under way: what their owner is to be told."""
+        self.late: dict[str, int] = {}
+        """Tasks that are held or were tried although their time to expire is over, by `paths.expiring`, and when that was
+        seen."""
         self.completions: Callable[[Sequence[Completion]], None] = lambda _: None
         """Set while this node is the master: takes what was completed here, in place of a look at the tree."""
         self.pending: Callable[[bytes], None] = lambda _: None
         """Set by the engine: a due job of a function was left pending."""
+        self.waiting: Callable[[Sequence[Waiting]], None] = lambda _: None
+        """Set while this node is the master: takes what was left pending here, in place of a look at the tree."""
+        self.assign: Callable[[Mapping[bytes, Sequence[Want]], bool], Awaitable[None]] | None = None
+        """Set while this node is the master: takes what this node wants now of some functions, and whether for this once only,
+        and assigns to it what is there before it returns."""
+        self.arrived: Callable[[bytes], None] = lambda _: None
+        """Set by the engine: tasks of a function were assigned to this node that no claim waits for."""
+        self.claims: Claims
+        """Set by the master: what this node has asked for, and what has arrived."""
         self.followers: Callable[[], Followers | None] = lambda: None
         self._known: set[str] = set()
+        self._memory: dict[Callable[[Session], Any], Any] = {}
+
+    def memory(self, kind: Callable[[Session], M]) -> M:
+        """Return what one part of the handlers remembers for this term: made when it is asked for first."""
+        found: M | None = self._memory.get(kind)
+        if found is None:
+            found = self._memory[kind] = kind(self)
+        return found
 
     def handle(self, job_id: int) -> str:
         """Return the handle of a job of a known term."""
@@ -59,6 +94,8 @@ class Session:
     async def meet(self, ids: Iterable[int]) -> None:
         """Learn the nodes of some jobs' terms; those of terms that never were stay unknown."""
         unknown = sorted({job_id // TERM_SPAN for job_id in ids} - self.nodes.keys())
+        if not unknown:
+            return
         found = await self.tree.get_many([f"{paths.TERMS}/{term}" for term in unknown])
         self.nodes.update({term: node.data.decode() for term, node in zip(unknown, found, strict=True) if node})
 

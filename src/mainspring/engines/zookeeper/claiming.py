@@ -1,0 +1,316 @@
+"""Claims: what this node would take is written down for the master, and what it assigns arrives some time later.
+
+A claim is answered at once from what has arrived already. Where this node is the master itself, it assigns within the group.
+Otherwise the wants are written, and the claim is answered when the master has answered, or after a while without one. A want
+stays open after that, so that later tasks are assigned without being asked for again; what arrives while no claim waits is told
+to the node, whose next claim has it at once, and given back where none comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import AGAIN, Entry, Fenced
+from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.tree import Create, Delete, SessionEndedError, Write
+from mainspring.engines.zookeeper.wants import Notice, decode_notice, encode_wants
+from mainspring.errors import StoreFencedError, StoreUnavailableError
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.storage.operation import DEFERRED, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from mainspring.engines.zookeeper.session import Session
+
+PATIENCE: Final = 1.0
+"""Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
+READ_AT_ONCE: Final = 500
+
+
+class _Open(NamedTuple):
+    """A claim that waits for the master's answer."""
+
+    operation: ops.Claim
+    asked: int
+    until: float
+
+
+class _Arrival(NamedTuple):
+    job: Job
+    task: str
+    at: float
+
+
+class Claims:
+    """What one term of a node has asked for, and what has arrived."""
+
+    def __init__(self, session: Session, *, standing: bool = True) -> None:
+        """``standing``: whether wants stay open once they are answered."""
+        self._session = session
+        self._standing = standing
+        self.wants: dict[bytes, list[ops.Want]] = {}
+        """What this node would take, as far as it has not been given it."""
+        self._arrived: dict[bytes, deque[_Arrival]] = {}
+        self._open: list[_Open] = []
+        self._asked = 0
+        self._notice = Notice()
+        self._unwritten = False
+        self._news = asyncio.Event()
+        self._changed = True
+        """The queue has changed, or is not watched."""
+        self._news.set()
+        self._quiet = False
+        """A claim is being answered: what is left after it is told to the node."""
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks have arrived that no claim has taken."""
+        return sum(map(len, self._arrived.values()))
+
+    # ---- claims ----
+
+    async def claim(self, operations: Sequence[ops.Claim]) -> list[Any]:
+        """Answer claims, now or later."""
+        session = self._session
+        outcomes: list[Any] = [None] * len(operations)
+        unanswered = []
+        new: dict[bytes, list[ops.Want]] = {}
+        for at, operation in enumerate(operations):
+            for function in {want.function for want in operation.wants}:
+                self.wants[function] = new[function] = [w for w in operation.wants if w.function == function]
+            outcomes[at] = self._answer(operation, renewed=True)
+            if outcomes[at] is None:
+                unanswered.append(at)
+        if session.assign is not None:
+            self._quiet = True
+            try:
+                await session.assign(new, not self._standing)
+            except SessionEndedError as error:
+                raise StoreFencedError(f"the session of {session.who} has ended") from error
+            finally:
+                self._quiet = False
+            if session.committer.fenced:
+                raise StoreFencedError(f"term {session.term} was ended by another node")
+            for at in unanswered:
+                outcomes[at] = self._answer(operations[at]) or self._empty(operations[at])
+            for function in self._arrived:
+                session.arrived(function)
+            return outcomes
+        until = asyncio.get_running_loop().time() + PATIENCE
+        self._asked += bool(unanswered)
+        for at in unanswered:
+            outcomes[at] = DEFERRED
+            self._open.append(_Open(operations[at], self._asked, until))
+        self._unwritten = True
+        self._news.set()
+        return outcomes
+
+    def _answer(self, operation: ops.Claim, *, renewed: bool = False) -> list[list[Job]] | None:
+        """Return the outcome of a claim from what has arrived; None where nothing has.
+
+        ``renewed``: what has arrived was assigned on the wants before, so less is wanted from now on.
+        """
+        jobs = [self._take(want, renewed=renewed) for want in operation.wants]
+        if not any(jobs):
+            return None
+        return jobs
+
+    @staticmethod
+    def _empty(operation: ops.Claim) -> list[list[Job]]:
+        return [[] for _ in operation.wants]
+
+    def _take(self, want: ops.Want, *, renewed: bool) -> list[Job]:
+        arrived = self._arrived.get(want.function)
+        jobs: list[Job] = []
+        while arrived and len(jobs) < want.limit:
+            jobs.append(arrived.popleft().job)
+            if renewed:
+                self._given(want.function)
+        if arrived is not None and not arrived:
+            del self._arrived[want.function]
+        return jobs
+
+    # ---- arrivals ----
+
+    def arrive(self, tasks: Iterable[tuple[str, Job]]) -> None:
+        """Take in what was assigned to this node."""
+        now = asyncio.get_running_loop().time()
+        functions = set()
+        for task, job in tasks:
+            self._session.assignments[job.id] = 0
+            self._arrived.setdefault(job.function, deque()).append(_Arrival(job, task, now))
+            functions.add(job.function)
+            self._given(job.function)
+        still = []
+        for claim in self._open:
+            outcome = self._answer(claim.operation)
+            if outcome is None:
+                still.append(claim)
+            else:
+                claim.operation.done(outcome)
+        self._open = still
+        for function in functions & self._arrived.keys() if not self._quiet else ():
+            self._session.arrived(function)
+        if self._arrived:
+            self._news.set()
+
+    def _given(self, function: bytes) -> None:
+        """One task less is wanted of a function."""
+        wants = self.wants.get(function, [])
+        for at, want in enumerate(wants):
+            if want.limit > 0:
+                wants[at] = want._replace(limit=want.limit - 1)
+                break
+
+    # ---- the master is elsewhere ----
+
+    def rewrite(self) -> None:
+        """Tell the next master what this node wants: it was the master itself until now."""
+        self._unwritten = True
+        self._changed = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write what is wanted and read what arrives, until cancelled, or until the term has ended."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                timeout = self._next(loop.time())
+                try:
+                    await asyncio.wait_for(self._news.wait(), timeout)
+                except TimeoutError:
+                    pass
+                self._news.clear()
+                try:
+                    await self._step(loop.time())
+                except StoreUnavailableError:
+                    await asyncio.sleep(AGAIN)
+                    self._news.set()
+        finally:
+            self._fence()
+
+    def _next(self, now: float) -> float | None:
+        """Return the seconds after which there is something to do, whatever happens; None: nothing."""
+        times = [claim.until for claim in self._open[:1]]
+        times += [arrived[0].at + PATIENCE for arrived in self._arrived.values()]
+        return max(min(times) - now, 0.0) if times else None
+
+    async def _step(self, now: float) -> None:
+        if self._session.assign is None:
+            if self._unwritten:
+                await self._write()
+            if self._changed:
+                await self._read()
+        self._close(lambda claim: claim.until <= now)
+        await self._give_back(now - PATIENCE)
+
+    async def _write(self) -> None:
+        path = paths.wants(self._session.who)
+        self._unwritten = False
+        data = encode_wants(self._asked, self.wants, once=not self._standing)
+        (verdict,) = await self._session.committer.commit([Entry([Write(path, data)])])
+        if isinstance(verdict, Fenced):
+            raise StoreFencedError(f"term {self._session.term} was ended by another node")
+
+    async def _read(self) -> None:
+        """Read what the master has said, and the tasks that are new."""
+        tree, queue = self._session.tree, paths.queue(self._session.who)
+        self._changed = False
+        try:
+            node = await tree.get(queue, self._on_change)
+            if node is None or not node.data:
+                return
+            notice = decode_notice(node.data)
+            tasks = notice.since(self._notice)
+            if tasks is None:
+                tasks = await tree.children(queue) or ()
+            for start in range(0, len(tasks), READ_AT_ONCE):
+                await self._fetch(tasks[start : start + READ_AT_ONCE])
+        except BaseException:
+            self._changed = True
+            raise
+        self._notice = notice
+        self._close(lambda claim: claim.asked <= notice.answered)
+
+    def _on_change(self) -> None:
+        self._changed = True
+        self._news.set()
+
+    async def _fetch(self, tasks: Sequence[str]) -> None:
+        session = self._session
+        arrivals = []
+        for task, node in zip(tasks, await session.tree.get_many([*map(paths.running, tasks)]), strict=True):
+            if node is None:
+                continue
+            record = records.decode(node.data)
+            # What this node has leased as it submitted it is in its queue too, but no master has assigned it.
+            if record.get("term") != session.term or "master" not in record or record["id"] in session.assignments:
+                continue
+            arrivals.append((task, records.decode_job(record)))
+        await session.meet(job.id for _, job in arrivals)
+        self.arrive(arrivals)
+
+    def _close(self, over: Callable[[_Open], bool]) -> None:
+        """Answer the claims for which nothing has come."""
+        closed = [claim for claim in self._open if over(claim)]
+        self._open = [claim for claim in self._open if not over(claim)]
+        for claim in closed:
+            claim.operation.done(self._empty(claim.operation))
+
+    def _fence(self) -> None:
+        opened, self._open = self._open, []
+        for claim in opened:
+            claim.operation.failed(StoreFencedError(f"term {self._session.term} is over"))
+
+    # ---- what nobody here takes ----
+
+    async def _give_back(self, before: float) -> None:
+        """Put back to pending what has arrived before a time and was not claimed."""
+        given: list[Waiting] = []
+        for function, arrived in list(self._arrived.items()):
+            if arrived[0].at > before:
+                continue
+            while arrived and arrived[0].at <= before:
+                job, task, _ = arrived.popleft()
+                self._session.assignments.pop(job.id, None)
+                job.state, job.term = int(State.PENDING), 0
+                given.append(Waiting(task, job, records.encode_job(job, self._session.handle(job.id))))
+            if not arrived:
+                del self._arrived[function]
+        if not given:
+            return
+        session = self._session
+        verdicts = await session.committer.commit([_released(session.who, one) for one in given])
+        back = [one for one, verdict in zip(given, verdicts, strict=True) if verdict is None]
+        session.waiting(back)
+        for function in {one.job.function for one in back}:
+            session.pending(function)
+
+
+def _released(who: str, one: Waiting) -> Entry:
+    """Return what puts a task that nobody here has begun back to pending."""
+    task, job, data = one
+    return Entry(
+        [
+            Delete(paths.assignment(who, task), 0),
+            Delete(paths.running(task)),
+            Create(paths.pending(task), data),
+        ],
+        [(job.function, State.LEASED, job.priority, -1), (job.function, State.PENDING, job.priority, 1)],
+    )
+
+
+async def claim(session: Session, operations: Sequence[Any]) -> Sequence[Any]:
+    """Lease due jobs; see ``Claim``."""
+    claims: Claims = session.claims
+    return await claims.claim(operations)
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {
+    ops.Claim: claim,
+}

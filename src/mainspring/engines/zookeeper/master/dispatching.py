@@ -1,0 +1,301 @@
+"""The master's loop of assignments: it reads what workers want and what waits, writes who gets what, and tells them.
+
+What this node itself wants, leaves pending and is given goes through memory. Of what the others do, watches tell; a bucket that
+has changed is listed soon where somebody waits for work, and otherwise after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import Conflict, Entry
+from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, assign
+from mainspring.engines.zookeeper.master.buckets import Buckets
+from mainspring.engines.zookeeper.master.index import Index, Task, task_of_job
+from mainspring.engines.zookeeper.master.nudging import Nudges
+from mainspring.engines.zookeeper.master.reign import DeposedError
+from mainspring.engines.zookeeper.master.workers import Workers
+from mainspring.engines.zookeeper.submitting import leased
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.wants import encode_notice
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mainspring.engines.zookeeper.committer import Verdict
+    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.workers import Worker
+    from mainspring.engines.zookeeper.session import Waiting
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Want
+
+READ: Final = 1000
+"""Records that are read at once."""
+HUNGRY: Final = 100_000.0
+"""Names that are listed in a second while somebody waits for work."""
+CONTENT: Final = 20_000.0
+"""The same while nobody does."""
+LATER: Final = 0.2
+"""Seconds more between lists while nobody does."""
+ALONE: Final = 5.0
+"""Seconds between lists where there is one node: it knows what waits, unless another one left something behind."""
+ANSWER: Final = 0.5
+"""Seconds after which a claim is answered although not all has been looked at."""
+REFRESH: Final = 1.0
+"""Seconds after which the rooms of workers whose queues are full are read again."""
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+
+class Dispatcher:
+    """Assigns while one reign lasts."""
+
+    def __init__(self, reign: Reign, *, index: Index | None = None) -> None:
+        self._reign = reign
+        self._session = reign.session
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._news.set()
+        self.index = index or Index()
+        self.workers = Workers(reign, self._news.set)
+        self.buckets = Buckets(reign.tree, paths.PENDING, self._news.set)
+        self._nudges = Nudges(reign.tell)
+        self._own = self.workers.own
+        self._asked: dict[str, tuple[int, float, int]] = {}
+        """The claims that wait for an answer: their number, since when, and how much had changed by then."""
+        self._refreshed = 0.0
+
+    # ---- from this node, in memory ----
+
+    def waiting(self, tasks: Sequence[Waiting]) -> None:
+        """Take in what this node has left pending."""
+        for name, job, data in tasks:
+            self.index.put(task_of_job(name, job, data))
+        if tasks:
+            self._news.set()
+
+    async def claim(self, wants: Mapping[bytes, Sequence[Want]], once: bool) -> None:
+        """Take in what this node wants, and assign what is there, before returning.
+
+        ``once``: the wants are not left open after that. Raises SessionEndedError.
+        """
+        for function, some in wants.items():
+            self._own.want(function, some)
+        self._own.room = QUEUE - len(self._session.assignments)
+        self._news.set()
+        with contextlib.suppress(DeposedError):  # the loop will learn it as well
+            await self._assign()
+        if once:
+            self._own.wants.clear()
+
+    # ---- the loop ----
+
+    async def run(self) -> None:
+        """Assign until cancelled. Raises DeposedError, SessionEndedError."""
+        while True:
+            wait = await self.step()
+            try:
+                await asyncio.wait_for(self._news.wait(), wait)
+            except TimeoutError:
+                pass
+
+    async def step(self) -> float | None:
+        """Do what is to be done now; returns the seconds after which there is more, None: when something has changed."""
+        self._news.clear()
+        now = self._loop.time()
+        await self._look_at_workers(now)
+        await self._assign()
+        if await self._look_at_tasks(now):
+            await self._assign()
+        await self._answer(now)
+        await self._nudge(now)
+        return self._next(now)
+
+    async def _look_at_workers(self, now: float) -> None:
+        new = await self.workers.look()
+        if new:
+            for bucket in paths.BUCKETS:  # who came may have left something pending before it was seen
+                self.buckets.touch(bucket)
+        if now >= self._refreshed + REFRESH:
+            self._refreshed = now
+            await self.workers.look_at_rooms()
+        # Whoever was assigned something by the last master, and not told of it any more, looks now.
+        await self._tell([worker for worker in self.workers.known.values() if worker.notice is None])
+
+    # ---- what waits ----
+
+    async def _look_at_tasks(self, now: float) -> bool:
+        """List and read a part of what has changed; returns whether there are new tasks in the index."""
+        index = self.index
+        hungry = self._hungry()
+        if index.has_room:
+            for bucket in index.more:
+                self.buckets.touch(bucket)
+        if index.is_full and hungry:
+            index.forget_unwanted(self._wanted())
+        if self.buckets.dirty and (self.buckets.fresh or now >= self._due(hungry=hungry)):
+            for bucket, names in (await self.buckets.names(HUNGRY if hungry else CONTENT)).items():
+                index.listed(bucket, names)
+        names = index.unread(sorted(self._wanted()), READ)
+        if not names:
+            return False
+        await self._read(names)
+        if index.unread(sorted(self._wanted()), 1):
+            self._news.set()
+        return True
+
+    async def _read(self, names: Sequence[str]) -> None:
+        nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, names)]))
+        for name, node in zip(names, nodes, strict=True):
+            self.index.read(name, node)
+
+    def _wanted(self) -> set[bytes]:
+        return {want.function for want in self.workers.wants()}
+
+    def _hungry(self) -> bool:
+        """Say whether somebody would take a task and there was none, after what is known was assigned."""
+        return any(want.slots is None or want.slots for want in self.workers.wants())
+
+    def _due(self, *, hungry: bool) -> float:
+        """Return the loop's time at which dirty buckets are listed."""
+        rested = self.buckets.rested
+        if self.workers.alone:
+            return rested + ALONE
+        return rested if hungry or self._asked else rested + LATER
+
+    def _next(self, now: float) -> float | None:
+        times = self._nudges.times()
+        if self.buckets.dirty:
+            times.append(now if self.buckets.fresh else self._due(hungry=self._hungry()))
+        times += [since + ANSWER for _, since, _ in self._asked.values()]
+        if any(worker.room <= 0 and worker.wants for worker in self.workers.known.values()):
+            times.append(self._refreshed + REFRESH)
+        return max(min(times) - now, 0.0) if times else None
+
+    # ---- assignments ----
+
+    async def _assign(self) -> None:
+        """Assign what is known to those who want it, and wait until it is written."""
+        while given := assign(self.index, self.workers.wants()):
+            by_worker: dict[str, list[tuple[OpenWant, Task]]] = {}
+            for want, task in given:
+                by_worker.setdefault(want.taker.who, []).append((want, task))
+            await asyncio.gather(*(self._give(who, some) for who, some in by_worker.items()))
+
+    async def _give(self, who: str, given: list[tuple[OpenWant, Task]]) -> None:
+        """Write one worker's new tasks, and tell it."""
+        worker = self.workers.known.get(who)
+        records_of = await self._records([task for _, task in given])
+        entries: list[Entry] = []
+        mine: list[tuple[Task, Job]] = []
+        written: list[tuple[OpenWant, Task]] = []
+        for want, task in given:
+            data = records_of.get(task.name)
+            if worker is None or data is None:
+                self.index.settle(task, back=data is not None)
+                continue
+            record = {**records.decode(data), "state": "leased", "term": worker.term, "master": self._reign.version}
+            entries.append(_assigned(who, task, record))
+            written.append((want, task))
+            if worker is self._own:
+                mine.append((task, records.decode_job(record)))
+        if worker is None or not entries:
+            return
+        guards: list[Check] = []
+        if worker is not self._own:
+            guards = [Check(paths.worker(who))]
+            worker.answered = worker.asked
+            notice = worker.tell(self._reign.version, [task.name for _, task in written])
+            entries.append(Entry([Write(paths.queue(who), encode_notice(notice))]))
+        verdicts = await self._reign.commit(entries, guards)
+        for (want, task), verdict in zip(written, verdicts, strict=False):
+            self._given(want, task, verdict)
+        if mine:
+            await self._session.meet(task.id for task, _ in mine)
+            held = [(task.name, job) for (task, job), verdict in zip(mine, verdicts, strict=True) if verdict is None]
+            self._session.claims.arrive(held)
+
+    def _given(self, want: OpenWant, task: Task, verdict: Verdict) -> None:
+        """Learn what became of an assignment."""
+        if verdict is None:
+            self.index.settle(task, back=False)
+            return
+        want.left += 1
+        want.taker.room += 1
+        if isinstance(verdict, Conflict) and not (verdict.at == 2 and verdict.why is Refusal.NO_NODE):
+            if verdict.at != 0:
+                log.error("a task is in two places", task=task.name, path=verdict.path)
+            # Somebody was faster, or has changed it: what is there now is listed again.
+            self.index.settle(task, back=False)
+            self.buckets.touch(paths.bucket(task.name))
+            return
+        self.workers.known.pop(want.taker.who, None)  # it has gone: nothing more for it
+        self.index.settle(task, back=True)
+        self._news.set()
+
+    async def _records(self, tasks: Sequence[Task]) -> dict[str, bytes]:
+        """Return the records of tasks, of which some are read again; those that have changed meanwhile are refused later."""
+        found = {task.name: task.data for task in tasks if task.data is not None}
+        missing = [task.name for task in tasks if task.data is None]
+        if missing:
+            nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, missing)]))
+            found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
+        return found
+
+    # ---- answers ----
+
+    async def _answer(self, now: float) -> None:
+        """Answer the claims for which all was looked at, or that have waited for long enough."""
+        answered = []
+        unread = bool(self.index.unread(sorted(self._wanted()), 1))
+        for who, worker in self.workers.known.items():
+            asked = self._asked.get(who)
+            if worker.asked <= worker.answered:
+                self._asked.pop(who, None)
+                if worker.once:
+                    worker.wants.clear()
+            elif asked is None or asked[0] != worker.asked:
+                asked = self._asked[who] = worker.asked, now, self.buckets.changes
+            if asked is not None and who in self._asked:
+                _, since, changes = asked
+                if now >= since + ANSWER or (self.buckets.listed(changes) and not unread):
+                    worker.answered = worker.asked
+                    answered.append(worker)
+        await self._tell(answered)
+
+    async def _tell(self, workers: Sequence[Worker]) -> None:
+        """Write notices without tasks."""
+        entries = []
+        for worker in workers:
+            notice = worker.tell(self._reign.version, [])
+            if worker is not self._own:
+                entries.append(Entry([Write(paths.queue(worker.who), encode_notice(notice))]))
+            if worker.answered == worker.asked:
+                self._asked.pop(worker.who, None)
+                if worker.once:
+                    worker.wants.clear()
+        await self._reign.commit(entries)
+
+    async def _nudge(self, now: float) -> None:
+        """Tell nodes of what waits and was not asked for."""
+        waiting = self.index.functions() - self._wanted()
+        self._nudges.tell(waiting, self.workers.known.values(), now)
+
+
+def _assigned(who: str, task: Task, record: dict[str, Any]) -> Entry:
+    """Return what gives a pending task to a worker."""
+    held = leased(record["id"], record["handle"], record.get("attempt", 0))
+    return Entry(
+        [
+            Delete(paths.pending(task.name), task.version),
+            Create(paths.running(task.name), records.encode(record)),
+            Create(paths.assignment(who, task.name), held),
+        ],
+        [(task.function, State.PENDING, task.priority, -1), (task.function, State.LEASED, task.priority, 1)],
+    )

@@ -1,0 +1,117 @@
+"""The node's part in the recipe beside the work itself: its claims, and being the master while it is elected."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from mainspring.engines.zookeeper.claiming import Claims
+from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.master.dispatching import Dispatcher
+from mainspring.engines.zookeeper.master.election import deposed, stand
+from mainspring.engines.zookeeper.master.publishing import Publisher
+from mainspring.engines.zookeeper.master.recovering import Recoverer
+from mainspring.engines.zookeeper.master.reign import DeposedError
+from mainspring.engines.zookeeper.tree import SessionEndedError
+from mainspring.errors import StoreFencedError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.events.relay import Message
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+OVER: Final = (DeposedError, SessionEndedError, StoreFencedError)
+"""What a reign ends with, or a term."""
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+class Master:
+    """One term of a node."""
+
+    def __init__(self, session: Session, tell: Callable[[int, Message], None], *, standing: bool = True) -> None:
+        """``tell`` sends a message to the node that has a term; ``standing``: whether claims stay open once answered."""
+        self._session = session
+        self._tell = tell
+        self.claims = session.claims = Claims(session, standing=standing)
+        self.reign: Reign | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.publisher: Publisher | None = None
+        """While this node is the master."""
+
+    async def run(self) -> None:
+        """Claim, stand for election, and be the master while elected: until cancelled, or until the term has ended."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.claims.run(), name="zookeeper claims")
+                group.create_task(self._stand(), name="zookeeper election")
+        except* OVER as errors:
+            log.info("the term is over", worker=self._session.who, why=str(errors.exceptions[0]))
+
+    async def _stand(self) -> None:
+        while True:
+            reign = await stand(self._session, self._tell)
+            log.info("this node is the master", worker=self._session.who, version=reign.version)
+            try:
+                await self._serve(reign)
+            except* OVER as errors:
+                log.warning("this node is the master no more", worker=self._session.who, why=_first(errors))
+                if self._session.committer.fenced or errors.subgroup(SessionEndedError):
+                    raise StoreFencedError(f"the term of {self._session.who} is over") from errors
+
+    async def _serve(self, reign: Reign) -> None:
+        """Do all that a master does, until something of it finds that it is the master no more."""
+        session = self._session
+        dispatcher = Dispatcher(reign)
+        publisher = Publisher(reign, lambda: dispatcher.workers.alone)
+        self.reign, self.dispatcher, self.publisher = reign, dispatcher, publisher
+        session.waiting, session.completions = dispatcher.waiting, publisher.completions
+        session.assign = dispatcher.claim
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_until_deposed(reign), name="zookeeper reign")
+                group.create_task(publisher.run(), name="zookeeper publications")
+                group.create_task(_recover(reign, dispatcher, publisher), name="zookeeper recoveries")
+                group.create_task(self._dispatch(dispatcher), name="zookeeper assignments")
+        finally:
+            self.reign = self.dispatcher = self.publisher = None
+            session.waiting, session.completions = _nothing, _nothing
+            session.assign = None
+            self.claims.rewrite()
+
+    async def _dispatch(self, dispatcher: Dispatcher) -> None:
+        await dispatcher.claim(self.claims.wants, False)
+        await dispatcher.run()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> str:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+async def _until_deposed(reign: Reign) -> None:
+    await deposed(reign)
+    raise DeposedError("/master is gone, or another's")
+
+
+async def _recover(reign: Reign, dispatcher: Dispatcher, publisher: Publisher) -> None:
+    """Give back what lost workers have left, at the start and whenever one goes."""
+    recoverer = Recoverer(reign.session, reign.guard)
+    while True:
+        publisher.look()
+        try:
+            await recoverer.step()
+            await dispatcher.workers.left.wait()
+            dispatcher.workers.left.clear()
+        except StoreUnavailableError:
+            await asyncio.sleep(AGAIN)

@@ -1,0 +1,272 @@
+"""What a worker that is gone has left behind goes back to where others find it.
+
+Any node may do it, and several at once: each task goes back with the deletion of its assignment, which can happen only once. The
+worker itself cannot write any more: its ephemeral node is gone, which each of its batches checks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.master.reign import DeposedError
+from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.tree import Create, Delete, Refusal
+from mainspring.errors import StoreFencedError
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change, Check, Node, Tree
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+
+AT_ONCE: Final = 500
+"""Tasks that are given back together."""
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+
+class Held(NamedTuple):
+    """A task that a lost worker had, as it was read."""
+
+    task: str
+    assignment: Node
+    running: Node | None
+    result: Node | None
+    """What is said of its job, where that may be a foreground one still."""
+
+
+# ---- the rules ----
+
+
+def given_back(who: str, held: Held) -> tuple[Entry, Waiting | None]:
+    """Return what gives a task back, and the task as it is pending then; None where nothing is left to be given back."""
+    mine = Delete(paths.assignment(who, held.task), held.assignment.version)
+    record: dict[str, Any] = {} if held.running is None else records.decode(held.running.data)
+    if held.running is None or record.get("term") != paths.term_of(who):
+        return Entry([mine]), None
+    job = records.decode_job(record)
+    _lost(job, records.decode(held.assignment.data))
+    data = records.encode_job(job, record["handle"])
+    changes: list[Change] = [
+        mine,
+        Delete(paths.running(held.task), held.running.version),
+        Create(paths.pending(held.task), data),
+    ]
+    counts = [(job.function, State.LEASED, job.priority, -1), (job.function, State.PENDING, job.priority, 1)]
+    return Entry(changes, counts), Waiting(held.task, job, data)
+
+
+def _lost(job: Job, assignment: dict[str, Any]) -> None:
+    """Take a job to the state in which it waits after its worker was lost."""
+    job.state = int(State[assignment.get("state", "leased").upper()])
+    job.attempt = assignment.get("attempt", job.attempt)
+    (settlement,) = rules.recovered([job])
+    job.attempt = settlement.counted
+    job.state = int(rules.step(State(job.state), settlement.event))
+    job.term = job.due_us = job.started_us = 0
+
+
+def is_dropped(held: Held, living: Collection[int]) -> bool:
+    """Say whether nobody waits any more for a foreground job that a lost worker had: then it is as if it had never been."""
+    if held.result is None or records.decode(held.assignment.data).get("state") == "running":
+        return False
+    result = records.decode(held.result.data)
+    return bool(result.get("foreground")) and not set(result.get("waiters", ())).intersection(living)
+
+
+def dropped(who: str, held: Held) -> Entry:
+    """Return what makes a task as if it had never been."""
+    assert held.running is not None
+    assert held.result is not None
+    job = records.decode_job(records.decode(held.running.data))
+    changes: list[Change] = [
+        Delete(paths.assignment(who, held.task), held.assignment.version),
+        Delete(paths.running(held.task), held.running.version),
+        Delete(paths.name(held.task)),
+        Delete(f"{paths.block(job.id)}/{records.decode(held.running.data)['handle']}", held.result.version),
+    ]
+    return Entry(changes, [(job.function, State.LEASED, job.priority, -1)])
+
+
+# ---- doing it ----
+
+
+class Recovery:
+    """Gives back what one lost worker had."""
+
+    def __init__(self, session: Session, who: str, living: Collection[int], guards: Sequence[Check] = ()) -> None:
+        """``living`` are the terms of those that live, ``guards`` what the master writes under."""
+        self._session = session
+        self._tree = session.tree
+        self._who = who
+        self._living = living
+        self._guards = guards
+        self.back: list[Waiting] = []
+        """What is pending again."""
+        self.dropped = 0
+
+    async def run(self, limit: int) -> bool:
+        """Give back at most so many tasks; returns whether there are more. Then nothing of the worker is left but its journal.
+
+        Raises StoreFencedError where this node may not write any more.
+        """
+        tasks = await self._tree.children(paths.queue(self._who))
+        while tasks is not None:
+            for start in range(0, len(tasks), AT_ONCE):
+                left = limit - len(self.back) - self.dropped
+                if left <= 0:
+                    return True
+                await self._give_back(tasks[start : start + min(AT_ONCE, left)])
+            if await self._take_away():
+                return False
+            tasks = await self._tree.children(paths.queue(self._who))
+        await self._take_away()
+        return False
+
+    async def _give_back(self, tasks: Sequence[str]) -> None:
+        helds = [held for held in await self._read(tasks) if held is not None]
+        entries: list[Entry] = []
+        pending: list[Waiting | None] = []
+        for held in helds:
+            if is_dropped(held, self._living):
+                entries.append(dropped(self._who, held))
+                pending.append(None)
+                continue
+            entry, waiting = given_back(self._who, held)
+            entries.append(entry)
+            pending.append(waiting)
+        for held, entry, waiting, verdict in zip(helds, entries, pending, await self._commit(entries), strict=True):
+            if verdict is not None:
+                continue  # somebody else has done it, or it has changed: it is listed again
+            if waiting is not None:
+                self.back.append(waiting)
+            elif len(entry.changes) > 1:
+                self.dropped += 1
+            else:
+                log.error("an assignment without its task was taken away", worker=self._who, task=held.task)
+
+    async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
+        verdicts = []
+        for verdict in await self._session.committer.commit(entries, self._guards):
+            if isinstance(verdict, Fenced):
+                raise StoreFencedError(f"{verdict.path} does not let this node write any more")
+            assert verdict is None or isinstance(verdict, Conflict)
+            verdicts.append(verdict)
+        return verdicts
+
+    async def _read(self, tasks: Sequence[str]) -> list[Held | None]:
+        assignments = await self._tree.get_many([paths.assignment(self._who, task) for task in tasks])
+        running = await self._tree.get_many([*map(paths.running, tasks)])
+        places: dict[str, str] = {}
+        for task, node in zip(tasks, running, strict=True):
+            record = {} if node is None else records.decode(node.data)
+            if record.get("foreground"):
+                places[task] = f"{paths.block(record['id'])}/{record['handle']}"
+        found = dict(zip(places, await self._tree.get_many([*places.values()]), strict=True))
+        return [
+            None if assignment is None else Held(task, assignment, node, found.get(task))
+            for task, assignment, node in zip(tasks, assignments, running, strict=True)
+        ]
+
+    async def _take_away(self) -> bool:
+        """Delete what is left of the worker beside its journal; False where its queue is not empty after all."""
+        (verdict,) = await self._commit([Entry([Delete(paths.queue(self._who))])])
+        if verdict is not None and verdict.why is Refusal.NOT_EMPTY:
+            return False
+        box = paths.mail(self._who)
+        letters = await self._tree.children(box)
+        places = [paths.wants(self._who), *(f"{box}/{letter}" for letter in letters or ()), box]
+        await self._commit([Entry([Delete(path)]) for path in places])  # refused where it is gone already
+        return True
+
+
+async def _lost_workers(tree: Tree) -> list[str]:
+    """Return the workers that are gone and have left something behind."""
+    # In this order: a queue comes into being together with its worker, so whoever lives is seen among the living.
+    found = set(await tree.children(paths.QUEUES) or ())
+    found.update(await tree.children(paths.WANTS) or ())
+    found.update(await tree.children(paths.MAIL) or ())
+    return sorted(found.difference(await tree.children(paths.WORKERS) or ()), key=paths.term_of)
+
+
+async def abandoned(tree: Tree) -> list[int]:
+    """Return the terms that have ended and of which something is left; see ``MembershipPort``."""
+    return [paths.term_of(who) for who in await _lost_workers(tree)]
+
+
+async def living(tree: Tree) -> list[int]:
+    """Return the terms of the workers that live."""
+    return [paths.term_of(who) for who in await tree.children(paths.WORKERS) or ()]
+
+
+async def recover(session: Session, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
+    """Give back what ended terms hold; see ``Recover``."""
+    return [await _recover(session, operation) for operation in operations]
+
+
+async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
+    lost = await _lost_workers(session.tree)
+    if operation.of is not None:
+        lost = [who for who in lost if paths.term_of(who) in operation.of]
+    alive = await living(session.tree)
+    pending: dict[tuple[bytes, int], int] = {}
+    number = 0
+    more = False
+    for who in lost:
+        recovery = Recovery(session, who, alive)
+        more = await recovery.run(operation.rows - number) or more
+        tell(session, recovery)
+        number += len(recovery.back)
+        for one in recovery.back:
+            key = (one.job.function, one.job.priority)
+            pending[key] = pending.get(key, 0) + 1
+        if more:
+            break
+    return ops.Recovered(number, pending, more)
+
+
+def tell(session: Session, recovery: Recovery) -> None:
+    """Say what is pending again, to the master if it is here, and to whoever listens."""
+    session.waiting(recovery.back)
+    for function in {one.job.function for one in recovery.back}:
+        session.pending(function)
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {ops.Recover: recover}
+
+
+class Recoverer:
+    """Gives back what the lost workers had, while one reign lasts."""
+
+    def __init__(self, session: Session, guard: Check) -> None:
+        self._session = session
+        self._guard = guard
+
+    async def step(self) -> int:
+        """Give back all that lost workers have left; returns how many workers were lost. Raises DeposedError."""
+        lost = await _lost_workers(self._session.tree)
+        for who in lost:
+            recovery = Recovery(self._session, who, await living(self._session.tree), [self._guard])
+            try:
+                while await recovery.run(1 << 30):
+                    pass
+            except StoreFencedError as error:
+                raise DeposedError(str(error)) from error
+            tell(self._session, recovery)
+            if recovery.back or recovery.dropped:
+                log.warning(
+                    "a worker is gone; its tasks are pending again",
+                    worker=who,
+                    tasks=len(recovery.back),
+                    dropped=recovery.dropped,
+                )
+        return len(lost)

@@ -1,0 +1,152 @@
+"""The workers as the master sees them: who lives, what they would take, and what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, Taker
+from mainspring.engines.zookeeper.master.reign import Reign
+from mainspring.engines.zookeeper.wants import Notice, decode_wants
+from mainspring.nodes.model import NodeRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.jobs.store import Want
+
+_row: Final = msgspec.json.Decoder(NodeRow).decode
+TOLD: Final = 300
+"""Names in one notice: a worker that has missed more lists its queue."""
+
+
+class Worker(Taker):
+    """A living worker."""
+
+    __slots__ = ("answered", "asked", "functions", "leaving", "notice", "once", "sent_away", "term", "wants")
+
+    def __init__(self, who: str) -> None:
+        super().__init__(who, room=0)
+        self.term = paths.term_of(who)
+        self.functions: frozenset[bytes] = frozenset()
+        """Those that it serves."""
+        self.leaving = self.sent_away = False
+        """It drains by itself, or because somebody asked it to."""
+        self.wants: dict[bytes, list[OpenWant]] = {}
+        self.asked = self.answered = 0
+        self.once = False
+        self.notice: Notice | None = None
+        """What it was told last; None: nothing yet by this master."""
+
+    def want(self, function: bytes, wants: Iterable[Want]) -> None:
+        """Replace what it would take of a function."""
+        self.wants[function] = [OpenWant(self, function, *want[1:]) for want in wants]
+
+    def tell(self, master: int, tasks: list[str]) -> Notice:
+        """Return what it is to be told, with the tasks that are assigned to it in the same batch."""
+        before = self.notice or Notice(master)
+        last = [*before.tasks, *tasks][-TOLD:]
+        self.notice = Notice(master, self.answered, before.number + len(tasks), last)
+        return self.notice
+
+
+class Workers:
+    """All living workers. What has changed is read by `look`."""
+
+    def __init__(self, reign: Reign, changed: Callable[[], None]) -> None:
+        self._reign = reign
+        self._changed = changed
+        self.own = Worker(reign.session.who)
+        """The master's own node: what it wants comes through memory."""
+        self.known: dict[str, Worker] = {self.own.who: self.own}
+        self._stale_list = True
+        self._stale_rows = {self.own.who}
+        self._stale_wants: set[str] = set()
+        self.left = asyncio.Event()
+        """Somebody has gone, or come: for whoever gives back what they had."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody lives but the master's own node."""
+        return self.known.keys() <= {self.own.who}
+
+    def wants(self) -> list[OpenWant]:
+        """Return all open wants."""
+        return [want for one in self.known.values() for some in one.wants.values() for want in some if want.is_open]
+
+    async def look(self) -> set[str]:
+        """Read what has changed; returns the workers that are new."""
+        new = set()
+        if self._stale_list:
+            new = await self._list()
+        rows, self._stale_rows = self._stale_rows & self.known.keys(), set()
+        wants, self._stale_wants = self._stale_wants & self.known.keys(), set()
+        await asyncio.gather(*map(self._read_row, rows), *map(self._read_wants, wants))
+        return new
+
+    async def look_at_rooms(self) -> None:
+        """Read again how much the full queues contain."""
+        self.own.room = QUEUE - len(self._reign.session.assignments)
+        full = [one for one in self.known.values() if one.room <= 0 and one.wants and one is not self.own]
+        queues = [paths.queue(one.who) for one in full]
+        if queues:
+            for one, queue in zip(full, await Reign.read(lambda: self._reign.tree.get_many(queues)), strict=True):
+                one.room = QUEUE - queue.children if queue is not None else 0
+
+    async def _list(self) -> set[str]:
+        tree = self._reign.tree
+        self._stale_list = False
+        draining, living = await asyncio.gather(
+            Reign.read(lambda: tree.children(paths.DRAINING, self._on_list)),
+            Reign.read(lambda: tree.children(paths.WORKERS, self._on_list)),
+        )
+        there = {*(living or ()), self.own.who}
+        for who in self.known.keys() - there:
+            del self.known[who]
+        new = there - self.known.keys()
+        self.left.set()
+        for who in new:
+            self.known[who] = Worker(who)
+        self._stale_rows |= new
+        self._stale_wants |= new
+        for who, worker in self.known.items():
+            worker.sent_away = who.rpartition("-")[0] in (draining or ())
+            worker.draining = worker.leaving or worker.sent_away
+        return new
+
+    def _on_list(self) -> None:
+        self._stale_list = True
+        self._changed()
+
+    async def _read_row(self, who: str) -> None:
+        def on_change() -> None:
+            self._stale_rows.add(who)
+            self._changed()
+
+        node = await Reign.read(lambda: self._reign.tree.get(paths.worker(who), on_change))
+        worker = self.known.get(who)
+        if node is not None and worker is not None:
+            row = _row(node.data)
+            worker.functions = frozenset(row.functions)
+            worker.leaving = row.draining
+            worker.draining = worker.leaving or worker.sent_away
+
+    async def _read_wants(self, who: str) -> None:
+        def on_change() -> None:
+            self._stale_wants.add(who)
+            self._changed()
+
+        node = await Reign.read(lambda: self._reign.tree.get(paths.wants(who), on_change))
+        queue = await Reign.read(lambda: self._reign.tree.get(paths.queue(who)))
+        worker = self.known.get(who)
+        if node is None or queue is None or worker is None:
+            return
+        worker.room = QUEUE - queue.children
+        asked = decode_wants(node.data)
+        worker.asked, worker.once = asked.asked, asked.once
+        worker.wants.clear()
+        for function, wants in asked.wants.items():
+            worker.want(function, wants)

@@ -1,0 +1,101 @@
+"""The records by which a node says what it would take, and the master what it has assigned.
+
+``/wants/<worker>``, written by the worker::
+
+    {"asked": 17, "wants": {"resize": [{"limit": 64, "slots": [[0, 340]], "overdue_us": 1700000000000000}]}}
+
+``asked`` rises with each claim that waits for an answer. Slots are ranges, both ends included; without them, all. With ``"once":
+true`` the wants are over with the answer; otherwise they stay open until the worker replaces them.
+
+``/queues/<worker>``, written by the master::
+
+    {"master": 12, "answered": 17, "number": 340, "tasks": ["resize:a", "resize:b"]}
+
+``number`` is how many tasks this master has assigned to the worker, ``tasks`` are the last of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.jobs.store import Want
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Asked(NamedTuple):
+    """What a worker would take."""
+
+    asked: int
+    wants: dict[bytes, list[Want]]
+    once: bool = False
+
+
+def encode_wants(asked: int, wants: Mapping[bytes, Sequence[Want]], *, once: bool = False) -> bytes:
+    """Return what a worker writes."""
+    told = {paths.encode(function): [_want(want) for want in some] for function, some in wants.items() if some}
+    return records.encode({"asked": asked, "wants": told, **({"once": True} if once else {})})
+
+
+def decode_wants(data: bytes) -> Asked:
+    """Return what a worker has written."""
+    record = records.decode(data)
+    wants = {}
+    for name, some in record.get("wants", {}).items():
+        function = paths.decode(name)
+        wants[function] = [
+            Want(function, want["limit"], _slots(want.get("slots")), want.get("overdue_us", 0)) for want in some
+        ]
+    return Asked(record.get("asked", 0), wants, record.get("once", False))
+
+
+def _want(want: Want) -> dict[str, Any]:
+    told: dict[str, Any] = {"limit": want.limit}
+    if want.slots is not None:
+        told["slots"] = ranges(want.slots)
+    if want.overdue_us:
+        told["overdue_us"] = want.overdue_us
+    return told
+
+
+def _slots(told: list[list[int]] | None) -> frozenset[int] | None:
+    return None if told is None else frozenset(slot for first, last in told for slot in range(first, last + 1))
+
+
+def ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Return the runs of a set of numbers, both ends included."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+class Notice(NamedTuple):
+    """What the master tells a worker. All zero: nobody has said anything yet."""
+
+    master: int = 0
+    answered: int = 0
+    number: int = 0
+    tasks: Sequence[str] = ()
+
+    def since(self, before: Notice) -> Sequence[str] | None:
+        """Return the tasks that were assigned after an earlier notice; None where only the whole queue can tell."""
+        new = self.number - before.number
+        if self.master != before.master or not 0 <= new <= len(self.tasks):
+            return None
+        return self.tasks[len(self.tasks) - new :]
+
+
+def encode_notice(notice: Notice) -> bytes:
+    """Return what the master writes."""
+    return records.encode(notice._asdict())
+
+
+def decode_notice(data: bytes) -> Notice:
+    """Return what a master has written."""
+    return Notice(**records.decode(data))

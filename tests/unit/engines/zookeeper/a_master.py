@@ -1,0 +1,174 @@
+"""Nodes that claim and may be the master, on an ensemble in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.zookeeper.memory import MemoryContent, MemoryTree
+
+from mainspring.engines.zookeeper import beginning, claiming, paths, records
+from mainspring.engines.zookeeper.master import recovering
+from mainspring.engines.zookeeper.master.master import Master
+from mainspring.engines.zookeeper.session import Session
+from mainspring.engines.zookeeper.tree import Write
+from mainspring.ids import NodeId
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import succeeded
+from mainspring.nodes.model import NodeRow
+from mainspring.storage.operation import DEFERRED
+
+from .a_session import NOW, Node, ignore, run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from mainspring.events.relay import Message
+    from mainspring.storage.operation import Operation
+
+__all__ = ["NOW", "Fleet", "Member", "eventually", "fleet", "ignore", "run"]
+
+HANDLERS: dict[type[Operation], Any] = {**claiming.HANDLERS, **recovering.HANDLERS}
+
+
+async def eventually(true: Callable[[], Awaitable[bool] | bool], why: str = "") -> None:
+    """Let the loop run until something is so."""
+    async with asyncio.timeout(10):
+        while True:
+            answer = true()
+            if not isinstance(answer, bool):
+                answer = await answer
+            if answer:
+                return
+            await asyncio.sleep(0.001)
+    raise AssertionError(why)
+
+
+class Member(Node):
+    """A node that takes part in the recipe."""
+
+    def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, *, standing: bool = True) -> None:
+        super().__init__(tree, session)
+        self.fleet = fleet
+        self.heard: list[Message] = []
+        self.arrived: list[bytes] = []
+        session.arrived = self.arrived.append
+        self.master = Master(session, fleet.tell, standing=standing)
+        self.running = asyncio.create_task(self.master.run())
+
+    async def claim(self, function: bytes = b"f", limit: int = 10, **more: Any) -> list[Job]:
+        """Claim, and wait for the answer."""
+        return (await self.claim_all(ops.Want(function, limit, **more)))[0]
+
+    async def claim_all(self, *wants: ops.Want) -> list[list[Job]]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        operation = ops.Claim(self.session.term, list(wants), answer.set_result, answer.set_exception)
+        (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
+        jobs: list[list[Job]] = await answer if outcome is DEFERRED else outcome
+        return jobs
+
+    async def recover(self, *terms: int, limit: int = 1000) -> ops.Recovered:
+        operation = ops.Recover(self.session.term, ignore, ignore, list(terms), limit)
+        (outcome,) = await HANDLERS[ops.Recover](self.session, [operation])
+        assert isinstance(outcome, ops.Recovered)
+        return outcome
+
+    async def succeed(self, *jobs: Job, result: bytes = b"r") -> set[int]:
+        return await self.settle(*(succeeded(job, result, NOW, NOW + 1) for job in jobs))
+
+    async def serve(self, *functions: bytes, draining: bool = False) -> None:
+        """Say in this node's row which functions it serves."""
+        row = NodeRow(term=self.session.term, name=self.session.node, counter=1, functions=functions, draining=draining)
+
+        await self.tree.commit([Write(paths.worker(self.session.who), records.encode(row))])
+
+    @property
+    def reigns(self) -> bool:
+        return self.master.reign is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether this node is the master, and has looked at all."""
+        dispatcher, publisher = self.master.dispatcher, self.master.publisher
+        if dispatcher is None or publisher is None:
+            return False
+        return not dispatcher.buckets.dirty and not publisher.buckets.dirty
+
+    async def kill(self) -> None:
+        """End as SIGKILL does; the ensemble finds out at once."""
+        self.tree.kill()
+        session = self.tree.session
+        self.running.cancel()
+        self.fleet.members.remove(self)
+        self.fleet.content.expire(session)
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.session.committer.close()
+        await self.tree.close()
+
+
+class Fleet:
+    """Nodes on one content."""
+
+    def __init__(self) -> None:
+        self.content = MemoryContent()
+        self.members: list[Member] = []
+
+    def tell(self, term: int, message: Message) -> None:
+        for member in self.members:
+            if member.session.term == term:
+                member.heard.append(message)
+
+    async def join(self, name: str = "n1", *, standing: bool = True) -> Member:
+        """Begin a node's next term, which stands for election."""
+        tree = MemoryTree(self.content)
+        await tree.open()
+        await beginning.prepare(tree)
+        term = await beginning.next_term(tree, NodeId(name))
+        member = Member(self, tree, Session(tree, name, term, {term: name}), standing=standing)
+        self.members.append(member)
+        return member
+
+    async def master(self, name: str = "n1", **more: Any) -> Member:
+        """Add a node that is the master."""
+        member = await self.join(name, **more)
+        await eventually(lambda: member.is_quiet)
+        return member
+
+    # ---- what is in the tree ----
+
+    def tasks(self, root: str) -> list[str]:
+        return sorted(
+            path.split("/", 3)[3]
+            for path in self.content.paths()
+            if path.startswith(f"{root}/") and path.count("/") == 3
+        )
+
+    def queue(self, member: Member) -> list[str]:
+        return sorted(self.content.names(paths.queue(member.session.who)) or ())
+
+    def outcome(self, job: Job, node: str) -> dict[str, Any]:
+        found = self.content.read(paths.result(job.id, node))
+        assert found is not None
+        return records.decode(found.data)
+
+    def state(self, job: Job, node: str = "n1") -> State | None:
+        """Return the state in which a job was published; None where it was not."""
+        said = self.outcome(job, node).get("state")
+        return None if said is None else State[said.upper()]
+
+
+@asynccontextmanager
+async def fleet() -> AsyncIterator[Fleet]:
+    """Give a test nodes, and end them."""
+    made = Fleet()
+    try:
+        yield made
+    finally:
+        for member in list(made.members):
+            await member.end()

@@ -1,0 +1,88 @@
+"""What waits goes to who wants it, on one node and on several."""
+
+from __future__ import annotations
+
+from mainspring.engines.zookeeper import paths
+from mainspring.events.relay import Pending, Settled
+from mainspring.jobs.model import Priority, State
+
+from .a_master import eventually, fleet, run
+
+
+def test_the_masters_own_claims_read_nothing() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            jobs = [node.job() for _ in range(20)]
+            reads = node.tree.reads
+            await node.submit(*jobs)
+            claimed = await node.claim(limit=30)
+            assert [job.id for job in claimed] == [job.id for job in jobs]
+            assert {job.term for job in claimed} == {node.session.term}
+            assert {job.state for job in claimed} == {State.LEASED}
+            assert await node.succeed(*claimed) == set()
+            await eventually(lambda: nodes.state(jobs[-1]) is State.SUCCEEDED)
+            assert node.tree.reads == reads
+            assert await node.counts() == {(b"f", State.SUCCEEDED, 1): 20}
+
+    run(check())
+
+
+def test_what_one_submits_another_gets() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            await nodes.master()
+            first, second = await nodes.join("n2"), await nodes.join("n3")
+            job = await first.submitted(unique=b"u", waiter=first.session.term)
+            (claimed,) = await second.claim()
+            assert (claimed.id, claimed.payload, claimed.term) == (job.id, b"p", second.session.term)
+            assert nodes.queue(second) == ["f:u"]
+            assert await second.succeed(claimed) == set()
+            await eventually(lambda: Settled([job.id]) in first.heard)
+            assert nodes.state(job, "n2") is State.SUCCEEDED
+            assert nodes.tasks(paths.COMPLETED) == nodes.tasks(paths.NAMES) == nodes.tasks(paths.RUNNING) == []
+            assert await first.counts() == {(b"f", State.SUCCEEDED, 1): 1}
+
+    run(check())
+
+
+def test_a_want_stays_open() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            await nodes.master()
+            node = await nodes.join("n2")
+            assert await node.claim(limit=2) == []
+            jobs = [await node.submitted() for _ in range(3)]
+            await eventually(lambda: node.session.claims.waiting == 2)
+            assert node.arrived
+            assert {job.id for job in await node.claim(limit=5)} == {job.id for job in jobs[:2]}
+
+    run(check())
+
+
+def test_by_priority_and_age() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            order = [Priority.LOW, Priority.HIGH, Priority.NORMAL, Priority.HIGH]
+            jobs = [node.job(priority=priority) for priority in order]
+            await node.submit(*jobs)
+            claimed = await node.claim()
+            assert [job.id for job in claimed] == [jobs[at].id for at in (1, 3, 2, 0)]
+
+    run(check())
+
+
+def test_nodes_that_serve_what_waits_are_told() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            await nodes.master()
+            node, other, draining = [await nodes.join(name) for name in ("n2", "n3", "n4")]
+            await node.serve(b"f", b"g")
+            await other.serve(b"g")
+            await draining.serve(b"f", draining=True)
+            await node.submitted()
+            await eventually(lambda: Pending([b"f"]) in node.heard)
+            assert other.heard == draining.heard == []
+
+    run(check())
