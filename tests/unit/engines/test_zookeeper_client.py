@@ -81,9 +81,9 @@ def test_a_commit_is_all_or_nothing(run: Any) -> None:
         assert await tree.children("/x") is None
         with pytest.raises(StoreError):
             await tree.commit([Create("/a/b/c")])
-        assert await tree.commit([]) == Done(())
-        made = await tree.commit([Create("/a/m-", sequence=True), Create("/a/n", b"", sequence=True)])
-        assert made == Done(["/a/m-0000000001", "/a/n0000000002"])
+        assert await tree.commit([]) == Done([])
+        made = await tree.commit([Create("/a/m-", sequence=True), Create("/a/", b"", sequence=True)])
+        assert made == Done(["/a/m-0000000001", "/a/0000000002"])
 
     run(test)
 

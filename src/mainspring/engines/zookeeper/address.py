@@ -13,7 +13,7 @@ CHROOT: Final = "/mainspring"
 PORT: Final = 2181
 WRITE: Final = "write zookeeper://host:2181,host:2181,host:2181/chroot"
 
-_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^\[\]:@\s]+))(?::(?P<port>\d+))?")
+_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^\[\]:@\s]+))(?::(?P<port>[0-9]{1,5}))?")
 _ACCESS: Final = ("creator", "world")
 
 
@@ -37,7 +37,10 @@ def parse(url: str) -> Address:
 
     How long a session outlives its client is the lease of the fleet's nodes, and not told here.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # it looks at brackets
+        raise SettingsError(f"the store's address cannot be read: {error}; {WRITE}") from error
     if parts.scheme != "zookeeper":
         raise SettingsError(f"{parts.scheme}:// is no address of ZooKeeper: {WRITE}")
     if parts.fragment:

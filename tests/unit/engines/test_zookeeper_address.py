@@ -1,0 +1,84 @@
+"""Addresses of ensembles: what they say, and what is wrong with others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mainspring.engines.zookeeper.address import CHROOT, Address, parse
+from mainspring.errors import SettingsError
+
+
+def test_hosts_and_chroot() -> None:
+    address = parse("zookeeper://h1:2182,h2,[::1]:99/fleet/jobs/")
+    assert address == Address(
+        hosts=(("h1", 2182), ("h2", 2181), ("::1", 99)),
+        chroot="/fleet/jobs",
+        user=None,
+        password="",
+        is_open=True,
+        shown="zookeeper://h1:2182,h2,[::1]:99/fleet/jobs",
+    )
+
+
+def test_the_chroot_is_ours_unless_told_otherwise() -> None:
+    assert parse("zookeeper://h").chroot == CHROOT
+    assert parse("zookeeper://h").shown == f"zookeeper://h{CHROOT}"
+    assert parse("zookeeper://h/").chroot == "/"
+    assert parse("zookeeper://h/a%20b").chroot == "/a b"
+
+
+def test_credentials_are_kept_and_not_shown() -> None:
+    address = parse("zookeeper://me:s%40:e%2Fcret@h:1/x")
+    assert (address.user, address.password) == ("me", "s@:e/cret")
+    assert address.shown == "zookeeper://me@h:1/x"
+    assert "cret" not in address.shown
+    assert not address.is_open
+    assert parse("zookeeper://me:secret@h/x?acl=world").is_open
+    assert not parse("zookeeper://me:secret@h/x?acl=creator").is_open
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://h/x", r"postgresql:// is no address of ZooKeeper: write zookeeper://host"),
+        ("zookeeper:///x", "names no host"),
+        ("zookeeper://h1,,h2/x", "comma too many"),
+        ("zookeeper://h1:port/x", "'h1:port' is no host"),
+        ("zookeeper://h1:0/x", "number from 1 to 65535"),
+        ("zookeeper://h1:65536/x", "number from 1 to 65535"),
+        ("zookeeper://[::1/x", "cannot be read: Invalid IPv6 URL; write"),
+        ("zookeeper://::1/x", r"write .*brackets"),
+        ("zookeeper://h/a//b", "cannot be a node"),
+        ("zookeeper://h/a/../b", "cannot be a node"),
+        ("zookeeper://h/a%0Ab", "cannot be a node"),
+        ("zookeeper://h/zookeeper/x", "choose another chroot"),
+        ("zookeeper://me@h/x", "without user and password"),
+        ("zookeeper://@h/x", "without user and password"),
+        ("zookeeper://:secret@h/x", "without user and password"),
+        ("zookeeper://a%3Ab:secret@h/x", "no colon"),
+        ("zookeeper://h/x?acl=all", "known are creator and world"),
+        ("zookeeper://h/x?acl=creator", "needs credentials"),
+        ("zookeeper://h/x?timeout=3", "timeout= is no option"),
+        ("zookeeper://h/x?acl", "cannot be read"),
+        ("zookeeper://h/x#y", "%23"),
+    ],
+)
+def test_what_is_wrong_is_told(url: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        parse(url)
+    assert "secret" not in str(caught.value)
+
+
+@given(st.text(max_size=60))
+@example("//[/")
+@example("//u:p@[::1/")
+@example("//h:١٢")
+def test_any_text_is_an_address_or_an_error(text: str) -> None:
+    try:
+        address = parse(f"zookeeper:{text}")
+    except SettingsError:
+        return
+    assert address.hosts
+    assert address.chroot.startswith("/")
