@@ -9,11 +9,11 @@ import pytest
 
 from mainspring.engines.memory import engine, schedules
 from mainspring.engines.memory.schedules import MemorySchedules
-from mainspring.schedules import work
+from mainspring.schedules import consequences, firing, saving
+from mainspring.schedules.draft import Draft
 from mainspring.schedules.parents import Graph
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Due
-from mainspring.schedules.work import Work
 from mainspring.server.fleet import Fleet
 
 from .schedules.running import simulate_schedules
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Ended
     from mainspring.schedules.model import Fire
     from mainspring.schedules.reconcile import Stored
-    from mainspring.schedules.store import Change, Writes
+    from mainspring.schedules.store import Change, FireSchedules, TriggerSchedule, Writes
 
 Plant = pytest.MonkeyPatch
 
@@ -56,14 +56,14 @@ def _without_unique(plant: Plant) -> None:
     async def overwriting(self: MemorySchedules, writes: Writes) -> None:
         await write(self, writes._replace(new=[], changed=[*writes.new, *writes.changed]))
 
-    plant.setattr(Work, "_row", unaware)
+    plant.setattr(Draft, "row", unaware)
     plant.setattr(MemorySchedules, "write", overwriting)
 
 
 def _without_compare_and_swap(plant: Plant) -> None:
     """Let a node write what follows from the version that it has found due, whatever is there by now."""
     found: dict[Due, Stored] = {}
-    write, fire = MemorySchedules.write, Work.fire
+    write, fire = MemorySchedules.write, firing.fire
 
     async def remembering(self: MemorySchedules, writes: Writes) -> None:
         await write(self, writes)
@@ -71,12 +71,12 @@ def _without_compare_and_swap(plant: Plant) -> None:
             if stored is not None:
                 found[Due(name, stored.state.version)] = stored
 
-    async def unguarded(self: Work, due: Sequence[Due], now_us: int, limit: int) -> Any:
-        self._schedules |= {one.name: found[one] for one in due}
-        return await fire(self, due, now_us, limit)
+    async def unguarded(draft: Draft, operation: FireSchedules) -> Any:
+        draft.schedules |= {one.name: found[one] for one in operation.due}
+        return await fire(draft, operation)
 
     plant.setattr(MemorySchedules, "write", remembering)
-    plant.setattr(Work, "fire", unguarded)
+    plant.setattr(firing, "fire", unguarded)
 
 
 def test_no_unique_on_fire_times(monkeypatch: Plant) -> None:
@@ -96,7 +96,7 @@ def test_neither_of_the_two(monkeypatch: Plant) -> None:
 
 
 def test_edits_of_what_was_changed_meanwhile(monkeypatch: Plant) -> None:
-    refusal = work._refusal
+    refusal = saving._refusal
 
     def trusting(changes: Sequence[Change], stored: dict[str, Stored | None]) -> MainspringError | None:
         now = {name: one.state.version for name, one in stored.items() if one is not None}
@@ -104,7 +104,7 @@ def test_edits_of_what_was_changed_meanwhile(monkeypatch: Plant) -> None:
             [one._replace(version=one.version and now.get(one.name, one.version)) for one in changes], stored
         )
 
-    monkeypatch.setattr(work, "_refusal", trusting)
+    monkeypatch.setattr(saving, "_refusal", trusting)
     is_caught(20, by="an edit of .* is lost")
 
 
@@ -112,7 +112,7 @@ def test_an_edit_before_what_was_due_is_decided(monkeypatch: Plant) -> None:
     async def hasty(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(Work, "_catch_up", hasty)
+    monkeypatch.setattr(saving, "_catch_up", hasty)
     is_caught(20, by="is not decided before it is changed")
 
 
@@ -143,15 +143,15 @@ def test_ends_followed_twice(monkeypatch: Plant) -> None:
     async def with_what_has_ended(self: MemorySchedules, ids: Collection[int]) -> list[Fire]:
         return [row for rows in self._tables.fires.values() for row in rows.values() if row.job in ids]
 
-    async def unguarded(self: Work, jobs: Sequence[Ended]) -> None:
+    async def unguarded(draft: Draft, jobs: Sequence[Ended]) -> None:
         by_id = {job.id: job for job in jobs}
-        for row in await self._tables.of_jobs(sorted(by_id)):
-            self._know(row)
-            await self._end(self._fires[row.schedule][row.fire_us] or row, by_id[row.job])
+        for row in await draft.tables.of_jobs(sorted(by_id)):
+            draft.know(row)
+            await consequences.end(draft, draft.now(row), by_id[row.job])
 
     monkeypatch.setitem(engine._FOLLOW, "schedules", twice)
     monkeypatch.setattr(MemorySchedules, "of_jobs", with_what_has_ended)
-    monkeypatch.setattr(Work, "ended", unguarded)
+    monkeypatch.setattr(consequences, "ended", unguarded)
     is_caught(20, by="have succeeded")
 
 
@@ -164,7 +164,7 @@ def test_parents_forgotten_before_the_last_one_ends(monkeypatch: Plant) -> None:
 
 
 def test_runs_that_are_not_seen_when_overlap_is_decided(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Work, "_live", lambda _self, _name: [])
+    monkeypatch.setattr(Draft, "live", lambda _self, _name: [])
     is_caught(10, by="overlaps")
 
 
@@ -172,21 +172,22 @@ def test_nobody_started_who_waits(monkeypatch: Plant) -> None:
     async def idle(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr(Work, "_start_waiting", idle)
+    monkeypatch.setattr(consequences, "start_waiting", idle)
     is_caught(10, by="waits behind nothing")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_occasions_by_hand_at_a_time_that_a_relative_has(monkeypatch: Plant) -> None:
-    async def of_itself_alone(self: Work, name: str, now_us: int) -> Fire | None:
+    trigger = firing.trigger
+
+    async def of_itself_alone(draft: Draft, operation: TriggerSchedule) -> Fire | None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Graph, "ancestors", lambda _self, _name: [])
             patch.setattr(Graph, "descendants", lambda _self, _name: [])
-            return await trigger(self, name, now_us)
+            return await trigger(draft, operation)
 
-    trigger = Work.trigger
-    monkeypatch.setattr(Work, "trigger", of_itself_alone)
+    monkeypatch.setattr(firing, "trigger", of_itself_alone)
     is_caught(200, by="children go on|have succeeded")
 
 

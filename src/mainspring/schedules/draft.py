@@ -1,0 +1,228 @@
+"""What one transaction has read of the schedules, and what it is about to write.
+
+Nothing is read twice, and nothing is written twice: a ``Draft`` belongs to one transaction, is changed by ``consequences`` and
+``changes``, and is written at its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from mainspring.jobs.model import Job, Options, State
+from mainspring.jobs.rules import duration_us
+from mainspring.schedules.model import Fire, FireState, Overlap
+from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.store import Writes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from mainspring.schedules.model import Schedule
+    from mainspring.schedules.parents import Join
+    from mainspring.schedules.store import Key, ScheduleTables
+
+
+class _Start(NamedTuple):
+    """A row that needs a job."""
+
+    schedule: Schedule
+    now_us: int
+
+
+class Draft:
+    """The schedules, rows and joins of one transaction, as they are now. ``flush`` ends it."""
+
+    def __init__(self, tables: ScheduleTables) -> None:
+        self.tables = tables
+        self.schedules: dict[str, Stored | None] = {}
+        """Those that have been read, by name; None where there is none."""
+        self.fires: dict[str, dict[int, Fire | None]] = {}
+        """Rows by schedule and fire time; None where it is known that there is none."""
+        self._complete: set[str] = set()
+        """Schedules of which all unfinished rows have been read."""
+        self.joins: dict[Key, Join] = {}
+        self._saved: dict[str, None] = {}
+        self._put_keys: dict[Key, None] = {}
+        self._new: set[Key] = set()
+        self._joined: dict[Key, None] = {}
+        self._starts: dict[Key, _Start] = {}
+        self._stops: list[int] = []
+        self.respecified = False
+        """A specification is new, has changed, or is gone."""
+
+    # ---- what is known ----
+
+    async def read_schedules(self, names: Collection[str]) -> None:
+        """Know schedules; engines lock them."""
+        unknown = sorted(set(names) - self.schedules.keys())
+        if unknown:
+            found = await self.tables.schedules(unknown)
+            self.schedules |= {name: found.get(name) for name in unknown}
+
+    async def read_schedule(self, name: str) -> Stored | None:
+        """Know a schedule, and return it."""
+        await self.read_schedules({name})
+        return self.schedules[name]
+
+    async def read_unfinished(self, names: Collection[str]) -> None:
+        """Know all rows of schedules that are not finished."""
+        unknown = sorted(set(names) - self._complete)
+        if unknown:
+            # Which locks them: whoever lets a row wait, or start, has read them too.
+            await self.read_schedules(unknown)
+            for row in await self.tables.unfinished(unknown):
+                self.know(row)
+            self._complete.update(unknown)
+
+    async def read_unfinished_of(self, stored: Stored) -> None:
+        """Know those of a schedule, if they count when overlap is decided."""
+        if stored.schedule.overlap is not Overlap.ALLOW:
+            await self.read_unfinished({stored.schedule.name})
+
+    async def read_fires(self, keys: Iterable[Key]) -> None:
+        """Know rows, or that there are none."""
+        unknown = sorted({(name, at) for name, at in keys if at not in self.fires.get(name, ())})
+        if unknown:
+            found = await self.tables.fires(unknown)
+            for name, at in unknown:
+                self.fires.setdefault(name, {})[at] = found.get((name, at))
+
+    async def row(self, name: str, fire_us: int) -> Fire | None:
+        """Know a row, and return it."""
+        await self.read_fires([(name, fire_us)])
+        return self.fires[name][fire_us]
+
+    async def read_joins(self, keys: Iterable[Key]) -> None:
+        """Know joins."""
+        unknown = sorted(set(keys) - self.joins.keys())
+        if unknown:
+            self.joins |= await self.tables.joins(unknown)
+
+    def know(self, row: Fire) -> None:
+        """Remember a row that was read, unless it has been changed here since."""
+        self.fires.setdefault(row.schedule, {}).setdefault(row.fire_us, row)
+
+    def live(self, name: str) -> list[Fire]:
+        """Return the runs of a schedule that are under way, of those that are known."""
+        return [row for row in self.fires.get(name, {}).values() if row is not None and row.live]
+
+    def waiting(self, name: str) -> list[Fire]:
+        """Return the rows of a schedule that wait, of those that are known, the oldest first."""
+        rows = [row for row in self.fires.get(name, {}).values() if row is not None and row.state is FireState.WAITING]
+        return sorted(rows, key=lambda row: row.fire_us)
+
+    def now(self, row: Fire) -> Fire:
+        """Return a row as it is now."""
+        return self.fires[row.schedule][row.fire_us] or row
+
+    # ---- what changes ----
+
+    def put(self, row: Fire) -> None:
+        """Add or change a row."""
+        key, rows = (row.schedule, row.fire_us), self.fires.setdefault(row.schedule, {})
+        if rows.get(row.fire_us) is None:
+            self._new.add(key)
+        rows[row.fire_us] = row
+        self._put_keys[key] = None
+
+    def start(self, schedule: Schedule, row: Fire, now_us: int) -> None:
+        """Give a row, which has been put, a job of its own, or one that it joins."""
+        self._starts[row.schedule, row.fire_us] = _Start(schedule, now_us)
+
+    def stop(self, name: str) -> None:
+        """Have the runs of a schedule cancelled that are under way."""
+        self._stops.extend(row.job for row in self.live(name) if row.job)
+
+    def put_joins(self, joins: Iterable[Join]) -> None:
+        """Add or change joins."""
+        for join in joins:
+            self.joins[join.child, join.fire_us] = join
+            self._joined[join.child, join.fire_us] = None
+
+    def save(self, stored: Stored) -> None:
+        """Add or change a schedule."""
+        self.schedules[stored.schedule.name] = stored
+        self._saved[stored.schedule.name] = None
+
+    def remove(self, name: str) -> None:
+        """Remove a schedule."""
+        self.schedules[name] = None
+        self._saved[name] = None
+
+    def count_queued(self, name: str, number: int) -> None:
+        """Count rows that wait, or wait no longer, in how their schedule stands."""
+        stored = self.schedules[name]
+        if stored is not None:
+            queued = max(stored.state.queued + number, 0)
+            self.save(Stored(stored.schedule, replace(stored.state, queued=queued)))
+
+    async def flush(self) -> None:
+        """Write what has changed, and submit the jobs of the rows that start."""
+        await self._submit()
+        rows = [(key, row) for key in sorted(self._put_keys) if (row := self.fires[key[0]][key[1]]) is not None]
+        writes = Writes(
+            {name: self.schedules[name] for name in sorted(self._saved)},
+            [row for key, row in rows if key in self._new],
+            [row for key, row in rows if key not in self._new],
+            [self.joins[key] for key in sorted(self._joined)],
+            self.respecified,
+        )
+        if writes.schedules or writes.new or writes.changed or writes.joins:
+            await self.tables.write(writes)
+        if self._stops:
+            stops = list(dict.fromkeys(self._stops))
+            self.tables.after_commit(lambda: self.tables.followers.stop(stops))
+
+    async def _submit(self) -> None:
+        if not self._starts:
+            return
+        followers = self.tables.followers
+        jobs: dict[Key, Job] = {}
+        for (name, at), start in self._starts.items():
+            row = self.fires[name][at]
+            assert row is not None
+            job = _job(followers.next_id(), start.schedule, row, start.now_us)
+            if followers.coming(job):
+                jobs[name, at] = job
+            else:
+                # A foreground job in the node's memory has its unique, and no row can join that: it waits until that has ended.
+                self.put(replace(row, state=FireState.WAITING))
+                self.count_queued(name, 1)
+        coming = list(jobs.values())
+        self.tables.after_rollback(lambda: followers.dropped(coming))
+        joined = await self.tables.submit(coming)
+        for (name, at), job in jobs.items():
+            row = self.fires[name][at]
+            assert row is not None
+            other = joined.get(job.id)
+            if other is None:
+                self.put(replace(row, job=job.id))
+            else:
+                self.put(replace(row, state=FireState.JOINED, job=other.id))
+        stored = [job for job in coming if job.id not in joined]
+        others = [job for job in coming if job.id in joined]
+
+        def committed() -> None:
+            followers.dropped(others)
+            followers.stored(stored)
+
+        self.tables.after_commit(committed)
+
+
+def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:
+    return Job(
+        job_id,
+        schedule.function,
+        schedule.args,
+        schedule.unique,
+        schedule.priority,
+        int(State.SCHEDULED if row.due_us > now_us else State.PENDING),
+        created_us=now_us,
+        due_us=row.due_us,
+        expires_us=0 if schedule.expires is None else row.due_us + duration_us(schedule.expires),
+        options=Options(schedule.retry, schedule.timeout, schedule=schedule.name, fire_us=row.fire_us),
+        input_size=len(schedule.args),
+        namespace=schedule.namespace,
+    )

@@ -1,0 +1,66 @@
+"""Fire times inside one transaction: those that are due, and those that somebody makes by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.schedules import consequences, rules
+from mainspring.schedules.model import Overlap
+from mainspring.schedules.store import Fired
+
+if TYPE_CHECKING:
+    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.rules import Step
+    from mainspring.schedules.store import FireSchedules, TriggerSchedule
+
+
+async def fire(draft: Draft, operation: FireSchedules) -> dict[str, Fired]:
+    """Decide what is due."""
+    due, now_us = operation.due, operation.now_us
+    await draft.read_schedules({one.name for one in due})
+    won = []
+    for name, version in due:
+        stored = draft.schedules[name]
+        if stored is not None and stored.state.version == version:
+            won.append(stored)
+    await draft.read_unfinished({one.schedule.name for one in won if one.schedule.overlap is not Overlap.ALLOW})
+    steps = [(stored, decide(draft, stored, now_us, operation.limit)) for stored in won]
+    await draft.read_fires((row.schedule, row.fire_us) for _, step in steps if step for row in step.fires)
+    more: set[str] = set()
+    for stored, step in steps:
+        if step is not None:
+            await consequences.take(draft, stored, step, now_us)
+            if step.more:
+                more.add(stored.schedule.name)
+    names = {stored.schedule.name for stored in won}
+    return {one.name: Fired(one.name in names, draft.schedules[one.name], one.name in more) for one in due}
+
+
+def decide(draft: Draft, stored: Stored, now_us: int, limit: int) -> Step | None:
+    """Ask the rules what becomes of the fire times of a schedule that are due; its unfinished rows are known if they count."""
+    live = bool(draft.live(stored.schedule.name))
+    return rules.decide(stored.schedule, stored.state, now_us, live=live, limit=limit)
+
+
+async def trigger(draft: Draft, operation: TriggerSchedule) -> Fire | None:
+    """Run a schedule by hand."""
+    name, now_us = operation.name, operation.now_us
+    stored = await draft.read_schedule(name)
+    if stored is None:
+        return None
+    await draft.read_unfinished_of(stored)
+    graph = (await draft.tables.catalogue()).graph
+    relatives = [*graph.ancestors(name), name, *(one.name for one in graph.descendants(name))]
+    while True:
+        step = rules.trigger_now(stored.schedule, stored.state, now_us, live=bool(draft.live(name)))
+        (row,) = step.fires
+        await draft.read_fires((one, row.fire_us) for one in relatives)
+        taken = any(draft.fires[one][row.fire_us] is not None for one in relatives)
+        if not taken and not graph.may_fire_at(name, row.fire_us):
+            break
+        # An occasion of a relative has this time, or a schedule of this name was there before.
+        now_us = row.fire_us + 1
+    await consequences.take(draft, stored, step, now_us)
+    return draft.fires[name][row.fire_us]

@@ -1,0 +1,61 @@
+"""What is put right now and then, because no transaction could see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Ended
+from mainspring.schedules import consequences
+from mainspring.schedules.model import Overlap
+
+if TYPE_CHECKING:
+    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.store import MendSchedules
+
+LOST = b'{"type":"Lost","message":"its job is no longer kept, and how it ended was not noted"}'
+
+
+async def mend(draft: Draft, operation: MendSchedules) -> int:
+    """Put right what no transaction could see; returns how many rows changed."""
+    now_us, limit = operation.now_us, operation.limit
+    mended = 0
+    for row, job in await draft.tables.joined(limit):
+        draft.know(row)
+        now = draft.fires[row.schedule][row.fire_us]
+        if now is not None and not now.outcome:
+            await consequences.end(draft, now, job or _lost(row, now_us))
+            mended += 1
+    for row in await draft.tables.stuck(limit):
+        mended += await _recount(draft, row, now_us)
+    for name in sorted(await draft.tables.queued(limit)):
+        stored = await draft.read_schedule(name)
+        await draft.read_unfinished({name})
+        if await consequences.start_waiting(draft, name, now_us):
+            mended += 1
+        elif stored is not None and stored.schedule.overlap is Overlap.REPLACE:
+            draft.stop(name)
+    return mended
+
+
+async def _recount(draft: Draft, row: Fire, now_us: int) -> bool:
+    stored = await draft.read_schedule(row.schedule)
+    known = await draft.row(row.schedule, row.fire_us)
+    if known is None or known.finished or known.outcome == "":
+        return False  # it was finished meanwhile
+    counted = replace(known, children_left=0)
+    if stored is not None:
+        counted = await consequences.with_children(draft, stored.schedule, counted)
+    if counted == known:
+        return False
+    draft.put(counted)
+    if counted.finished:
+        await consequences.finish(draft, counted, now_us)
+    return True
+
+
+def _lost(row: Fire, now_us: int) -> Ended:
+    return Ended(row.job, int(State.FAILED), 0, 0, "", 0, now_us, LOST)

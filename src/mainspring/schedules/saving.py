@@ -1,0 +1,114 @@
+"""Changes of schedules inside one transaction: all of a request, or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mainspring.errors import ConflictError, MainspringError, NotFoundError, UsageError
+from mainspring.schedules import consequences, rules
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.firing import decide
+from mainspring.schedules.model import Origin, Reason
+from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.store import Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mainspring.schedules.draft import Draft
+    from mainspring.schedules.store import Change, SaveSchedules
+
+CATCH_UP = 100
+"""Steps by which a schedule is brought up to date before it is changed. More are left to its own firing."""
+
+
+async def save(draft: Draft, operation: SaveSchedules) -> Saved:
+    """Change schedules."""
+    changes, now_us = operation.changes, operation.now_us
+    before = await draft.tables.catalogue(lock=True)
+    await draft.read_schedules({change.name for change in changes})
+    error = _refusal(changes, draft.schedules) or _misfit(changes, before, now_us)
+    if error is None:
+        error = await _catch_up(draft, [change.name for change in changes if change.kind == "put"], now_us)
+    if error is None:
+        for change in changes:
+            await _change(draft, change, now_us)
+    return Saved({change.name: draft.schedules[change.name] for change in changes}, error)
+
+
+def _misfit(changes: Sequence[Change], before: Catalogue, now_us: int) -> UsageError | None:
+    after = dict(before.schedules)
+    for change in changes:
+        if change.schedule is not None:
+            after[change.name] = change.schedule
+        elif change.kind == "remove":
+            del after[change.name]
+    try:
+        Catalogue(after).check([change.name for change in changes], now_us)
+    except UsageError as error:
+        return error
+    return None
+
+
+async def _catch_up(draft: Draft, names: Iterable[str], now_us: int) -> ConflictError | None:
+    """Decide what is due under the specifications as they are."""
+    for name in names:
+        for _ in range(CATCH_UP):
+            stored = draft.schedules[name]
+            if stored is None:
+                break
+            await draft.read_unfinished_of(stored)
+            step = decide(draft, stored, now_us, rules.STEP)
+            if step is None:
+                break
+            await consequences.take(draft, stored, step, now_us)
+            if not step.more:
+                break
+        else:
+            return ConflictError(f"schedule {name!r} is behind with very many fire times: try again in a while")
+    return None
+
+
+async def _change(draft: Draft, change: Change, now_us: int) -> None:
+    stored, schedule = draft.schedules[change.name], change.schedule
+    match change.kind:
+        case "put":
+            assert schedule is not None
+            draft.respecified = True
+            if stored is None:
+                origin, declared = change.origin or Origin.CLI, change.declared or b""
+                state = rules.created(schedule, now_us, origin=origin, app=change.app, declared=declared)
+            else:
+                state = rules.changed(stored.schedule, schedule, stored.state, now_us)
+                if change.declared is not None:
+                    state = replace(state, declared=change.declared)
+            draft.save(Stored(schedule, state))
+        case "remove":
+            draft.respecified = True
+            await draft.read_unfinished({change.name})
+            await consequences.drop_waiting(draft, change.name, Reason.REMOVED, now_us)
+            draft.remove(change.name)
+        case "pause" | "resume":
+            assert stored is not None
+            decided = rules.paused if change.kind == "pause" else rules.resumed
+            state = decided(stored.state, now_us)
+            if state is not stored.state:
+                draft.save(Stored(stored.schedule, state))
+
+
+def _refusal(changes: Sequence[Change], stored: Mapping[str, Stored | None]) -> MainspringError | None:
+    if len({change.name for change in changes}) < len(changes):
+        return UsageError("a schedule is named twice in one request")
+    for change in changes:
+        name, now = change.name, stored[change.name]
+        if now is None:
+            if change.kind == "put" and not change.version:
+                continue
+            return NotFoundError(f"there is no schedule {name!r}")
+        if change.kind == "put" and not change.version:
+            return ConflictError(f"there is a schedule {name!r} already")
+        if change.version is not None and change.version != now.state.version:
+            return ConflictError(f"schedule {name!r} was changed meanwhile: read it again")
+    return None
