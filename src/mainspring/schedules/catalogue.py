@@ -37,3 +37,25 @@ class Catalogue:
         """Say whether fire times of a schedule may wait for the end of a run."""
         schedule = self.schedules.get(name)
         return schedule is not None and schedule.overlap in {Overlap.QUEUE, Overlap.REPLACE}
+
+
+def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
+    """Return, for each schedule with parents or children, the first by name of all that it is related to in any way.
+
+    Who touches one of them locks the first one before: so two transactions about one family take turns, and whatever they lock of
+    it in whatever order, they never wait for each other in a circle.
+    """
+    found: dict[str, str] = {}
+
+    def leader(name: str) -> str:
+        while (above := found.setdefault(name, name)) != name:
+            found[name] = found[above]
+            name = above
+        return name
+
+    for schedule in schedules.values():
+        for parent in schedule.parents:
+            if parent in schedules:
+                first, second = sorted((leader(schedule.name), leader(parent)))
+                found[second] = first
+    return {name: leader(name) for name in found}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.engines.postgres.statements import load
-from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.model import Schedule
 
 if TYPE_CHECKING:
@@ -50,25 +50,3 @@ class Known:
         """Say whether the end of a run may touch more than its own row: relatives, what waits, what has joined it meanwhile."""
         schedule = self.catalogue.schedules.get(name)
         return schedule is not None and (name in self._leaders or bool(schedule.unique) or self.catalogue.queues(name))
-
-
-def leaders(schedules: Mapping[str, Schedule]) -> dict[str, str]:
-    """Return, for each schedule with parents or children, the first by name of all that it is related to in any way.
-
-    Who touches one of them locks the first one before: so two groups about one family take turns, and whatever they lock of it in
-    whatever order, they never wait for each other in a circle.
-    """
-    found: dict[str, str] = {}
-
-    def leader(name: str) -> str:
-        while (above := found.setdefault(name, name)) != name:
-            found[name] = found[above]
-            name = above
-        return name
-
-    for schedule in schedules.values():
-        for parent in schedule.parents:
-            if parent in schedules:
-                first, second = sorted((leader(schedule.name), leader(parent)))
-                found[second] = first
-    return {name: leader(name) for name in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import committer, paths, records
+from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.tree import Create, Done, UnknownOutcomeError, Write
 from mainspring.errors import StoreForeignError
 from mainspring.nodes.model import NodeRow
@@ -17,8 +18,10 @@ LAYOUT: Final = 1
 """The version of the tree's layout; a node refuses a tree of a newer one."""
 
 
-async def prepare(tree: Tree) -> None:
+async def prepare(tree: Tree) -> bool:
     """See to it that all roots and buckets are there, however many nodes do it at once and wherever one of them stops.
+
+    Says whether anything was to be done.
 
     Raises StoreForeignError where a newer version has the tree.
     """
@@ -29,13 +32,14 @@ async def prepare(tree: Tree) -> None:
             raise StoreForeignError(
                 f"the tree has layout {version}, and this version of Mainspring knows {LAYOUT}: upgrade this node"
             )
-        return
-    for root in paths.ROOTS:
+        return False
+    for root in (*paths.ROOTS, *places.ROOTS):
         await tree.commit([Create(root)])  # refused where it is there
     for root in paths.BUCKETED:
         while missing := sorted(set(paths.BUCKETS).difference(await tree.children(root) or ())):
             await tree.commit([Create(f"{root}/{bucket}") for bucket in missing])
     await tree.commit([Create(paths.LAYOUT, records.encode({"version": LAYOUT}))])
+    return True
 
 
 async def next_term(tree: Tree, node: NodeId) -> int:

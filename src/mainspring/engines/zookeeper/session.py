@@ -11,11 +11,12 @@ from mainspring.errors import StoreFencedError
 from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from mainspring.engines.zookeeper.claiming import Claims
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Ended, Followers
+    from mainspring.jobs.store import Followers, Want
 
 
 M = TypeVar("M")
@@ -54,8 +55,6 @@ class Session:
         self.assignments: dict[int, int] = {}
         """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
         their assignments."""
-        self.ended: list[Ended] = []
-        """Jobs with an owner (``rules.owner``) that have ended in the group under way: what their owner is to be told."""
         self.late: dict[str, int] = {}
         """Tasks that are held or were tried although their time to expire is over, by `paths.expiring`, and when that was
         seen."""
@@ -98,6 +97,12 @@ class Session:
             return
         found = await self.tree.get_many([f"{paths.TERMS}/{term}" for term in unknown])
         self.nodes.update({term: node.data.decode() for term, node in zip(unknown, found, strict=True) if node})
+
+    async def whose(self, term: int) -> str | None:
+        """Return the worker that has or had a term; None where there was no such term."""
+        await self.meet([term * TERM_SPAN])
+        node = self.nodes.get(term)
+        return None if node is None else paths.worker_name(node, term)
 
     async def ensure(self, path: str) -> None:
         """See to it that a parent is there; `forget` it where it turns out to have gone."""

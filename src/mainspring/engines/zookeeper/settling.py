@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
+from mainspring.engines.zookeeper.schedules import ending
+from mainspring.engines.zookeeper.schedules.ending import End
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
 from mainspring.errors import StoreError, StoreFencedError
@@ -129,11 +131,6 @@ def running(job: Job, handle: str) -> bytes:
     return records.encode(data)
 
 
-def ended(job: Job, worker: str) -> ops.Ended:
-    """Return what the owner of a job is told of its end."""
-    return ops.Ended(job.id, job.state, job.term, job.attempt, worker, job.started_us, job.ended_us, job.error)
-
-
 # ---- settling ----
 
 
@@ -144,6 +141,7 @@ class Settling:
         self.session = session
         self.stale: set[Lease] = set()
         self.fenced: set[Lease] = set()
+        self.failed: dict[Lease, StoreError] = {}
         self._completed: list[Completion] = []
         self._waiting: list[Waiting] = []
 
@@ -223,11 +221,15 @@ class Settling:
         who = self.session.who
         entries = [settlement_entry(held, job, who) for held, job in zip(left, jobs, strict=True)]
         again = []
-        for held, job, verdict in zip(left, jobs, await self.session.committer.commit(entries), strict=True):
+        workers = [held.settlement.worker for held in left]
+        verdicts = await ending.commit(self.session, list(map(End, entries, jobs, workers)))
+        for held, job, verdict in zip(left, jobs, verdicts, strict=True):
             if verdict is None:
                 self._settled(held, job)
             elif isinstance(verdict, Fenced):
                 self.fenced.add((job.id, held.settlement.job.term))
+            elif isinstance(verdict, StoreError):
+                self.failed[job.id, held.settlement.job.term] = verdict
             elif self._overtaken(held, verdict):
                 again.append(held)
         return again
@@ -236,8 +238,6 @@ class Settling:
         self.session.assignments.pop(job.id, None)
         if job.state >= _SUCCEEDED:
             self._completed.append(Completion(held.task, job, held.record))
-            if job.options is not None and rules.owner(job.options) is not None:
-                self.session.ended.append(ended(job, held.settlement.worker))
         elif job.state == _PENDING:
             self._waiting.append(Waiting(held.task, job, held.record))
         if job.expires_us:
@@ -288,13 +288,15 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
     settling = Settling(session)
     await settling.run(first.values())
     stale, fenced = settling.stale, settling.fenced
-    if not stale and not fenced:
+    if not stale and not fenced and not settling.failed:
         return list(repeated)
     outcomes: list[set[int] | StoreError] = []
     for operation, again in zip(operations, repeated, strict=True):
         leases = {(one.job.id, one.job.term) for one in operation.settlements}
         if leases & fenced:
             outcomes.append(StoreFencedError(f"term {session.term} was ended by another node"))
+        elif failed := leases & settling.failed.keys():
+            outcomes.append(settling.failed[min(failed)])
         else:
             outcomes.append(again | {job_id for job_id, _ in leases & stale})
     return outcomes

@@ -24,6 +24,10 @@ PATIENCE: Final = 1000
 """Attempts after which it is a defect, not other people's writing, that keeps one from succeeding."""
 
 
+class OvertakenError(Exception):
+    """What an attempt has read was not all there at one moment: somebody writes it. It is to be repeated."""
+
+
 class Transaction:
     """One attempt: reads remember versions, and writes are gathered.
 
@@ -35,6 +39,9 @@ class Transaction:
         self.tree = tree
         self._read: dict[str, Node | None] = {}
         self._written: dict[str, Node | None] = {}
+        self._unchecked: set[str] = set()
+        """What was read and may change: something else guards it, or nobody minds."""
+        self._expected: dict[str, int] = {}
         self._first: dict[str, Change] = {}
         """What has to happen to each path, in the order in which they were written first."""
         self._counts: list[Count] = []
@@ -45,12 +52,20 @@ class Transaction:
         """Return a node as this transaction sees it."""
         return (await self.get_many([path]))[0]
 
-    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Return several nodes."""
+    async def get_many(self, paths: Sequence[str], *, check: bool = True) -> list[Node | None]:
+        """Return several nodes; without ``check``, others may write them meanwhile, unless they are written here."""
         missing = [path for path in dict.fromkeys(paths) if path not in self._written and path not in self._read]
         if missing:
-            self._read.update(zip(missing, await self.tree.get_many(missing), strict=True))
+            found = await self.tree.get_many(missing)
+            self._read.update(zip(missing, found, strict=True))
+            self._unchecked.update(missing)
+        if check:
+            self._unchecked.difference_update(paths)
         return [self._written[path] if path in self._written else self._read[path] for path in paths]
+
+    def expect(self, path: str, version: int) -> None:
+        """Demand that a node has a version that is known from before."""
+        self._expected[path] = version
 
     # ---- writing ----
 
@@ -73,6 +88,31 @@ class Transaction:
             self._first[path] = Delete(path, before.version)
         self._written[path] = None
 
+    def touch(self, path: str) -> None:
+        """Write what was read, so that of two who do this only one can be right."""
+        if path not in self._first:
+            node = self._read[path]
+            assert node is not None, path
+            self._first[path] = Write(path, node.data, node.version)
+
+    def include(self, change: Change) -> None:
+        """Make a change of a node that nothing else here is about, whatever is there."""
+        self._first[change.path] = change
+
+    def mark(self, path: str) -> None:
+        """Create a node without data that stands for something that is written here too, and is not read for that."""
+        if isinstance(self._first.get(path), Delete):
+            del self._first[path]
+        else:
+            self._first[path] = Create(path)
+
+    def unmark(self, path: str) -> None:
+        """Delete what `mark` has created, here or before."""
+        if isinstance(self._first.get(path), Create):
+            del self._first[path]
+        else:
+            self._first[path] = Delete(path)
+
     def count(self, function: bytes, state: int, priority: int, number: int) -> None:
         """Add to a count."""
         self._counts.append((function, state, priority, number))
@@ -84,8 +124,9 @@ class Transaction:
         checks = [
             Check(path, node.version)
             for path, node in self._read.items()
-            if node is not None and path not in self._first
+            if node is not None and path not in self._first and path not in self._unchecked
         ]
+        checks += [Check(path, version) for path, version in self._expected.items() if path not in self._first]
         return Entry([*checks, *self._first.values()], self._counts)
 
 

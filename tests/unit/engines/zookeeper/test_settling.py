@@ -209,19 +209,6 @@ def test_putting_off_keeps_what_others_have_written_into_the_name() -> None:
     run(check())
 
 
-def test_an_owner_hears_of_the_end() -> None:
-    async def check() -> None:
-        async with one_node() as node:
-            owned = await node.held(options=Options(schedule="daily"))
-            other = await node.held()
-            await node.settle(Settlement(owned, Event.FAIL, 1, ended_us=NOW, error=b"{}", worker="w1"), done(other))
-            assert node.session.ended == [
-                ops.Ended(owned.id, State.FAILED, owned.term, 1, "w1", 0, NOW, b"{}"),
-            ]
-
-    run(check())
-
-
 def test_a_node_whose_term_has_ended_settles_nothing() -> None:
     async def check() -> None:
         async with fleet() as made:

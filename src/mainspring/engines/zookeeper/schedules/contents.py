@@ -1,0 +1,109 @@
+"""What the schedules' nodes contain, as JSON, and back. Bytes are text where they can be; see ``records``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from mainspring.engines.zookeeper import records
+from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.parents import Join
+from mainspring.schedules.reconcile import Deployment
+from mainspring.schedules.store import Declared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.schedules.store import Key
+
+T = TypeVar("T", Schedule, ScheduleState, Fire, Join)
+_BYTES: Final[dict[type, tuple[str, ...]]] = {
+    Schedule: ("function", "args", "unique"),
+    ScheduleState: ("declared",),
+    Fire: ("error",),
+    Join: (),
+}
+"""The fields with bytes."""
+
+
+def encode(value: Schedule | ScheduleState | Fire | Join, **more: Any) -> bytes:
+    """Return a value as a node's data; ``more`` are fields that are not its own."""
+    fields = msgspec.to_builtins(value, builtin_types=(bytes,))
+    for field in _BYTES[type(value)]:
+        records.text(fields.pop(field, b""), field, fields)
+    return records.encode(fields | more)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Return the value of a node's data."""
+    return _convert(records.decode(data), kind)
+
+
+def _convert(fields: dict[str, Any], kind: type[T]) -> T:
+    for field in _BYTES[kind]:
+        fields[field] = records.untext(fields, field)
+    return msgspec.convert(fields, kind, builtin_types=(bytes,))
+
+
+class Row:
+    """A row as it is in the tree: with the rows that have joined its job, by their keys."""
+
+    __slots__ = ("fire", "joined")
+
+    def __init__(self, fire: Fire, joined: Sequence[Key] = ()) -> None:
+        self.fire = fire
+        self.joined = joined
+
+    def encode(self) -> bytes:
+        """Return it as a node's data."""
+        return encode(self.fire, **({"joined": self.joined} if self.joined else {}))
+
+
+def decode_row(data: bytes) -> Row:
+    """Return the row of a node's data."""
+    fields = records.decode(data)
+    joined = [(name, fire_us) for name, fire_us in fields.pop("joined", ())]
+    return Row(_convert(fields, Fire), joined)
+
+
+# ---- the changes of the catalogue ----
+
+KEPT: Final = 500
+"""Names of specifications that have changed, for nodes that know those before."""
+
+
+def changes_since(data: bytes, version: int) -> set[str] | None:
+    """Return whose specifications have changed after a version of the catalogue; None where that is too long ago to say."""
+    record = records.decode(data)
+    if version < record.get("since", 0):
+        return None
+    return {name for at, names in record.get("changed", ()) if at > version for name in names}
+
+
+def changed(data: bytes, version: int, names: Sequence[str]) -> bytes:
+    """Return the catalogue's data after one more change, which makes it the given version."""
+    record = records.decode(data)
+    since, told = record.get("since", 0), [*record.get("changed", ()), [version, list(names)]]
+    while sum(len(names) for _, names in told) > KEPT:
+        since = told.pop(0)[0]
+    return records.encode({"since": since, "changed": told})
+
+
+# ---- declarations ----
+
+
+def declarations(app: str, data: bytes) -> list[Declared]:
+    """Return the declarations of an App."""
+    return [
+        Declared(Deployment(app, bytes.fromhex(digest), first_us), last_us)
+        for digest, (first_us, last_us) in records.decode(data).get("declarations", {}).items()
+    ]
+
+
+def declare(app: str, data: bytes, digest: bytes, now_us: int) -> bytes:
+    """Return the declarations of an App after one more."""
+    record = records.decode(data)
+    known = record.get("declarations", {})
+    first_us = known.get(digest.hex(), (now_us,))[0]
+    return records.encode({"app": app, "declarations": known | {digest.hex(): [first_us, now_us]}})

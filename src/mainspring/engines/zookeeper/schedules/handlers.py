@@ -1,0 +1,26 @@
+"""Which handler each operation of the schedules slice has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.zookeeper.schedules import mending, reading, writing
+from mainspring.queries.schedules import ListFires
+from mainspring.schedules import store as ops
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.storage.operation import Operation
+
+HANDLERS: Final[dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
+    ops.SaveSchedules: writing.save,
+    ops.Declare: writing.run,
+    ops.MendSchedules: mending.mend,
+    ops.FireSchedules: writing.fire,
+    ops.TriggerSchedule: writing.trigger,
+    ops.FindDue: reading.find_due,
+    ops.ListSchedules: reading.list_schedules,
+    ListFires: reading.list_fires,
+}

@@ -1,0 +1,136 @@
+"""The jobs of fire times, as a part of one transaction: stored, or joined where a live job has their unique.
+
+Where the job that has a unique has ended and is not published yet, its name goes over to the new one: the result of the ended one
+is written without a change, so that whoever publishes it reads whose the name is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.submitting import New, joining, submission
+from mainspring.engines.zookeeper.transaction import OvertakenError
+from mainspring.engines.zookeeper.tree import Create
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.zookeeper.locating import Name
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.schedules.store import Key
+
+_MADE: Final = (f"{paths.RESULTS}/", f"{paths.DELAYED}/", f"{paths.EXPIRING}/")
+"""Roots whose children are parents that are made when they are needed."""
+
+
+class Parents:
+    """Sees to it that parents are there which many transactions need at once, so that one of them creates each."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = asyncio.Lock()
+
+    async def ensure(self, found: set[str]) -> None:
+        """See to it that parents are there."""
+        async with self._lock:
+            for path in sorted(found):
+                await self._session.ensure(path)
+
+
+class NewJobs:
+    """The new jobs of one transaction."""
+
+    def __init__(self, session: Session, transaction: Transaction) -> None:
+        self._session = session
+        self._transaction = transaction
+        self._stored: dict[str, Job] = {}
+        """By their tasks."""
+        self.ending: Job | None = None
+        """The job that ends in this transaction."""
+        self.owners: dict[int, Key] = {}
+        """Of jobs that were stored or joined and are a schedule's: whose."""
+        self._waiting: list[Waiting] = []
+
+    async def submit(self, jobs: Sequence[Job]) -> dict[int, Found]:
+        """Store jobs, or join; see ``Submit``."""
+        tasks = [paths.task_name(job.function, job.unique, job.id) for job in jobs]
+        named = [paths.name(task) for task, job in zip(tasks, jobs, strict=True) if job.unique]
+        nodes = dict(zip(named, await self._transaction.get_many(named, check=False), strict=True))
+        joined: dict[int, Found] = {}
+        for task, job in zip(tasks, jobs, strict=True):
+            rival = self._stored.get(task)
+            node = nodes.get(paths.name(task))
+            name = None if node is None else locating.name_of(node)
+            if rival is not None:
+                joined[job.id] = Found(rival.id, rival.state, rival.attempt)
+            elif name is None or not name.id:
+                await self._store(job, task, name)
+            elif self.ending is not None and name.id == self.ending.id:
+                await self._store(job, task, await self._freed(name, self.ending))
+            elif (found := await self._join(job, task)) is not None:
+                joined[job.id] = found
+        return joined
+
+    async def _store(self, job: Job, task: str, name: Name | None) -> None:
+        entry, record = submission(New(job, task, 0, 0), self._session.handle(job.id), self._session.who, name)
+        made = (change.path for change in entry.changes if isinstance(change, Create) and change.path.startswith(_MADE))
+        await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in made})
+        for change in entry.changes:
+            self._transaction.include(change)
+        for count in entry.counts:
+            self._transaction.count(*count)
+        self._stored[task] = job
+        self._note_owner(job)
+        if job.state == State.PENDING:
+            self._waiting.append(Waiting(task, job, record))
+
+    async def _freed(self, name: Name, ended: Job) -> Name:
+        """Return a name as it is without the job that has ended, and have that one published without it."""
+        await locating.meet(self._session, [ended.id])
+        result = self._session.result(ended.id)
+        if await self._transaction.get(result) is None:
+            raise OvertakenError
+        self._transaction.touch(result)
+        data = locating.name_after(name, ended, name.handle)
+        return name._replace(kept=None if data is None else records.decode(data)["kept"])
+
+    async def _join(self, job: Job, task: str) -> Found | None:
+        """Join the job that has the task, and demand that it stays where it was seen until all is written.
+
+        Where that one has ended, the new one is stored: None.
+        """
+        spot = (await locating.locate(self._session, [task])).get(task)
+        if spot is None or not spot.path:
+            raise OvertakenError
+        self._transaction.expect(spot.path, spot.version)
+        other = records.decode_job(spot.record)
+        if spot.state.ended:
+            await self._store(job, task, await self._freed(spot.name, other))
+            return None
+        seen = (await locating.look(self._session, [other.id])).get(other.id)
+        if seen is None or seen.spot is None or seen.spot.path != spot.path:
+            raise OvertakenError
+        entry = joining(New(job, task, 0, 0), seen.path, seen.version, seen.data)
+        for change in () if entry is None else entry.changes:
+            self._transaction.include(change)
+        self._note_owner(other)
+        return Found(other.id, int(spot.state), spot.attempt)
+
+    def _note_owner(self, job: Job) -> None:
+        options = job.options
+        if options is not None and options.schedule is not None:
+            self.owners[job.id] = (options.schedule, options.fire_us)
+
+    def tell(self) -> None:
+        """All is written: say that there is something to do."""
+        if self._waiting:
+            self._session.waiting(self._waiting)
+            for function in dict.fromkeys(waiting.job.function for waiting in self._waiting):
+                self._session.pending(function)

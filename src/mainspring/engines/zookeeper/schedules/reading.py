@@ -1,0 +1,139 @@
+"""The schedules' operations that only read: what is due, the schedules themselves, and their histories."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final
+
+from mainspring.engines.zookeeper import locating
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.schedules import contents, places
+from mainspring.engines.zookeeper.schedules.catalogue import Specifications
+from mainspring.engines.zookeeper.schedules.transacting import patiently
+from mainspring.engines.zookeeper.tree import Delete
+from mainspring.schedules import store as ops
+from mainspring.schedules.model import ScheduleState
+from mainspring.schedules.reconcile import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.engines.zookeeper.schedules.places import DueName
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.queries.schedules import ListFires
+    from mainspring.schedules.model import Fire
+
+SWEPT_AFTER: Final = 10
+"""Minutes after which the parent of a minute goes, if it is empty: it comes back where something is as late as that."""
+
+
+# ---- what is due ----
+
+
+async def find_due(session: Session, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
+    """Find what is due soon: minute by minute, by names alone."""
+    outcomes = []
+    for operation in operations:
+        until_us, limit = operation.until_us, operation.rows
+        outcomes.append(await patiently(session, partial(_find_due, session, until_us, limit)))
+    return outcomes
+
+
+async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming:
+    minutes: dict[int, list[str]] = {}
+    for parent in await session.tree.children(places.DUE) or ():
+        minutes.setdefault(int(parent.partition("-")[0]), []).append(parent)
+    coming = sorted(minutes)
+    latest = places.minute(until_us)
+    near = [minute for minute in coming if minute <= latest]
+    listed = await _listed(session, [parent for minute in near for parent in minutes[minute]])
+    await _sweep(session, [parent for parent, found in listed.items() if not found], latest - SWEPT_AFTER)
+    found = _newest(one for names in listed.values() for one in names)
+    first = nsmallest(limit + 1, found)
+    due = [one for one in first[:limit] if one.next_us <= until_us]
+    rest = first[len(due) :]
+    for minute in coming[len(near) :]:
+        if rest:
+            break
+        later = await _listed(session, minutes[minute])
+        rest = sorted(one for names in later.values() for one in names)
+    return ops.Upcoming(
+        [(ops.Due(one.name, one.version), one.next_us) for one in due], rest[0].next_us if rest else None
+    )
+
+
+async def _listed(session: Session, parents: Sequence[str]) -> dict[str, list[DueName]]:
+    """List what is below some parents, all at once."""
+    found = await asyncio.gather(*(session.tree.children(f"{places.DUE}/{parent}") for parent in parents))
+    return {
+        parent: [places.due_name(child) for child in children or ()]
+        for parent, children in zip(parents, found, strict=True)
+    }
+
+
+def _newest(found: Iterable[DueName]) -> list[DueName]:
+    """Leave one of each schedule: one that has moved on between two of the lists is in both."""
+    newest: dict[str, DueName] = {}
+    for one in found:
+        if one.name not in newest or newest[one.name].version < one.version:
+            newest[one.name] = one
+    return list(newest.values())
+
+
+async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
+    """Delete parents of minutes that are over."""
+    over = [f"{places.DUE}/{parent}" for parent in empty if int(parent.partition("-")[0]) < before]
+    for path in over:
+        session.forget(path)
+    await session.committer.commit([Entry([Delete(path)]) for path in over])
+
+
+# ---- schedules and rows ----
+
+
+async def list_schedules(session: Session, operations: Sequence[ops.ListSchedules]) -> list[list[Stored]]:
+    """List schedules; see ``ListSchedules``."""
+    return [await patiently(session, partial(schedules, session, operation.names)) for operation in operations]
+
+
+async def schedules(session: Session, names: Sequence[str] | None) -> list[Stored]:
+    """Read schedules by their names, or all; what others have committed just now is known."""
+    specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
+    wanted = sorted(specs if names is None else specs.keys() & set(names))
+    states = await session.tree.get_many([places.state(name) for name in wanted])
+    return [
+        Stored(specs[name], contents.decode(node.data, ScheduleState))
+        for name, node in zip(wanted, states, strict=True)
+        if node is not None
+    ]
+
+
+async def list_fires(session: Session, operations: Sequence[ListFires]) -> list[list[Fire]]:
+    """List rows, the newest first; see ``ListFires``. The nodes of their jobs are known then: handles are made of both."""
+    outcomes = []
+    for operation in operations:
+        page = partial(_history, session, operation.name, operation.before_us, operation.rows)
+        rows = await patiently(session, page)
+        await locating.meet(session, [row.job for row in rows if row.job])
+        outcomes.append(rows)
+    return outcomes
+
+
+async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[Fire]:
+    """Read blocks from the newest to the oldest, until there is enough."""
+    rows: list[Fire] = []
+    parent = places.fires(name)
+    blocks = sorted(await session.tree.children(parent) or (), key=int, reverse=True)
+    for block in blocks:
+        if len(rows) >= limit:
+            break
+        if before_us is not None and int(block) > before_us // places.BLOCK_US:
+            continue
+        listed = map(int, await session.tree.children(f"{parent}/{block}") or ())
+        times = sorted((time for time in listed if before_us is None or time < before_us), reverse=True)
+        wanted = times[: limit - len(rows)]
+        found = await session.tree.get_many([places.row(name, time) for time in wanted])
+        rows.extend(contents.decode_row(node.data).fire for node in found if node is not None)
+    return rows

@@ -1,0 +1,357 @@
+"""``ScheduleTables`` in the tree: one attempt of one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.engines.zookeeper.schedules import contents, places
+from mainspring.engines.zookeeper.schedules.catalogue import Known, Specifications
+from mainspring.engines.zookeeper.schedules.contents import Row
+from mainspring.engines.zookeeper.schedules.jobs import NewJobs, Parents
+from mainspring.engines.zookeeper.transaction import OvertakenError, Transaction
+from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.schedules.catalogue import Catalogue, leaders
+from mainspring.schedules.model import ScheduleState
+from mainspring.schedules.parents import Join
+from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.store import Standing, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Ended, Followers, Found
+    from mainspring.schedules import store as ops
+    from mainspring.schedules.model import Fire
+
+JOINED_AT_ONCE: Final = 50
+"""Rows that end in the transaction in which the job ends that they have joined. More of them are found by mending."""
+
+
+class Mended:
+    """What one transaction mends, as it was found outside of it: the answers to ``joined``, ``queued`` and ``stuck``."""
+
+    def __init__(
+        self,
+        *,
+        joined: Sequence[tuple[ops.Key, Ended | None]] = (),
+        queued: Sequence[str] = (),
+        stuck: Sequence[ops.Key] = (),
+    ) -> None:
+        self.joined = joined
+        self.queued = queued
+        self.stuck = stuck
+
+
+class Made:
+    """The parents of rows that are known to be there."""
+
+    def __init__(self, session: Session) -> None:
+        del session
+        self.paths: set[str] = set()
+
+
+class ZookeeperSchedules:
+    """What ``work`` asks for, in one attempt: what was read is checked, and what was locked is written, when all is written."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.transaction = Transaction(session.tree)
+        self._specifications = session.memory(Specifications)
+        self._made = session.memory(Made).paths
+        self._jobs = NewJobs(session, self.transaction)
+        self._known: Known | None = None
+        self._states: dict[str, ScheduleState | None] = {}
+        """Of the schedules that are locked; None where there is none."""
+        self._rows: dict[ops.Key, Row] = {}
+        """Those that were read or written."""
+        self._joins: set[ops.Key] = set()
+        """Those that are there."""
+        self._commits: list[Callable[[], object]] = [self._jobs.tell]
+        self._rollbacks: list[Callable[[], object]] = []
+        self._owned: dict[int, ops.Key] = {}
+        """Of the jobs that end here: whose runs they are."""
+        self.mended = Mended()
+
+    # ---- the transaction ----
+
+    @property
+    def followers(self) -> Followers:
+        """The node's own."""
+        followers = self._session.followers()
+        assert followers is not None, "a node with schedules says who gives its jobs their ids"
+        return followers
+
+    def node(self, term: int) -> str:
+        """Return the node of a term; those of ends that are followed are known."""
+        return self._session.nodes.get(term, "")
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Call a function once all is written."""
+        self._commits.append(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        """Call a function where this attempt is not written."""
+        self._rollbacks.append(function)
+
+    def committed(self) -> None:
+        """All is written."""
+        self._rollbacks.clear()
+        for function in self._commits:
+            function()
+
+    def rolled_back(self) -> None:
+        """The attempt is over: undo what it has said, unless it was written."""
+        rollbacks, self._rollbacks = self._rollbacks, []
+        for function in rollbacks:
+            function()
+
+    def ends(self, job: Job, owner: ops.Key) -> None:
+        """Say that a job ends with what is written, and whose run it is."""
+        self._owned[job.id] = owner
+        self._jobs.ending = job
+
+    # ---- locks ----
+
+    async def _rely(self, *, fresh: bool = False) -> Known:
+        """Rely on the specifications as they are: nobody changes any until all is written, or the attempt fails."""
+        if self._known is None:
+            self._known = await self._specifications.now(fresh=fresh)
+            self.transaction.expect(places.CATALOGUE, self._known.version)
+        return self._known
+
+    async def catalogue(self, *, lock: bool = False) -> Catalogue:
+        """Return all specifications, as this transaction has left them."""
+        return (await self._rely(fresh=lock)).catalogue
+
+    async def _lock(self, names: Iterable[str]) -> None:
+        """Lock schedules, and what has to be locked before them: who does the same at once fails, or this attempt does."""
+        known = await self._rely()
+        wanted = [name for name in known.turns(set(names)) if name not in self._states]
+        found = await self.transaction.get_many([places.state(name) for name in wanted])
+        for name, node in zip(wanted, found, strict=True):
+            self._states[name] = None if node is None else contents.decode(node.data, ScheduleState)
+            if node is not None:
+                self.transaction.touch(places.state(name))
+            if (node is None) == (name in known.catalogue.schedules):
+                raise OvertakenError  # the specifications are of another moment
+
+    async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
+        """Read and lock schedules."""
+        await self._lock(names)
+        specs = (await self._rely()).catalogue.schedules
+        return {name: Stored(specs[name], state) for name in names if (state := self._states[name]) is not None}
+
+    # ---- rows and joins ----
+
+    async def _read(self, keys: Collection[ops.Key]) -> None:
+        """Read rows. Those of a schedule that is locked, and that whoever writes them locks, need no check of their own."""
+        known = await self._rely()
+        for check in (True, False):
+            some = [key for key in keys if (key[0] in self._states and known.minds_ends(key[0])) is not check]
+            found = await self.transaction.get_many([places.row(*key) for key in some], check=check)
+            for key, node in zip(some, found, strict=True):
+                if node is not None and key not in self._rows:
+                    self._rows[key] = contents.decode_row(node.data)
+
+    async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
+        """Read rows."""
+        await self._read(keys)
+        return {key: self._rows[key].fire for key in keys if key in self._rows}
+
+    async def unfinished(self, names: Collection[str]) -> list[Fire]:
+        """Read the rows that are not finished; the schedules are locked, and so nobody adds one."""
+        await self._lock(names)
+        keys: list[ops.Key] = []
+        for name in names:
+            times = await self.transaction.tree.children(places.unfinished(name)) or ()
+            keys.extend((name, int(time)) for time in times)
+        await self._read(keys)
+        if not all(key in self._rows for key in keys):
+            raise OvertakenError
+        rows = [self._rows[key].fire for key in sorted(keys)]
+        return [row for row in rows if not row.finished]
+
+    async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
+        """Read the rows of jobs that end here; and lock their schedules where more than these follows from the ends."""
+        keys = sorted({self._owned[job_id] for job_id in ids})
+        await self._rely()
+        await self._lock_ends(name for name, _ in keys)
+        await self._read(keys)
+        joined = [other for key in keys if key in self._rows for other in self._rows[key].joined]
+        await self._lock_ends(name for name, _ in joined)
+        await self._read(joined)
+        rows = [self._rows[key].fire for key in (*keys, *joined) if key in self._rows]
+        return [row for row in rows if row.job in ids and not row.outcome]
+
+    async def _lock_ends(self, names: Iterable[str]) -> None:
+        known = await self._rely()
+        await self._lock(name for name in names if known.minds_ends(name))
+
+    async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
+        """Read joins; their family is locked."""
+        keys = list(keys)
+        found = await self.transaction.get_many([places.join(*key) for key in keys])
+        joins = {
+            key: contents.decode(node.data, Join) for key, node in zip(keys, found, strict=True) if node is not None
+        }
+        self._joins.update(joins)
+        return joins
+
+    async def submit(self, jobs: list[Job]) -> dict[int, Found]:
+        """Store jobs."""
+        return await self._jobs.submit(jobs)
+
+    # ---- writing ----
+
+    async def write(self, writes: ops.Writes) -> None:
+        """Write what has changed."""
+        if writes.respecified:
+            await self._specify(writes.schedules)
+        await self._write_states(writes.schedules)
+        await self._make_blocks({places.block(row.schedule, row.fire_us) for row in writes.new})
+        changed = {(row.schedule, row.fire_us): row for row in (*writes.new, *writes.changed)}
+        for key, row in (await self._with_joined(changed)).items():
+            self._write_row(key, row)
+        for join in writes.joins:
+            self._write_join(join)
+
+    async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
+        known = await self._rely()
+        node = await self.transaction.get(places.CATALOGUE)
+        if node is None or node.version != known.version:
+            raise OvertakenError
+        before = known.catalogue.schedules
+        after = dict(before)
+        for name, stored in schedules.items():
+            path, spec = places.spec(name), None if stored is None else stored.schedule
+            if before.get(name) == spec:
+                continue
+            if spec is None:
+                del after[name]
+                self.transaction.include(Delete(path))
+            else:
+                after[name] = spec
+                data = contents.encode(spec)
+                self.transaction.include(Write(path, data) if name in before else Create(path, data))
+        changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
+        if changed:
+            self.transaction.write(places.CATALOGUE, contents.changed(node.data, known.version + 1, changed))
+            self._known = Known(known.version, Catalogue(after), leaders(after))
+
+    async def _write_states(self, schedules: Mapping[str, Stored | None]) -> None:
+        added = [name for name, stored in schedules.items() if stored is not None and self._states[name] is None]
+        await self._create({path for name in added for path in (places.fires(name), places.unfinished(name))})
+        due: set[str] = set()
+        for name, stored in schedules.items():
+            before, after = self._states[name], None if stored is None else stored.state
+            if after is not None:
+                self.transaction.write(places.state(name), contents.encode(after))
+            elif before is not None:
+                self.transaction.delete(places.state(name))
+            due.update(self._move(_due(name, before), _due(name, after)))
+            self._move(_queued(name, before), _queued(name, after))
+            self._states[name] = after
+        await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in due})
+
+    def _move(self, before: str | None, after: str | None) -> list[str]:
+        """Let one node without data stand for something in place of another; returns what is created."""
+        if before == after:
+            return []
+        if before is not None:
+            self.transaction.unmark(before)
+        if after is None:
+            return []
+        self.transaction.mark(after)
+        return [after]
+
+    async def _make_blocks(self, blocks: Collection[str]) -> None:
+        unknown = set(blocks) - self._made
+        await self._create(unknown)
+        self.after_commit(lambda: self._made.update(unknown))
+
+    async def _create(self, parents: Collection[str]) -> None:
+        """Create those of some parents that are not there. Nothing deletes them."""
+        paths = sorted(parents)
+        for path, node in zip(paths, await self.transaction.get_many(paths, check=False), strict=True):
+            if node is None:
+                self.transaction.create(path, b"")
+
+    async def _with_joined(self, changed: Mapping[ops.Key, Fire]) -> dict[ops.Key, Row]:
+        """Return rows as they are to be written: each knows who has joined its job, as far as these are to end with it.
+
+        Whoever joins writes the row whose job it is, and so does whoever ends that job.
+        """
+        rows: dict[ops.Key, Row] = {}
+        for key, fire in changed.items():
+            before = self._rows.get(key)
+            rows[key] = Row(fire, [] if before is None or fire.outcome else before.joined)
+        for key, fire in changed.items():
+            owner = self._jobs.owners.get(fire.job)
+            if owner is None or standing(fire) is not Standing.JOINED:
+                continue
+            if owner not in rows:
+                await self._read([owner])
+            row = rows.get(owner) or self._rows.get(owner)
+            if row is not None and len(row.joined) < JOINED_AT_ONCE:
+                rows[owner] = Row(row.fire, [*row.joined, key])
+        return rows
+
+    def _write_row(self, key: ops.Key, row: Row) -> None:
+        before = self._rows.get(key)
+        self._rows[key] = row
+        self.transaction.write(places.row(*key), row.encode())
+        self._move(None if before is None else places.mending(before.fire), places.mending(row.fire))
+        self._move(_unfinished(before), _unfinished(row))
+
+    def _write_join(self, join: Join) -> None:
+        key = (join.child, join.fire_us)
+        if join.left:
+            self.transaction.write(places.join(*key), contents.encode(join))
+            self._joins.add(key)
+        elif key in self._joins:
+            self.transaction.delete(places.join(*key))
+            self._joins.discard(key)
+
+    # ---- what no transaction could see ----
+
+    async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
+        """Return rows that have joined a job which has ended, of those that are mended here."""
+        ends = dict(self.mended.joined[:limit])
+        await self._lock_ends(name for name, _ in ends)
+        rows = await self.fires(ends)
+        return [(row, ends[key]) for key, row in rows.items() if standing(row) is Standing.JOINED]
+
+    async def queued(self, limit: int) -> list[str]:
+        """Return schedules with rows that wait, of those that are mended here."""
+        return list(self.mended.queued[:limit])
+
+    async def stuck(self, limit: int) -> list[Fire]:
+        """Return rows that wait for children, of those that are mended here."""
+        keys = self.mended.stuck[:limit]
+        await self._lock_ends(name for name, _ in keys)
+        rows = await self.fires(keys)
+        return [row for row in rows.values() if standing(row) is Standing.ENDED]
+
+    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
+        """Note a declaration."""
+        path = places.declared(app)
+        node = await self.transaction.get(path)
+        data = contents.declare(app, b"" if node is None else node.data, digest, now_us)
+        self.transaction.write(path, data)
+        return contents.declarations(app, data)
+
+
+def _due(name: str, state: ScheduleState | None) -> str | None:
+    return None if state is None else places.due(name, state)
+
+
+def _queued(name: str, state: ScheduleState | None) -> str | None:
+    return places.queued(name) if state is not None and state.queued else None
+
+
+def _unfinished(row: Row | None) -> str | None:
+    if row is None or row.fire.finished:
+        return None
+    return f"{places.unfinished(row.fire.schedule)}/{row.fire.fire_us}"
