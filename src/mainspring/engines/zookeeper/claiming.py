@@ -64,6 +64,7 @@ class Claims:
         self._changed = True
         """The queue has changed, or is not watched."""
         self._news.set()
+        self._is_over = False
         self._quiet = False
         """A claim is being answered: what is left after it is told to the node."""
 
@@ -77,6 +78,8 @@ class Claims:
     async def claim(self, operations: Sequence[ops.Claim]) -> list[Any]:
         """Answer claims, now or later."""
         session = self._session
+        if self._is_over or session.committer.fenced:
+            raise StoreFencedError(f"term {session.term} was ended by another node")
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
         new: dict[bytes, list[ops.Want]] = {}
@@ -263,6 +266,7 @@ class Claims:
             claim.operation.done(self._empty(claim.operation))
 
     def _fence(self) -> None:
+        self._is_over = True
         opened, self._open = self._open, []
         for claim in opened:
             claim.operation.failed(StoreFencedError(f"term {self._session.term} is over"))

@@ -25,6 +25,7 @@ from .a_session import NOW, Node, ignore, run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from mainspring.errors import StoreError
     from mainspring.events.relay import Message
     from mainspring.storage.operation import Operation
 
@@ -49,14 +50,14 @@ async def eventually(true: Callable[[], Awaitable[bool] | bool], why: str = "") 
 class Member(Node):
     """A node that takes part in the recipe."""
 
-    def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, *, standing: bool = True) -> None:
+    def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, *, standing: bool, stands: bool) -> None:
         super().__init__(tree, session)
         self.fleet = fleet
         self.heard: list[Message] = []
         self.arrived: list[bytes] = []
         session.arrived = self.arrived.append
         self.master = Master(session, fleet.tell, standing=standing)
-        self.running = asyncio.create_task(self.master.run())
+        self.running = asyncio.create_task(self.master.run() if stands else asyncio.sleep(0))
 
     async def claim(self, function: bytes = b"f", limit: int = 10, **more: Any) -> list[Job]:
         """Claim, and wait for the answer."""
@@ -64,7 +65,16 @@ class Member(Node):
 
     async def claim_all(self, *wants: ops.Want) -> list[list[Job]]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        operation = ops.Claim(self.session.term, list(wants), answer.set_result, answer.set_exception)
+
+        def done(outcome: list[list[Job]]) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        def failed(error: StoreError) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        operation = ops.Claim(self.session.term, list(wants), done, failed)
         (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
         jobs: list[list[Job]] = await answer if outcome is DEFERRED else outcome
         return jobs
@@ -124,13 +134,13 @@ class Fleet:
             if member.session.term == term:
                 member.heard.append(message)
 
-    async def join(self, name: str = "n1", *, standing: bool = True) -> Member:
-        """Begin a node's next term, which stands for election."""
+    async def join(self, name: str = "n1", *, standing: bool = True, stands: bool = True) -> Member:
+        """Begin a node's next term; ``stands``: for election, and it claims."""
         tree = MemoryTree(self.content)
         await tree.open()
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
-        member = Member(self, tree, Session(tree, name, term, {term: name}), standing=standing)
+        member = Member(self, tree, Session(tree, name, term, {term: name}), standing=standing, stands=stands)
         self.members.append(member)
         return member
 
