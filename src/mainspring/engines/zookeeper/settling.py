@@ -162,7 +162,7 @@ class Settling:
         for settlement in settlements:
             job = settlement.job
             version = session.assignments.get(job.id)
-            if job.term == term and version is not None:
+            if job.term == term and version is not None and job.id // TERM_SPAN in session.nodes:
                 task = paths.task_name(job.function, job.unique, job.id)
                 held.append(Held(settlement, session.handle(job.id), task, paths.assignment(who, task), version))
             else:

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import beginning, locating, paths, records
-from mainspring.engines.zookeeper import queries as handlers_of_queries
-from mainspring.engines.zookeeper import settling as handlers_of_settling
-from mainspring.engines.zookeeper import submitting as handlers_of_submitting
+from mainspring.engines.zookeeper import (
+    beginning,
+    cancelling,
+    locating,
+    paths,
+    queries,
+    records,
+    settling,
+    submitting,
+    timing,
+    waiting,
+)
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.session import Completion, Session
 from mainspring.engines.zookeeper.submitting import leased
@@ -33,9 +41,12 @@ T = TypeVar("T")
 NOW = 1_700_000_000_000_000
 PATIENCE = 20.0
 HANDLERS = {
-    **handlers_of_queries.HANDLERS,
-    **handlers_of_settling.HANDLERS,
-    **handlers_of_submitting.HANDLERS,
+    **cancelling.HANDLERS,
+    **queries.HANDLERS,
+    **settling.HANDLERS,
+    **submitting.HANDLERS,
+    **timing.HANDLERS,
+    **waiting.HANDLERS,
 }
 
 
@@ -156,7 +167,7 @@ class Node:
         assert node is not None
         claimed = records.decode_job(records.decode(node.data))
         claimed.state, claimed.term = int(State.LEASED), holder.session.term
-        handle = holder.session.handle(job.id)
+        handle = self.session.handle(job.id)
         entry = Entry(
             [
                 Delete(paths.pending(task), node.version),

@@ -1,0 +1,148 @@
+"""Jobs that are cancelled while they wait, and those that are put back after their end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring.engines.zookeeper import locating, paths, records, submitting
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.deciding import decide, decide_ends, end_of_waiting, tell_pending
+from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.submitting import live_result
+from mainspring.engines.zookeeper.timing import Swept
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
+from mainspring.errors import StoreError
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.zookeeper.deciding import Plan
+    from mainspring.engines.zookeeper.locating import Seen, Spot
+    from mainspring.engines.zookeeper.session import Completion, Session
+    from mainspring.engines.zookeeper.tree import Change
+    from mainspring.storage.operation import Operation
+
+
+def rounds(ids: Sequence[int]) -> list[dict[int, int]]:
+    """Part what is asked of some jobs so that each comes once in a round: ids to the places of their operations."""
+    parted: list[dict[int, int]] = []
+    for place, job_id in enumerate(ids):
+        for one in parted:
+            if job_id not in one:
+                one[job_id] = place
+                break
+        else:
+            parted.append({job_id: place})
+    return parted
+
+
+# ---- Cancel ----
+
+
+class Cancelling(NamedTuple):
+    """What becomes of a job that is to be cancelled."""
+
+    outcome: ops.Cancelled
+    completion: Completion | None = None
+
+
+def cancelled(seen: Seen | None, operation: ops.Cancel, who: str) -> Plan[Cancelling]:
+    """Plan to cancel a job; guard: SCHEDULED or PENDING."""
+    if seen is None:
+        return None, Cancelling(ops.Cancelled(None, 0))
+    before = seen.state
+    if before >= State.LEASED:
+        return None, Cancelling(ops.Cancelled(seen.job(), int(before)))
+    job = seen.job(whole=True)
+    job.state = int(rules.step(before, Event.CANCEL))
+    job.ended_us, job.error = operation.now_us, operation.error
+    entry, completion = end_of_waiting(seen, job, who)
+    return entry, Cancelling(ops.Cancelled(job, int(before)), completion)
+
+
+async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled | StoreError]:
+    """Cancel what waits; see ``Cancel``."""
+    outcomes: dict[int, ops.Cancelled | StoreError] = {}
+    for places in rounds([operation.id for operation in operations]):
+        by_id = {job_id: operations[place] for job_id, place in places.items()}
+
+        def plan(job_id: int, seen: Seen | None, _: object, by_id: dict[int, ops.Cancel] = by_id) -> Plan[Cancelling]:
+            return cancelled(seen, by_id[job_id], session.who)
+
+        decided = await decide_ends(session, places, plan, lambda one: one.completion and one.completion.job)
+        for job_id, one in decided.items():
+            outcomes[places[job_id]] = one if isinstance(one, StoreError) else one.outcome
+        ended = [one.completion for one in decided.values() if not isinstance(one, StoreError) and one.completion]
+        if ended:
+            session.completions(ended)
+    return [outcomes[place] for place in range(len(operations))]
+
+
+# ---- Redrive ----
+
+
+class Redriving(NamedTuple):
+    """What becomes of a job that is put back."""
+
+    outcome: ops.Redriven
+    waiting: Waiting | None = None
+    rival: Spot | None = None
+    """A rival that has ended, and only waits for its publication."""
+
+
+def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
+    """Plan to put an ended job back; ``spot`` is where the task is that has its name, if any."""
+    if seen is None or seen.state not in rules.sources(Event.REDRIVE):
+        return None, Redriving(ops.Redriven(None if seen is None else seen.job(), redriven=False))
+    if spot is not None and spot.path:
+        refused = ops.Redriven(seen.job(), redriven=False, rival=spot.name.id)
+        return None, Redriving(refused, rival=spot if spot.state.ended else None)
+    job = seen.job(whole=True)
+    before = job.state
+    job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = job.term = 0
+    job.state = int(State.PENDING)
+    task = paths.task_name(job.function, job.unique, job.id)
+    record = records.encode_job(job, seen.handle)
+    changes: list[Change]
+    if seen.spot is not None:
+        # It is not published yet, so that it still has its name.
+        changes = [Check(seen.path, seen.version), Delete(seen.spot.path, seen.spot.version)]
+    else:
+        result = live_result(job.id, task, (), foreground=job.foreground)
+        said = locating.name_data(job.id, seen.handle, None if spot is None else spot.name.kept)
+        path = paths.name(task)
+        name = Create(path, said) if spot is None else Write(path, said, spot.name.version)
+        changes = [name, Write(seen.path, result, seen.version)]
+    changes.append(Create(paths.pending(task), record))
+    counts = ((job.function, before, job.priority, -1), (job.function, job.state, job.priority, 1))
+    return Entry(changes, counts), Redriving(ops.Redriven(job, redriven=True), Waiting(task, job, record))
+
+
+async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
+    """Put ended jobs back; see ``Redrive``."""
+    outcomes: dict[int, ops.Redriven] = {}
+    now = asyncio.get_running_loop().time
+    until = now() + submitting.PUBLISHED_IN
+    for places in rounds([operation.id for operation in operations]):
+        left = list(places)
+        while left:
+            decided = await decide(session, left, lambda _, seen, spot: redriven(seen, spot), named=True)
+            tell_pending(session, [one.waiting for one in decided.values() if one.waiting is not None])
+            left = []
+            for job_id, one in decided.items():
+                session.memory(Swept).forget(job_id)
+                outcomes[places[job_id]] = one.outcome
+                if one.rival is not None and await submitting.published(session, one.rival, until - now()):
+                    left.append(job_id)
+    return [outcomes[place] for place in range(len(operations))]
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+    ops.Cancel: cancel,
+    ops.Redrive: redrive,
+}

@@ -1,0 +1,164 @@
+"""Looking at jobs first, and writing what follows where nothing has changed meanwhile: for what is rare.
+
+A plan is pure: it takes what is known of a job and returns what is to be written, with the versions of what it was made from, and
+the outcome. Where somebody else was faster, it is made again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper.committer import Entry, Fenced
+from mainspring.engines.zookeeper.schedules import ending
+from mainspring.engines.zookeeper.schedules.ending import End
+from mainspring.engines.zookeeper.session import Completion, Waiting
+from mainspring.engines.zookeeper.submitting import live_result
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
+from mainspring.errors import StoreError, StoreFencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from mainspring.engines.zookeeper.committer import Verdict
+    from mainspring.engines.zookeeper.locating import Seen, Spot
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change
+    from mainspring.jobs.model import Job
+
+T = TypeVar("T")
+
+Plan = tuple[Entry | None, T]
+"""What is to be written, if anything, and the outcome once it is."""
+
+
+async def decide(
+    session: Session,
+    ids: Iterable[int],
+    plan: Callable[[int, Seen | None, Spot | None], Plan[T]],
+    *,
+    named: bool = False,
+) -> dict[int, T]:
+    """Look at jobs, all at once, and write what their plans say, until nobody has changed anything in between.
+
+    A plan takes an id, and what is known of the job; where it is ``named``, of a published one also where the task of its name
+    is now. Returns the outcomes of all. Raises StoreFencedError where this node may write no more.
+    """
+
+    async def write(planned: Sequence[tuple[Entry, T]]) -> list[Verdict]:
+        return await session.committer.commit([entry for entry, _ in planned])
+
+    outcomes = await _decide(session, ids, plan, write, named=named)
+    return cast("dict[int, T]", outcomes)
+
+
+async def decide_ends(
+    session: Session,
+    ids: Iterable[int],
+    plan: Callable[[int, Seen | None, Spot | None], Plan[T]],
+    job: Callable[[T], Job | None],
+) -> dict[int, T | StoreError]:
+    """Do the same where plans end jobs: what follows from an end is written with it, or is why it was not.
+
+    ``job`` returns the job that ends with an outcome, if one does.
+    """
+
+    async def write(planned: Sequence[tuple[Entry, T]]) -> list[Verdict | StoreError]:
+        ends = [(entry, job(outcome)) for entry, outcome in planned]
+        verdicts: dict[int, Verdict | StoreError] = {}
+        ending_places = [place for place, (_, ended) in enumerate(ends) if ended is not None]
+        other_places = [place for place, (_, ended) in enumerate(ends) if ended is None]
+        ended = [End(entry, one) for entry, one in ends if one is not None]
+        verdicts.update(zip(ending_places, await ending.commit(session, ended), strict=True))
+        others = [ends[place][0] for place in other_places]
+        verdicts.update(zip(other_places, await session.committer.commit(others), strict=True))
+        return [verdicts[place] for place in range(len(planned))]
+
+    return await _decide(session, ids, plan, write, named=False)
+
+
+async def _decide(
+    session: Session,
+    ids: Iterable[int],
+    plan: Callable[[int, Seen | None, Spot | None], Plan[T]],
+    write: Callable[[Sequence[tuple[Entry, T]]], Awaitable[Sequence[Verdict | StoreError]]],
+    *,
+    named: bool,
+) -> dict[int, T | StoreError]:
+    outcomes: dict[int, T | StoreError] = {}
+    left = list(dict.fromkeys(ids))
+    while left:
+        seen = await locating.look(session, left)
+        spots = await _namesakes(session, seen) if named else {}
+        writing: list[int] = []
+        planned: list[tuple[Entry, T]] = []
+        for job_id in left:
+            entry, outcome = plan(job_id, seen.get(job_id), spots.get(job_id))
+            if entry is None:
+                outcomes[job_id] = outcome
+            else:
+                writing.append(job_id)
+                planned.append((entry, outcome))
+        left = []
+        for job_id, (_, outcome), verdict in zip(writing, planned, await write(planned), strict=True):
+            if verdict is None:
+                outcomes[job_id] = outcome
+            elif isinstance(verdict, Fenced):
+                raise StoreFencedError(f"term {session.term} was ended by another node")
+            elif isinstance(verdict, StoreError):
+                outcomes[job_id] = verdict
+            else:
+                left.append(job_id)
+    return outcomes
+
+
+async def _namesakes(session: Session, seen: dict[int, Seen]) -> dict[int, Spot]:
+    """Find the tasks that have the names of published jobs now."""
+    tasks = {}
+    for one in seen.values():
+        if one.spot is None:
+            job = one.job()
+            tasks[job.id] = paths.task_name(job.function, job.unique, job.id)
+    spots = await locating.locate(session, tasks.values())
+    return {job_id: spots[task] for job_id, task in tasks.items() if task in spots}
+
+
+# ---- what plans have in common ----
+
+
+def note(seen: Seen, waiters: Iterable[int]) -> Entry:
+    """Return what says who waits for a job that has not ended."""
+    foreground = seen.data.get("foreground", False)
+    return Entry(
+        [Write(seen.path, live_result(seen.id, seen.data["task"], list(waiters), foreground=foreground), seen.version)]
+    )
+
+
+def unmark(job: Job, task: str) -> list[Change]:
+    """Return what deletes the node that says when a job expires, where there is one."""
+    return [Delete(paths.expiring(task, job.expires_us, job.id))] if job.expires_us else []
+
+
+def end_of_waiting(seen: Seen, job: Job, who: str) -> tuple[Entry, Completion]:
+    """Return what ends a job that nobody holds; ``job`` is as it is afterwards."""
+    spot = seen.spot
+    assert spot is not None
+    record = records.encode_job(job, seen.handle, worker=who)
+    changes: list[Change] = [
+        # A job of the same name may be there the next moment, and look the same: this job's result would not.
+        Check(seen.path, seen.version),
+        Delete(spot.path, spot.version),
+        *unmark(job, spot.task),
+        Create(paths.completed(spot.task), record),
+    ]
+    counts = ((job.function, int(spot.state), job.priority, -1), (job.function, job.state, job.priority, 1))
+    return Entry(changes, counts), Completion(spot.task, job, record)
+
+
+def tell_pending(session: Session, waiting: Iterable[Waiting]) -> None:
+    """Say that tasks are pending: to the master where it is here, and to whoever waits for some."""
+    waiting = list(waiting)
+    if waiting:
+        session.waiting(waiting)
+        for function in dict.fromkeys([one.job.function for one in waiting]):
+            session.pending(function)

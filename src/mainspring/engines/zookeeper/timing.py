@@ -1,0 +1,303 @@
+"""What a time brings: delayed tasks become due, waiting ones expire, and what has ended long ago is forgotten.
+
+Any node may do it, and several at once do no harm: who meets another's doing stops and looks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mainspring.engines.zookeeper import locating, paths, queries, records
+from mainspring.engines.zookeeper.committer import Entry, Fenced
+from mainspring.engines.zookeeper.deciding import decide_ends, end_of_waiting, tell_pending
+from mainspring.engines.zookeeper.session import Completion, Waiting
+from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.errors import StoreError, StoreFencedError
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import NO_UNIQUE, State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from mainspring.engines.zookeeper.deciding import Plan
+    from mainspring.engines.zookeeper.locating import Seen
+    from mainspring.engines.zookeeper.paths import Timed
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change, Node
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+
+PORTION: Final = 100
+"""Records that are read and written at once: they may be large."""
+LATE_US: Final = 30_000_000
+"""Microseconds after which a late task is looked at again that was held, or had been tried: it may have been given back."""
+MOST_READ: Final = 5000
+"""Results that one sweep reads at most."""
+TURNS: Final = 50
+"""Sweeps of the whole tree after which what is remembered of it is forgotten: other nodes put jobs back, too."""
+_SCHEDULED, _PENDING, _EXPIRED = map(int, (State.SCHEDULED, State.PENDING, State.EXPIRED))
+
+
+# ---- Wake ----
+
+
+async def wake(session: Session, operations: Sequence[ops.Wake]) -> list[ops.Woken]:
+    """Make due jobs pending and expire late ones; see ``Wake``."""
+    return [await _wake(session, operation) for operation in operations]
+
+
+async def _wake(session: Session, operation: ops.Wake) -> ops.Woken:
+    now_us = operation.now_us
+    for path, seen_us in list(session.late.items()):
+        if not 0 <= now_us - seen_us < LATE_US:
+            del session.late[path]
+    expired = await _expire(session, now_us, operation.rows)
+    due = await _due(session, now_us, operation.rows)
+    await _tidy(session, now_us)
+    return ops.Woken(due, expired, await queries.next_us(session))
+
+
+async def over(session: Session, root: str, now_us: int, limit: int) -> list[Timed]:
+    """Return the first of what has its time behind it, in order, as many as the limit says."""
+    last = f"{now_us // paths.MINUTE_US:012d}"
+    found: list[Timed] = []
+    for minute in sorted(await session.tree.children(root) or ()):
+        if minute > last or len(found) >= limit:
+            break
+        parent = f"{root}/{minute}"
+        timed = [paths.timed(parent, child) for child in await session.tree.children(parent) or ()]
+        found += sorted(one for one in timed if one.time_us <= now_us and one.path not in session.late)
+    return found[:limit]
+
+
+class Expiring(NamedTuple):
+    """What becomes of a job whose time to expire is over."""
+
+    late: bool = False
+    """It is held, or was tried: it does not expire as long as that is so."""
+    before: int = 0
+    completion: Completion | None = None
+
+
+def expired(seen: Seen | None, timed: Timed, now_us: int, who: str) -> Plan[Expiring]:
+    """Plan to expire a job; guard: SCHEDULED or PENDING, and no attempt was counted."""
+    if seen is None or seen.spot is None or seen.state.ended:
+        return None, Expiring()
+    job = seen.job(whole=True)
+    if job.expires_us != timed.time_us:
+        return None, Expiring()
+    before = job.state
+    if before > _PENDING or job.attempt:
+        return None, Expiring(late=True)
+    job.state, job.ended_us = _EXPIRED, now_us
+    entry, completion = end_of_waiting(seen, job, who)
+    return entry, Expiring(before=before, completion=completion)
+
+
+async def _expire(session: Session, now_us: int, limit: int) -> list[tuple[Job, int]]:
+    found: list[tuple[Job, int]] = []
+    while len(found) < limit:
+        late = {one.id: one for one in await over(session, paths.EXPIRING, now_us, min(limit - len(found), PORTION))}
+        if not late:
+            break
+
+        def plan(job_id: int, seen: Seen | None, _: object, late: dict[int, Timed] = late) -> Plan[Expiring]:
+            return expired(seen, late[job_id], now_us, session.who)
+
+        decided = await decide_ends(session, late, plan, lambda one: one.completion and one.completion.job)
+        completions = []
+        over_anyway = []
+        for job_id, timed in late.items():
+            one = decided[job_id]
+            if isinstance(one, StoreError) or one.late:
+                session.late[timed.path] = now_us
+            elif one.completion is not None:
+                completions.append(one.completion)
+                found.append((one.completion.job, one.before))
+            else:
+                over_anyway.append(Entry([Delete(timed.path)]))
+        if completions:
+            session.completions(completions)
+        _hold(session, await session.committer.commit(over_anyway))  # or somebody else was faster
+    return found
+
+
+def woken(timed: Timed, node: Node) -> tuple[Entry, Waiting]:
+    """Plan to make a delayed task pending."""
+    record = records.decode(node.data)
+    record["state"] = "pending"
+    data = records.encode(record)
+    job = records.decode_job(record)
+    counts = ((job.function, _SCHEDULED, job.priority, -1), (job.function, _PENDING, job.priority, 1))
+    return (
+        Entry([Delete(timed.path, node.version), Create(paths.pending(timed.task), data)], counts),
+        Waiting(timed.task, job, data),
+    )
+
+
+async def _due(session: Session, now_us: int, limit: int) -> dict[tuple[bytes, int], int]:
+    due: dict[tuple[bytes, int], int] = {}
+    left = limit
+    while left:
+        timed = await over(session, paths.DELAYED, now_us, min(left, PORTION))
+        if not timed:
+            break
+        nodes = await locating.insist(session, [one.path for one in timed])
+        planned = [woken(one, node) for one, node in zip(timed, nodes, strict=True) if node is not None]
+        verdicts = await session.committer.commit_until_conflict([entry for entry, _ in planned])
+        awake = [waiting for (_, waiting), verdict in zip(planned, verdicts, strict=True) if verdict is None]
+        for one in awake:
+            key = (one.job.function, one.job.priority)
+            due[key] = due.get(key, 0) + 1
+        tell_pending(session, awake)
+        left -= len(awake)
+        _hold(session, verdicts)
+    return due
+
+
+async def _tidy(session: Session, now_us: int) -> None:
+    """Delete the minutes that are over and empty."""
+    last = f"{now_us // paths.MINUTE_US - 1:012d}"
+    for root in (paths.DELAYED, paths.EXPIRING):
+        past = [f"{root}/{minute}" for minute in await session.tree.children(root) or () if minute < last]
+        for path, node in zip(past, await session.tree.get_many(past), strict=True):
+            if node is not None and not node.children:
+                session.forget(path)
+                await session.committer.commit([Entry([Delete(path)])])  # it may have got a child: then it stays
+
+
+def _hold(session: Session, verdicts: Iterable[object]) -> None:
+    if any(isinstance(verdict, Fenced) for verdict in verdicts):
+        raise StoreFencedError(f"term {session.term} was ended by another node")
+
+
+# ---- Sweep ----
+
+
+class Swept:
+    """What a node remembers of the blocks of results, so that it does not read them again and again."""
+
+    def __init__(self, session: Session) -> None:
+        del session
+        self.blocks: dict[str, tuple[int, int]] = {}
+        """Blocks in which all have ended: when the first ended, and the first that failed."""
+        self.turns = 0
+        self.at = ""
+        """The block with which the next sweep begins: the one before had read enough."""
+
+    def forget(self, job_id: int) -> None:
+        """A job is live again."""
+        self.blocks.pop(paths.block(job_id).rpartition("/")[2], None)
+
+
+def is_over(record: dict[str, Any], operation: ops.Sweep) -> bool:
+    """Say whether an outcome was kept for long enough."""
+    before_us = operation.dead_before_us if record["state"] == "failed" else operation.ended_before_us
+    ended_us: int = record.get("ended_us", 0)
+    return ended_us < before_us
+
+
+def forgetting(path: str, version: int, job: Job, name: tuple[str, locating.Name] | None) -> Entry:
+    """Return what forgets an ended job; ``name`` is the name of its task, where others may join it under that."""
+    changes: list[Change] = [Delete(path, version)]
+    if name is not None and name[1].kept is not None and name[1].kept["id"] == job.id:
+        place, said = name
+        if said.id:
+            changes.append(Write(place, locating.name_data(said.id, said.handle, None, said.due_us), said.version))
+        else:
+            changes.append(Delete(place, said.version))
+    return Entry(changes, ((job.function, job.state, job.priority, -1),))
+
+
+async def sweep(session: Session, operations: Sequence[ops.Sweep]) -> list[int]:
+    """Forget ended jobs; see ``Sweep``."""
+    return [await _sweep(session, operation) for operation in operations]
+
+
+async def _sweep(session: Session, operation: ops.Sweep) -> int:
+    memory = session.memory(Swept)
+    blocks = sorted(await session.tree.children(paths.RESULTS) or (), key=paths.first_of_block)
+    newest = {paths.first_of_block(block) // TERM_SPAN: block for block in blocks}
+    living = {paths.term_of(who) for who in await session.tree.children(paths.WORKERS) or ()}
+    growing = {block for term, block in newest.items() if term in living}
+    if memory.at in blocks:
+        blocks = blocks[blocks.index(memory.at) :]
+    forgotten = read = 0
+    for block in blocks:
+        memory.at = block
+        ended_us, dead_us = memory.blocks.get(block, (-1, -1))
+        if ended_us >= operation.ended_before_us and dead_us >= operation.dead_before_us:
+            continue
+        if read >= MOST_READ or forgotten >= operation.rows:
+            return forgotten
+        number, gone, times = await _sweep_block(session, operation, block, operation.rows - forgotten)
+        read += number
+        forgotten += gone
+        if block in growing:
+            continue
+        if number == gone:
+            path = f"{paths.RESULTS}/{block}"
+            session.forget(path)
+            await session.committer.commit([Entry([Delete(path)])])  # it may have got a child: then it stays
+        elif times is not None:
+            memory.blocks[block] = times
+    memory.at = ""
+    memory.turns += 1
+    if memory.turns % TURNS == 0:
+        memory.blocks.clear()
+    return forgotten
+
+
+async def _sweep_block(
+    session: Session, operation: ops.Sweep, block: str, limit: int
+) -> tuple[int, int, tuple[int, int] | None]:
+    """Forget what is over in a block, as many as the limit says.
+
+    Returns how many there were, how many are gone, and when the first of the others ended, as `Swept` remembers it: None where
+    some have not ended, or are over and were left.
+    """
+    parent = f"{paths.RESULTS}/{block}"
+    handles = sorted(await session.tree.children(parent) or ())
+    first = {True: 2**63, False: 2**63}
+    settled, gone = True, 0
+    for start in range(0, len(handles), PORTION):
+        at = [f"{parent}/{handle}" for handle in handles[start : start + PORTION]]
+        leaving: list[tuple[str, int, Job]] = []
+        for path, node in zip(at, await locating.insist(session, at), strict=True):
+            record = {} if node is None else records.decode(node.data)
+            if node is None or not locating.is_published(record):
+                settled = settled and node is None
+            elif not is_over(record, operation):
+                dead = record["state"] == "failed"
+                first[dead] = min(first[dead], record.get("ended_us", 0))
+            elif gone + len(leaving) < limit:
+                leaving.append((path, node.version, records.decode_job(record)))
+            else:
+                settled = False
+        done = await _forget(session, leaving)
+        settled = settled and done == len(leaving)
+        gone += done
+    return len(handles), gone, (first[False], first[True]) if settled else None
+
+
+async def _forget(session: Session, leaving: list[tuple[str, int, Job]]) -> int:
+    names: dict[int, str] = {}
+    for _, _, job in leaving:
+        if job.state == State.SUCCEEDED and job.unique != NO_UNIQUE and job.options is not None:
+            names[job.id] = paths.name(paths.task_name(job.function, job.unique, job.id))
+    nodes = dict(zip(names, await locating.insist(session, list(names.values())), strict=True)) if names else {}
+    entries = []
+    for path, version, job in leaving:
+        node = nodes.get(job.id)
+        name = None if node is None else (names[job.id], locating.name_of(node))
+        entries.append(forgetting(path, version, job, name))
+    verdicts = await session.committer.commit_until_conflict(entries)
+    _hold(session, verdicts)
+    return sum(verdict is None for verdict in verdicts)
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+    ops.Wake: wake,
+    ops.Sweep: sweep,
+}

@@ -1,0 +1,148 @@
+"""Who waits for which job, at which node; and foreground jobs that go when nobody does."""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.deciding import decide, note, unmark
+from mainspring.engines.zookeeper.tree import Delete, Write
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.zookeeper.deciding import Plan
+    from mainspring.engines.zookeeper.locating import Seen
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+
+T = TypeVar("T")
+_LEASED: Final = int(State.LEASED)
+
+
+def awaited(seen: Seen | None, term: int) -> Plan[Job | None]:
+    """Plan to note that clients of a node wait for a job."""
+    if seen is None:
+        return None, None
+    if seen.state.ended or term in seen.waiters:
+        return None, seen.job()
+    return note(seen, [*seen.waiters, term]), seen.job()
+
+
+async def wait(session: Session, operations: Sequence[ops.Wait]) -> list[dict[int, Job]]:
+    """Note who waits, and look the jobs up; see ``Wait``."""
+    found: dict[int, dict[int, Job | None]] = {}
+    for term, ids in _by_term(operations).items():
+        found[term] = await decide(session, ids, partial(_plan, awaited, term))
+    return [
+        {job_id: copy(job) for job_id in operation.ids if (job := found[operation.term].get(job_id)) is not None}
+        for operation in operations
+    ]
+
+
+def _plan(plan: Callable[[Seen | None, int], Plan[T]], term: int, _: int, seen: Seen | None, __: object) -> Plan[T]:
+    return plan(seen, term)
+
+
+def left(seen: Seen | None, term: int) -> Plan[bool]:
+    """Plan to note that nobody at a node waits for a job any more; the outcome is whether it is dropped."""
+    if seen is None or seen.spot is None or seen.state.ended:
+        return None, False
+    spot = seen.spot
+    waiters = [one for one in seen.waiters if one != term]
+    held = spot.state == State.LEASED and spot.record["term"] == term
+    if waiters or not seen.data.get("foreground", False) or not (spot.state < _LEASED or held):
+        return (note(seen, waiters) if len(waiters) < len(seen.waiters) else None), False
+    return dropped(seen), True
+
+
+def dropped(seen: Seen) -> Entry:
+    """Return what makes a job as if it had never been."""
+    spot, job = seen.spot, seen.job()
+    assert spot is not None
+    name = paths.name(spot.task)
+    kept = spot.name.kept
+    changes: list[Change] = [
+        Delete(seen.path, seen.version),
+        Delete(name, spot.name.version)
+        if kept is None
+        else Write(name, records.encode({"kept": kept}), spot.name.version),
+        Delete(spot.path, spot.version),
+        *unmark(job, spot.task),
+    ]
+    if spot.assignment:
+        changes.append(Delete(spot.assignment, spot.assigned))
+    return Entry(changes, ((job.function, job.state, job.priority, -1),))
+
+
+async def leave(session: Session, operations: Sequence[ops.Leave]) -> list[set[int]]:
+    """Nobody waits here any more; see ``Leave``."""
+    gone: dict[int, set[int]] = {}
+    for term, ids in _by_term(operations).items():
+        decided = await decide(session, ids, partial(_plan, left, term))
+        gone[term] = {job_id for job_id, is_dropped in decided.items() if is_dropped}
+        for job_id in gone[term]:
+            session.assignments.pop(job_id, None)
+    return [gone[operation.term].intersection(operation.ids) for operation in operations]
+
+
+def _by_term(operations: Sequence[ops.Wait] | Sequence[ops.Leave]) -> dict[int, list[int]]:
+    ids: dict[int, list[int]] = {}
+    for operation in operations:
+        ids.setdefault(operation.term, []).extend(operation.ids)
+    return ids
+
+
+async def watchers(session: Session, operations: Sequence[ops.Watchers]) -> list[dict[int, list[int]]]:
+    """Look up who waits elsewhere; see ``Watchers``."""
+    ids = sorted({job_id for operation in operations for job_id in operation.ids})
+    waiters = await _waiters(session, ids)
+    return [
+        {
+            job_id: elsewhere
+            for job_id in operation.ids
+            if (elsewhere := [term for term in waiters.get(job_id, ()) if term != operation.term])
+        }
+        for operation in operations
+    ]
+
+
+async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]:
+    """Return who waits for jobs that have not ended."""
+    await locating.meet(session, ids)
+    known = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
+    found: dict[int, dict[str, Any]] = {}
+    nodes = await session.tree.get_many([session.result(job_id) for job_id in known])
+    for job_id, node in zip(known, nodes, strict=True):
+        data = {} if node is None else records.decode(node.data)
+        if data.get("waiters") and not locating.is_published(data):
+            found[job_id] = data
+    # What is completed is told by its publication.
+    ends = await session.tree.get_many([paths.completed(data["task"]) for data in found.values()])
+    return {
+        job_id: sorted(data["waiters"])
+        for (job_id, data), node in zip(found.items(), ends, strict=True)
+        if node is None or records.decode(node.data)["id"] != job_id
+    }
+
+
+async def take_inbox(session: Session, operations: Sequence[ops.TakeInbox]) -> list[ops.Taken]:
+    """There are no users' own transactions here: nothing is ever found."""
+    del session
+    return [ops.Taken({}, 0, more=False) for _ in operations]
+
+
+HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+    ops.Wait: wait,
+    ops.Leave: leave,
+    ops.Watchers: watchers,
+    ops.TakeInbox: take_inbox,
+}
