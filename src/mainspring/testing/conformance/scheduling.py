@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec.structs import replace
+
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import At, Cron, Every, Fire, FireState, Schedule, Trigger
+from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
 from mainspring.testing.conformance.driver import EVERYTHING, ignore
 
 if TYPE_CHECKING:
@@ -233,6 +235,6 @@ def at(minute: int) -> Trigger:
     return At(START + minute * MINUTE)
 
 
-def cron(expression: str) -> Trigger:
-    """Return a cron trigger."""
-    return Cron(expression)
+def named(schedule: Schedule, name: str, **fields: Any) -> Schedule:
+    """Return the same with another name, and other fields."""
+    return replace(schedule, name=name, **fields)

@@ -1,0 +1,166 @@
+"""Schedules that are added, changed, paused, removed and declared."""
+
+# ruff: noqa: D102 - the tests' names say it
+from __future__ import annotations
+
+from mainspring.errors import ConflictError, NotFoundError, UsageError
+from mainspring.jobs.model import Priority, Retry
+from mainspring.schedules import store as ops
+from mainspring.schedules.model import Origin, Overlap
+from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling, at, named
+
+
+class Registering:
+    """Tests of changes, and of what is stored of schedules."""
+
+    # ---- what is stored ----
+
+    def test_a_schedule_is_stored_as_it_was_given(self, s: Scheduling) -> None:
+        given = s.add(
+            "a",
+            args=b"\x00payload",
+            timezone="Europe/Berlin",
+            jitter=1.5,
+            exclude=("2030-12-24",),
+            misfire=7,
+            overlap=Overlap.QUEUE,
+            priority=int(Priority.HIGH),
+            retry=Retry(max_attempts=3),
+            timeout=2.0,
+            unique=b"u",
+            expires=60.0,
+        )
+        s.add("b", parents=("a",), wait_for_children=True)
+        assert [stored.schedule.name for stored in s.read()] == ["a", "b"]
+        assert s.stored("a").schedule == given
+        state = s.stored("a").state
+        assert (state.version, state.next_us, state.origin, state.paused) == (1, START, Origin.CLI, False)
+        assert s.stored("b").state.next_us is None
+        assert s.read("b", "unknown") == [s.stored("b")]
+
+    def test_versions_guard_changes(self, s: Scheduling) -> None:
+        schedule = s.add("a", trigger=at(5))
+        for version in (None, 0):
+            refused = s.save(ops.Change("put", "a", version, schedule))
+            assert isinstance(refused.error, ConflictError)
+        assert isinstance(s.save(ops.Change("put", "a", 2, schedule)).error, ConflictError)
+        assert isinstance(s.save(ops.Change("put", "b", 1, schedule)).error, NotFoundError)
+        assert isinstance(s.save(ops.Change("pause", "a", 2)).error, ConflictError)
+        for kind in ("pause", "resume", "remove"):
+            assert isinstance(s.change(kind, "b").error, NotFoundError)
+        saved = s.save(ops.Change("put", "a", 1, schedule))
+        assert saved.error is None
+        assert saved.schedules["a"] == s.stored("a")
+        assert s.stored("a").state.version == 2
+
+    def test_changes_are_made_together_or_not_at_all(self, s: Scheduling) -> None:
+        a = s.add("a")
+        b = s.add("b")
+        child = s.add("c", parents=("a",))
+        refused = s.save(
+            ops.Change("remove", "b"), ops.Change("put", "d", 0, named(a, "d")), ops.Change("pause", "a", 5)
+        )
+        assert isinstance(refused.error, ConflictError)
+        assert refused.schedules == {"a": s.stored("a"), "b": s.stored("b"), "d": None}
+        # A parent that others have cannot go; together with its children it can.
+        assert isinstance(s.change("remove", "a").error, UsageError)
+        assert isinstance(s.save(ops.Change("put", "e", 0, named(child, "e", parents=("x",)))).error, UsageError)
+        cycle = ops.Change("put", "a", 1, named(a, "a", trigger=None, parents=("c",)))
+        assert isinstance(s.save(cycle).error, UsageError)
+        assert isinstance(s.save(ops.Change("pause", "b"), ops.Change("resume", "b")).error, UsageError)
+        assert [stored.schedule for stored in s.read()] == [a, b, child]
+        saved = s.save(ops.Change("remove", "a"), ops.Change("remove", "c"), ops.Change("put", "d", 0, named(a, "d")))
+        assert saved.error is None
+        assert [stored.schedule.name for stored in s.read()] == ["b", "d"]
+
+    def test_two_saves_of_one_group_are_made_one_after_the_other(self, s: Scheduling) -> None:
+        a, b = s.add("a"), s.add("b")
+        first, second = s.group(
+            s.saving(ops.Change("put", "a", 1, named(a, "a", trigger=None, parents=("b",)))),
+            s.saving(ops.Change("put", "b", 1, named(b, "b", trigger=None, parents=("a",)))),
+        )
+        assert first.error is None
+        assert isinstance(second.error, UsageError)
+
+    # ---- pauses, edits, removal ----
+
+    def test_fire_times_of_a_pause_are_skipped(self, s: Scheduling) -> None:
+        s.add("a")
+        s.fire()
+        s.now_us += 1
+        s.change("pause", "a")
+        before = s.stored("a")
+        assert before.state.paused
+        assert s.change("pause", "a").schedules["a"] == before
+        s.at(1)
+        s.fire()
+        s.change("resume", "a")
+        s.at(2)
+        s.fire()
+        assert s.told("a") == ["fired", "paused", "fired"]
+
+    def test_an_edit_decides_first_what_was_due(self, s: Scheduling) -> None:
+        s.add("a", misfire="all")
+        s.at(2)
+        s.put(named(s.stored("a").schedule, "a", trigger=at(7)))
+        assert s.told("a") == ["fired"] * 3
+        assert s.stored("a").state.next_us == START + 7 * MINUTE
+
+    def test_a_removed_schedule_keeps_its_history(self, s: Scheduling) -> None:
+        schedule = s.add("a", overlap=Overlap.QUEUE)
+        s.fire()
+        s.at(1)
+        s.fire()
+        assert s.change("remove", "a").error is None
+        assert s.read() == []
+        assert s.told("a") == ["fired", "removed"]
+        assert s.due(START + 9 * MINUTE) == ops.Upcoming([], None)
+        s.run("a")
+        assert s.told("a") == ["succeeded", "removed"]
+        s.put(schedule)
+        assert s.stored("a").state.next_us == START + MINUTE
+        s.fire()
+        # That time has its row already: nothing is decided twice.
+        assert s.told("a") == ["succeeded", "removed"]
+        assert s.stored("a").state.next_us == START + 2 * MINUTE
+        s.at(2)
+        s.fire()
+        assert s.told("a") == ["succeeded", "removed", "fired"]
+
+    def test_a_one_off_time_that_is_added_again_does_not_run_again(self, s: Scheduling) -> None:
+        once = s.add("a", trigger=at(0), overlap=Overlap.QUEUE)
+        s.fire()
+        s.run("a")
+        s.change("remove", "a")
+        s.put(once)
+        s.fire()
+        assert s.told("a") == ["succeeded"]
+        assert s.claim("a") == []
+
+    # ---- declarations ----
+
+    def test_the_first_and_the_last_time_of_a_declaration_are_kept(self, s: Scheduling) -> None:
+        def told(known: list[ops.Declared]) -> list[tuple[str, bytes, int, int]]:
+            return [
+                (one.deployment.app, one.deployment.digest, one.deployment.first_seen_us, one.last_seen_us)
+                for one in known
+            ]
+
+        assert told(s.declare("app", b"1")) == [("app", b"1", START, START)]
+        s.declare("other", b"1")
+        s.at(1)
+        s.declare("app", b"2")
+        s.at(2)
+        assert told(s.declare("app", b"1")) == [
+            ("app", b"1", START, START + 2 * MINUTE),
+            ("app", b"2", START + MINUTE, START + MINUTE),
+        ]
+
+    def test_what_code_declared_stays_when_somebody_edits(self, s: Scheduling) -> None:
+        schedule = named(s.add("x"), "a")
+        s.save(ops.Change("put", "a", 0, schedule, Origin.CODE, "app", b"digest"))
+        s.put(named(schedule, "a", jitter=1.0))
+        state = s.stored("a").state
+        assert (state.origin, state.app, state.declared) == (Origin.CODE, "app", b"digest")
+        s.save(ops.Change("put", "a", state.version, schedule, Origin.CODE, "app", b"new"))
+        assert s.stored("a").state.declared == b"new"
