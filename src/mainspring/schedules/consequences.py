@@ -35,11 +35,12 @@ async def take(draft: Draft, stored: Stored, step: Step, now_us: int) -> None:
     if step.cancel:
         draft.stop(name)
     draft.save(Stored(stored.schedule, step.state))
-    waited = 0
+    decided = waited = 0
     for row in step.fires:
         if await draft.row(name, row.fire_us) is not None:
+            decided += 1  # for a schedule of this name that was removed or had other times
             waited += row.state is FireState.WAITING
-            continue  # decided already, for a schedule of this name that was removed or had other times
+            continue
         row = await with_children(draft, stored.schedule, row)
         draft.put(row)
         if row.state is FireState.FIRED:
@@ -49,6 +50,8 @@ async def take(draft: Draft, stored: Stored, step: Step, now_us: int) -> None:
             await _spread(draft, row, now_us, succeeded=False)
     if waited:
         draft.count_queued(name, -waited)
+    if decided:
+        await start_waiting(draft, name, now_us)  # what the rules let wait behind those waits behind nothing
 
 
 async def drop_waiting(draft: Draft, name: str, reason: Reason, now_us: int) -> None:

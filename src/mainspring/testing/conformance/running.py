@@ -153,6 +153,17 @@ class Running:
         assert s.told("a") == ["cancelled", "overlap", "fired"]
         s.run("a")
 
+    def test_a_fire_time_that_was_decided_before_is_not_waited_for(self, s: Scheduling) -> None:
+        schedule = s.add("a", overlap=Overlap.QUEUE, misfire="all")
+        s.fire()
+        s.run("a")
+        s.change("remove", "a")
+        s.put(schedule)
+        s.at(2)
+        s.fire()
+        assert s.told("a") == ["succeeded", "fired", "waiting"]
+        assert s.mend() == 0
+
     def test_overlap_is_changed_while_rows_wait(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE)
         s.fire()
