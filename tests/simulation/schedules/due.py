@@ -37,6 +37,8 @@ class Known(msgspec.Struct):
     stored: Stored | None = None
     pauses: list[list[int]] = []
     """Since when and until when it was paused; 0: it still is."""
+    mixed: bool = False
+    """It was edited by somebody who had read another one of this name."""
     respecified: bool = False
     """In the group under way."""
 
@@ -52,6 +54,8 @@ class DueTimes:
         self._tables = content.tables
         self._schedules = schedules
         self._known: dict[str, Known] = {}
+        self.passed_over: set[str] = set()
+        """Schedules whose fire times were passed over in the group under way: one of the same name has decided them."""
         self._before: list[Schedule] = []
         """Specifications that counted at the beginning of the group under way, and do not at its end."""
 
@@ -71,8 +75,9 @@ class DueTimes:
                 assert schedule is not None
                 assert known is not None
                 said, read = (tuple(map(int, one.args.split(b"."))) for one in (schedule, known.schedule))
-                # Versions begin again where one of this name was removed and added: an edit of the former may count for it.
-                right = said[0] != read[0] or said[1] == read[1] + 1
+                # Versions begin again where one of this name was removed and added: edits of the former may count for it.
+                known.mixed = known.mixed or said[0] != read[0]
+                right = known.mixed or said[1] == read[1] + 1
                 assert right, f"an edit of {name} is lost: {read} was there, and this is {said}"
                 self._edit(known, schedule, now_us)
                 self._schedules[name] = schedule
@@ -92,13 +97,14 @@ class DueTimes:
     def _edit(self, known: Known, schedule: Schedule, now_us: int) -> None:
         before, known.schedule, known.respecified = known.schedule, schedule, True
         self._before.append(before)
-        if _when(before) == _when(schedule):
-            return
         rows = self._tables.fires.get(schedule.name, {})
-        if known.next_us is not None:
+        if known.next_us is not None and known.next_us <= now_us:
             for fire_us in times(before, known.next_us, now_us):
                 assert fire_us in rows, f"{fire_us} of {before} was due, and is not decided before it is changed"
                 known.taken_us = max(fire_us, known.taken_us)
+            known.next_us = _next(before, now_us + 1)
+        if _when(before) == _when(schedule):
+            return
         known.next_us = _next(schedule, 0 if isinstance(schedule.trigger, At) else now_us)
         if known.next_us is not None and known.next_us <= known.taken_us:
             known.next_us = _next(schedule, known.taken_us + 1)
@@ -121,6 +127,7 @@ class DueTimes:
         ``astray`` is by how many seconds slow answers may have put a clock wrong.
         """
         assert self._tables.schedules.keys() == self._known.keys(), "other schedules are there"
+        self.passed_over.clear()
         batches: dict[str, list[Fire]] = {}
         for one in changed:
             if one.new and one.now.cause is Cause.TRIGGER:
@@ -176,7 +183,8 @@ class DueTimes:
         if known is None or known.respecified:
             return
         schedule, able = known.schedule, []
-        for row in sorted(batch, key=lambda row: row.fire_us):
+        batch.sort(key=lambda row: row.fire_us)
+        for row in batch:
             if known.paused_at(row.fire_us):
                 assert row.reason is Reason.PAUSED, f"it is paused: {row}"
             elif excluded(schedule, row.fire_us):
@@ -186,6 +194,12 @@ class DueTimes:
                     f"nothing keeps it back: {row}"
                 )
                 able.append(row)
+        next_us = self._tables.schedules[name].state.next_us
+        if known.next_us is not None:
+            passed = times(schedule, known.next_us, batch[-1].fire_us if next_us is None else next_us - 1)
+            if set(passed) != {row.fire_us for row in batch}:
+                self.passed_over.add(name)
+                return
         decided = {row.decided_us for row in able if row.reason not in {Reason.OVERLAP, Reason.REMOVED}}
         if not decided:
             return  # others have taken their place since, which counts as another decision

@@ -53,7 +53,8 @@ class ScheduleHistory(FleetHistory):
                     self.due.change(change, operation.now_us)
         self.due.look(changed, self.astray)
         self.occasions.look(changed)
-        self.rows.check_overlap(changed, self.schedules)
+        lone = {name: one for name, one in self.schedules.items() if name not in self.due.passed_over}
+        self.rows.check_overlap(changed, lone)
 
     def follow(self) -> None:
         """Note the jobs that schedules have made, and whom they have joined."""

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 class Planner(Actor):
     """Acts on what it read last, which others may have changed since."""
 
-    def __init__(self, world: ScheduleWorld, name: str, schedules: list[Schedule]) -> None:
-        super().__init__(world, name)
+    def __init__(self, world: ScheduleWorld, number: int, schedules: list[Schedule]) -> None:
+        super().__init__(world, f"planner {number}")
         self.stage = world
         self.planned = {schedule.name: schedule for schedule in schedules}
         self.read: dict[str, Stored] = {}
         self.done = 0
-        self._count = 0
+        self._count = number
+        """Of those that this one has added again; no other planner says the same."""
 
     def act(self) -> bool:
         chance = self.chance
@@ -67,7 +68,7 @@ class Planner(Actor):
         if self.chance.random() < 0.5:
             life.schedules.save([Change("remove", name)], self._saved, self._refused)
             return
-        self._count += 1
+        self._count += 10
         if name in self.read and self.chance.random() < 0.5:
             fresh = self.read[name].schedule  # as it was before somebody removed it
         else:

@@ -43,7 +43,7 @@ class ScheduleWorld(FleetWorld):
         now_us = to_us(self.clock.wall())
         schedules = plan.family(chance) + plan.loners(chance, now_us)
         self._save([Change("put", one.name, 0, one) for one in schedules])
-        return [*actors, *(Planner(self, f"planner {number}", schedules) for number in (1, 2))]
+        return [*actors, *(Planner(self, number, schedules) for number in (1, 2))]
 
     def _begin(self, name: str) -> None:
         clock = self.machines[name]
