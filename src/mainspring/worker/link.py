@@ -9,7 +9,7 @@ import structlog
 
 from mainspring.client.patience import CONNECT_TIMEOUT, delays
 from mainspring.client.sockets import connect, tune
-from mainspring.errors import ServerError
+from mainspring.errors import ServerError, SettingsError
 
 if TYPE_CHECKING:
     import ssl
@@ -63,10 +63,13 @@ class Link:
         self._wire: _Wire | None = None
         self._flushing = False
         self._closing = False
-        self.refusal: ServerError | None = None
+        self.refusal: ServerError | SettingsError | None = None
 
     async def keep(self) -> None:
-        """Stay connected until cancelled.  Raises ServerError where the server does not speak the extension."""
+        """Stay connected until cancelled.
+
+        Raises ServerError where the server does not speak the extension, SettingsError where its store cannot serve the App.
+        """
         waits = delays()
         unreachable = False
         while True:
@@ -132,7 +135,7 @@ class Link:
         was_agreed = self.session.agreed
         try:
             events = self.session.receive(data)
-        except ServerError as error:
+        except (ServerError, SettingsError) as error:
             self.refusal = error
             wire.abort()
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from mainspring.errors import ServerError
+from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import EXTENSION, Type
@@ -198,7 +198,7 @@ class WorkerSession:
                     raise ServerError(f"the server does not speak Mainspring's extension of Gearman: {message}")
                 if code == "UNSUPPORTED":
                     # Not for this once: with this server's store the worker would never do what it is there for.
-                    raise ServerError(f"the server cannot serve this worker: {message}")
+                    raise SettingsError(f"the server cannot serve this worker: {message}")
                 events.append(Refused(code, message))
             elif kind == FATAL:
                 raise ServerError(f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.errors import ServerError
+from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type
@@ -114,5 +114,5 @@ def test_another_server_is_told_apart() -> None:
 
 
 def test_a_server_whose_store_cannot_do_what_the_worker_needs_ends_it(session: WorkerSession) -> None:
-    with pytest.raises(ServerError, match="cannot serve this worker: f has limits"):
+    with pytest.raises(SettingsError, match="cannot serve this worker: f has limits"):
         session.receive(packets.response(Type.ERROR, b"UNSUPPORTED", b"f has limits"))
