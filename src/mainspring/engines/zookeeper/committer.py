@@ -223,7 +223,7 @@ class Committer:
         counts, spill = self._counted(batch)
         changes: list[Change] = [
             self._guard,
-            Write(self._path, _journal(self._batch + 1, counts), self._version),
+            Write(self._path, journal_data(self._batch + 1, counts), self._version),
             *guards,
         ]
         places: list[tuple[int, int]] = []
@@ -296,9 +296,8 @@ class Committer:
             try:
                 outcome = await self._tree.commit(changes)
             except UnknownOutcomeError:
-                happened = await self._has_happened()
-                if happened is not None:
-                    return Done(()) if happened else None
+                if await self._has_happened():
+                    return Done(())
                 sent = True
             except StoreUnavailableError:
                 await asyncio.sleep(AGAIN)
@@ -309,19 +308,16 @@ class Committer:
                     return Done(())  # what was sent before has arrived at last
                 return outcome
 
-    async def _has_happened(self) -> bool | None:
-        """Say whether the batch under way is in the journal; None where it is not, and may be sent again."""
+    async def _has_happened(self) -> bool:
+        """Say whether the batch under way is in the journal. Where it is not it may be sent again, and come before itself."""
         while True:
             try:
                 await self._tree.sync()
                 node = await self._tree.get(self._path)
-                alive = await self._tree.get(self._guard.path)
             except (StoreUnavailableError, SessionEndedError):
                 await asyncio.sleep(AGAIN)  # the next session can read it as well
-                continue
-            if node is not None and records.decode(node.data).get("batch", 0) > self._batch:
-                return True
-            return None if alive is not None and alive.owner == self._tree.session else False
+            else:
+                return node is not None and records.decode(node.data).get("batch", 0) > self._batch
 
     # ---- the counts ----
 
@@ -339,7 +335,7 @@ class Committer:
         changed = {key: number for key, number in changed.items() if number}
         if len(changed) <= MOST_COUNTS:
             return changed, []
-        return {}, [Create(f"{self._path}.{self._spills}", _journal(0, changed))]
+        return {}, [Create(f"{self._path}.{self._spills}", journal_data(0, changed))]
 
     # ---- the end ----
 
@@ -371,10 +367,10 @@ class Committer:
 
 def begin(who: str) -> list[Change]:
     """Return what creates an empty journal, in the multi that begins the term."""
-    return [Create(paths.journal(who), _journal(0, {}))]
+    return [Create(paths.journal(who), journal_data(0, {}))]
 
 
-def _journal(batch: int, counts: Counts) -> bytes:
+def journal_data(batch: int, counts: Counts) -> bytes:
     """Return a journal's data."""
     told = [[paths.encode(function), *key, number] for (function, *key), number in counts.items()]
     return records.encode({"batch": batch, "counts": told})

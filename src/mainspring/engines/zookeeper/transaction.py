@@ -6,19 +6,15 @@ makes its entries without reading.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper.committer import Conflict, Count, Entry, Fenced
+from mainspring.engines.zookeeper.committer import Count, Entry
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
-from mainspring.errors import StoreFencedError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.committer import Committer
     from mainspring.engines.zookeeper.tree import Change, Tree
-
-T = TypeVar("T")
 
 PATIENCE: Final = 1000
 """Attempts after which it is a defect, not other people's writing, that keeps one from succeeding."""
@@ -128,29 +124,3 @@ class Transaction:
         ]
         checks += [Check(path, version) for path, version in self._expected.items() if path not in self._first]
         return Entry([*checks, *self._first.values()], self._counts)
-
-
-async def attempt(
-    tree: Tree,
-    committer: Committer,
-    work: Callable[[Transaction], Awaitable[T]],
-    guards: Sequence[Check] = (),
-) -> T:
-    """Run some work until what it has read still holds when it is written; returns what it has returned then.
-
-    Raises StoreFencedError where this node, or a guard, may not write any more, and whatever the work raises. Reads are
-    repeated while the ensemble is away.
-    """
-    for _ in range(PATIENCE):
-        transaction = Transaction(tree)
-        outcome = await work(transaction)
-        entry = transaction.entry()
-        if entry is None:
-            return outcome
-        (verdict,) = await committer.commit([entry], guards)
-        if verdict is None:
-            return outcome
-        if isinstance(verdict, Fenced):
-            raise StoreFencedError(f"{verdict.path} is gone or another's: this node may not write any more")
-        assert isinstance(verdict, Conflict)
-    raise StoreUnavailableError(f"{PATIENCE} attempts to write were all overtaken by others: {verdict}")
