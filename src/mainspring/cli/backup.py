@@ -47,6 +47,10 @@ def backup(
         raise UsageError(
             f"{settings.shown} is copied with PostgreSQL's own tools, such as pg_dump: this command copies SQLite stores"
         )
+    if settings.engine == "zookeeper":
+        raise UsageError(
+            f"{settings.shown} is kept by an ensemble, whose snapshots and logs are its backup: this command copies SQLite stores"
+        )
     source = settings.path
     if source is None:
         raise UsageError(

@@ -82,7 +82,8 @@ class NodeOptions:
         str,
         option(
             "--store",
-            "Where jobs are kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE, or memory:// to keep nothing.",
+            "Where jobs are kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE, zookeeper://HOST:2181/CHROOT, or memory:// to"
+            " keep nothing.",
             metavar="URL",
             group=NODE,
         ),
@@ -124,6 +125,15 @@ class NodeOptions:
             **DURATION,
         ),
     ] = LEASE
+    cluster: Annotated[
+        str | None,
+        option(
+            "--cluster",
+            "zookeeper://HOST:2181/CHROOT: nodes of a PostgreSQL store learn there who is gone, and what is new.",
+            metavar="URL",
+            group=FLEET,
+        ),
+    ] = None
     fleet_status: Annotated[
         bool,
         flag(
@@ -267,7 +277,7 @@ class NodeOptions:
             tls = TlsSettings(self.tls_cert, self.tls_key, self.tls_client_ca)
         settings = ServerSettings(
             name=default_node_name() if self.name is None else node_id(self.name),
-            store=parse_store(self.store, synchronous=self.synchronous, migrate=not self.no_migrate),
+            store=parse_store(self.store, synchronous=self.synchronous, migrate=not self.no_migrate, cluster=self.cluster),
             listen=ListenSettings(gearman=self.gearman, http=self.http, tls=tls, insecure=self.insecure),
             limits=LimitSettings(
                 max_packet=self.max_packet, max_connections=self.max_connections, idle_timeout=self.idle_timeout

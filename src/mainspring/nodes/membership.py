@@ -2,7 +2,8 @@
 
 Death is observed, not computed. No wall time is read and no clocks are compared: a node is dead when its counter did not
 change for a whole lease of its own, measured from after it was seen for the first time to before it was asked for the last
-time. Such a node has stopped by itself (`mainspring.nodes.lease`), or cannot do harm any more: recovery ends its term in the
+time. Where a cluster watches over sessions beside the store, a node is also dead when its session has ended there (``lost``).
+Such a node has stopped by itself (`mainspring.nodes.lease`), or cannot do harm any more: recovery ends its term in the
 store before it touches a job, and the store refuses what comes under an ended term. So a wrong verdict costs work done twice,
 never a result.
 
@@ -83,6 +84,8 @@ class Membership:
                     sight.since = now
                 elif away or (sight.found is None and asked >= sight.since + row.lease):
                     sight.found = now
+            if row.lost and sight.found is None:
+                sight.found = now  # who watches over its session knows better than its counter
             self._sights[row.term] = sight
         self._live = tuple(self._sights[term].row for term in sorted(self._sights) if self._sights[term].found is None)
         self._ring = [row.term for row in self._live]

@@ -43,6 +43,10 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """It takes no more jobs: it is about to leave, or somebody asked it to."""
     started_us: int = 0
     """When this term began; microseconds of wall time, for people to read."""
+    cluster: str = ""
+    """Who else knows whether this node lives (`nodes.store.Cluster.id`); empty: nobody, only its heartbeats tell."""
+    lost: bool = False
+    """That one says that it does not: it is dead now, however young its last heartbeat is. Nobody writes this of himself."""
 
 
 class Share(msgspec.Struct, frozen=True):

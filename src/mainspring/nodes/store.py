@@ -1,4 +1,4 @@
-"""The port that the nodes slice needs of a shared store: rows of nodes, and the ends of their terms.
+"""The ports that the nodes slice needs: rows of nodes and the ends of their terms, and who else knows of deaths.
 
 All of it goes past the commit queue, over a connection of its own: a busy or a blocked group must not cost a node its lease.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+    from mainspring.events.relay import Message
     from mainspring.nodes.model import NodeRow
 
 
@@ -45,3 +46,34 @@ class MembershipPort(Protocol):
         It holds for the node's name: also under its next terms, whoever has ended this one, until the node leaves by closing its
         store. Rows are returned with it.
         """
+
+
+class Cluster(Protocol):
+    """Who knows which nodes of a store live, and carries what they tell each other, in the store's place.
+
+    It only makes things quicker: where it is away, heartbeats in the store and looks into it do as well.
+    """
+
+    id: str
+    """The same for all nodes that watch each other there; empty where this node has never reached it."""
+
+    async def open(self, heard: Callable[[Message], None]) -> None:
+        """Begin to be there, once it can be reached; returns at once. ``heard`` is called with each message for this node."""
+
+    async def join(self, node: str, term: int) -> None:
+        """Be there under a term from now on, as soon as it can be reached."""
+
+    def joined(self, term: int) -> bool:
+        """Whether this node is there under a term, as far as it knows."""
+
+    async def gone(self, terms: Collection[int]) -> Collection[int]:
+        """Return those of some terms that are surely not there any more; none where nobody can say."""
+
+    def send(self, to: int, message: Message) -> None:
+        """Tell the node that has a term something."""
+
+    def tell_all(self, message: Message) -> None:
+        """Tell all others something."""
+
+    async def close(self) -> None:
+        """Leave, within some seconds."""

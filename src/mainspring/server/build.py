@@ -19,12 +19,14 @@ from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.http.app import http_app
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.faces.http.listener import HttpListener
+from mainspring.nodes.lease import LEASE
 from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.clock import SystemClock
 from mainspring.server.http_jobs import NodeHttpJobs
 from mainspring.server.keepalive import keep_alive
 from mainspring.server.logs import start_logging
 from mainspring.server.node import Node
+from mainspring.server.settings import parse_store
 from mainspring.server.sockets import bind, bound_address
 from mainspring.server.tls import reload_context, server_context
 from mainspring.version import version
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator, Sequence
 
+    from mainspring.nodes.store import Cluster
     from mainspring.server.addresses import Address
     from mainspring.server.logs import LogSink
     from mainspring.server.settings import ServerSettings, StoreSettings
@@ -61,21 +64,33 @@ def _driver_for(settings: StoreSettings) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"{settings.shown} needs a driver that is not installed: pip install 'mainspring[postgres]' ({error})"
+            f"{settings.shown} needs a driver that is not installed: pip install 'mainspring[{settings.engine}]' ({error})"
         ) from error
 
 
-def build_engine(settings: StoreSettings) -> Engine:
-    """Return the engine that a store's settings name; it is not open yet."""
+def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
+    """Return the engine that a store's settings name; it is not open yet. A session with an ensemble is as long as the lease."""
     if settings.engine == "memory":
         return MemoryEngine()
+    # Only who keeps jobs in a server needs the driver for it.
     if settings.engine == "postgres":
-        # Only who keeps jobs in PostgreSQL needs its driver.
         with _driver_for(settings):
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
-        return PostgresEngine(settings.url, migrate=settings.migrate)
+        cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
+        return PostgresEngine(settings.url, migrate=settings.migrate, cluster=cluster)
+    if settings.engine == "zookeeper":
+        with _driver_for(settings):
+            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
+        return opening.engine(settings.url, lease)
     assert settings.path is not None
     return SqliteEngine(settings.path, synchronous=settings.synchronous, cache_bytes=settings.cache_bytes)
+
+
+def _build_cluster(url: str, lease: float) -> Cluster:
+    """Return the way to a cluster. Raises SettingsError."""
+    with _driver_for(parse_store(url)):
+        from mainspring.engines.zookeeper import opening  # noqa: PLC0415
+    return opening.cluster(url, lease)
 
 
 async def migrate_store(settings: StoreSettings) -> list[int]:
@@ -84,6 +99,10 @@ async def migrate_store(settings: StoreSettings) -> list[int]:
         with _driver_for(settings):
             from mainspring.engines.postgres import engine  # noqa: PLC0415
         return await engine.migrate_store(settings.url)
+    if settings.engine == "zookeeper":
+        with _driver_for(settings):
+            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
+        return await opening.prepare(settings.url)
     assert settings.path is not None
     return migrate_file(settings.path)
 
@@ -94,7 +113,7 @@ class Server:
     def __init__(self, settings: ServerSettings, log_sink: LogSink) -> None:
         self.settings = settings
         self._log_sink = log_sink
-        self.node = Node(settings, build_engine(settings.store), SystemClock())
+        self.node = Node(settings, build_engine(settings.store, lease=settings.fleet.lease), SystemClock())
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
         self._http: HttpListener | None = None

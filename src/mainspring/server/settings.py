@@ -25,7 +25,7 @@ DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
 DAY = 86400.0
 MIB = 1 << 20
 
-Engine = Literal["memory", "sqlite", "postgres"]
+Engine = Literal["memory", "sqlite", "postgres", "zookeeper"]
 Synchronous = Literal["full", "normal"]
 LogFormat = Literal["auto", "text", "json"]
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -36,7 +36,8 @@ class StoreSettings:
     """The durable record and how careful it is."""
 
     url: str = DEFAULT_STORE
-    """``sqlite:///relative.db``, ``sqlite:////absolute/path.db``, ``postgresql://user@host/db?schema=name`` or ``memory://``."""
+    """``sqlite:///relative.db``, ``sqlite:////absolute/path.db``, ``postgresql://user@host/db?schema=name``,
+    ``zookeeper://host:2181,host:2181/chroot`` or ``memory://``."""
 
     engine: Engine = "sqlite"
     path: Path | None = Path("mainspring.db")
@@ -50,6 +51,9 @@ class StoreSettings:
 
     migrate: bool = True
     """Bring the schema of a database up to date at the start."""
+
+    cluster: str | None = None
+    """``zookeeper://…``: where the nodes of a store on PostgreSQL see who lives, and tell each other what is new."""
 
     @property
     def shown(self) -> str:
@@ -248,6 +252,13 @@ class ServerSettings:
         """Raise SettingsError where settings contradict each other or would open the node to strangers."""
         if self.listen.gearman_http is not None and self.listen.gearman_http == self.listen.http:
             raise SettingsError(f"two faces cannot share the address {self.listen.http}: give one of them another port")
+        if self.store.cluster is not None:
+            if self.store.engine != "postgres":
+                raise SettingsError(
+                    f"--cluster is for nodes that share a store on PostgreSQL, and {self.store.shown} is none: leave it out"
+                )
+            if urlsplit(self.store.cluster).scheme != "zookeeper":
+                raise SettingsError(f"{self.store.cluster!r} is no cluster: write zookeeper://HOST:2181/CHROOT")
         strategies.strategy(self.fleet.strategy)
         Lease(0.0, lease=self.fleet.lease, beat=self.fleet.beat)
         if self.fleet.weight < 0:
@@ -292,11 +303,13 @@ def parse_store(url: str, **options: object) -> StoreSettings:
         return StoreSettings(url=url, engine="sqlite", path=Path(path), **options)  # type: ignore[arg-type]
     if parts.scheme in {"postgresql", "postgres"}:
         return StoreSettings(url=url, engine="postgres", path=None, **options)  # type: ignore[arg-type]
+    if parts.scheme == "zookeeper":
+        return StoreSettings(url=url, engine="zookeeper", path=None, **options)  # type: ignore[arg-type]
     if not parts.scheme or len(parts.scheme) == 1:
         raise SettingsError(f"{url!r} is no store: write sqlite:///{url} for that file, or memory://")
     raise SettingsError(
         f"{url!r} is a store that this version does not have: use sqlite:///FILE, postgresql://USER@HOST/DATABASE,"
-        " or memory:// to keep nothing"
+        " zookeeper://HOST:2181/CHROOT, or memory:// to keep nothing"
     )
 
 

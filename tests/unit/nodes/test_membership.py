@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +87,18 @@ def test_what_counts_is_from_after_the_first_answer_to_before_the_last_question(
     assert seen.dead(19.5) == ()
     seen.observe(rows, 19.0, 19.6)
     assert _terms(seen.dead(19.6)) == [2]
+
+
+def test_a_node_of_which_the_cluster_says_that_it_is_gone_is_dead_at_once() -> None:
+    fleet = Fleet(1, 2)
+    fleet.rows[2] = msgspec.structs.replace(fleet.rows[2], lost=True)
+    fleet.silent.add(2)
+    fleet.run(LOOK)
+    assert _terms(fleet.observers[1].live()) == [1]
+    assert fleet.mine(2) == [1]
+    fleet.rows[2] = row(2, fleet.rows[2].counter + 1)
+    fleet.run(LOOK)
+    assert _terms(fleet.observers[1].live()) == [1, 2], "it is there again, with another beat"
 
 
 def test_nobody_dies_between_two_observations() -> None:

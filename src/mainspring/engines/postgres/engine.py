@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 
 from mainspring.engines.postgres import address, failures, journal, membership, migrate, partitions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
+    from mainspring.nodes.store import Cluster
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
@@ -71,18 +73,20 @@ class PostgresEngine:
         patience: float | None = PATIENCE,
         fold: float = FOLD,
         slow: float = SLOW,
+        cluster: Cluster | None = None,
     ) -> None:
         """``url`` is as `mainspring.engines.postgres.address` says; raises SettingsError.
 
         ``migrate`` says whether an older schema is brought up to date or refused, ``patience`` for how many seconds `open` waits
         for a server that is away (None: as long as it takes), ``fold`` is the time between two foldings of the journal, and after
-        ``slow`` seconds the server is asked about a group that has no answer.
+        ``slow`` seconds the server is asked about a group that has no answer. ``cluster`` is who else knows which nodes live.
         """
         self._address = address.parse(url)
         self._migrate = migrate
         self._patience = patience
         self._fold = fold
         self._slow = slow
+        self._cluster = cluster
         self.followers: Followers | None = None
         self._nodes = Nodes()
         self._term = 0
@@ -121,7 +125,7 @@ class PostgresEngine:
     async def _open(self, node: NodeId) -> None:
         name = f"mainspring:{node}"
         control = self._control = Control(self._address, name, self._greet)
-        self._relay = Relay(control, self._address.checksum)
+        self._relay = Relay(control, self._address.checksum, self._cluster)
         if self._ear is not None:
             self._relay.listen(self._ear)
         self._membership = membership.Membership(control, self._address.checksum)
@@ -140,6 +144,9 @@ class PostgresEngine:
         self._start(self._partition_on(), "partitions")
         self._watch = Watch(control, self._writer, slow=self._slow)
         self._start(self._watch.run(), "watch")
+        if self._cluster is not None:
+            await self._cluster.open(self._hear)
+            await self._cluster.join(node, term)
 
     async def _begin_again(self, node: NodeId) -> None:
         assert self._control is not None
@@ -152,6 +159,8 @@ class PostgresEngine:
         await self._writer.begin(term, self._patience)
         self._term = term
         await self._control.greet_again()
+        if self._cluster is not None:
+            await self._cluster.join(node, term)
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
         row = NodeRow(term=0, name=node, counter=0)
@@ -212,6 +221,10 @@ class PostgresEngine:
         if self._control is not None:
             self._relay.listen(ear)
 
+    def _hear(self, message: Message) -> None:
+        if self._ear is not None:
+            self._ear(message)
+
     def send(self, to: int, message: Message) -> None:
         """Tell another node something; see ``Relay``."""
         self._relay.send(to, message)
@@ -220,11 +233,23 @@ class PostgresEngine:
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         """Write the node's own row and return all; see ``MembershipPort``."""
-        return await self._membership.beat(row)
+        cluster = self._cluster
+        if cluster is not None and cluster.joined(row.term):
+            row = msgspec.structs.replace(row, cluster=cluster.id)
+        return await self._judged(await self._membership.beat(row))
 
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes."""
-        return await self._membership.rows()
+        return await self._judged(await self._membership.rows())
+
+    async def _judged(self, rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
+        """Mark those of whom the cluster says that they are gone."""
+        cluster = self._cluster
+        watched = [row.term for row in rows if cluster is not None and cluster.id and row.cluster == cluster.id]
+        if cluster is None or not watched:
+            return rows
+        gone = set(await cluster.gone(watched)) - {self._term}
+        return [msgspec.structs.replace(row, lost=True) if row.term in gone else row for row in rows]
 
     async def now(self) -> float:
         """Return the server's wall time, in seconds."""
@@ -296,6 +321,8 @@ class PostgresEngine:
             with contextlib.suppress(StoreError):
                 await control.run(lambda connection: membership.leave(connection, self._term), LEAVE)
         await control.close()
+        if self._cluster is not None:
+            await self._cluster.close()
 
 
 async def _warn(connection: Connection[Record]) -> None:

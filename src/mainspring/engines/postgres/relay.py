@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.control import Control
     from mainspring.events.relay import Message
+    from mainspring.nodes.store import Cluster
 
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
@@ -62,8 +63,10 @@ def decode(text: str) -> list[Message]:
 class Relay:
     """One node's end of it: implements ``mainspring.events.relay.Relay``."""
 
-    def __init__(self, control: Control, checksum: int) -> None:
+    def __init__(self, control: Control, checksum: int, cluster: Cluster | None = None) -> None:
+        """Where there is a cluster, and this node is there, it carries the messages."""
         self._control = control
+        self._cluster = cluster
         self._prefix = f"mainspring_{checksum:08x}"
         self._ear: Callable[[Message], None] | None = None
         self._term = 0
@@ -84,6 +87,9 @@ class Relay:
 
     def send(self, to: int, message: Message) -> None:
         """Tell another node something, some time soon."""
+        if self._cluster is not None and self._cluster.joined(self._term):
+            self._cluster.send(to, message)
+            return
         size = 64
         if isinstance(message, Progress):
             size += len(message.first) + len(message.second)
@@ -104,6 +110,9 @@ class Relay:
 
     def tell_pending(self, functions: Iterable[bytes]) -> None:
         """Tell all nodes that jobs of these functions are pending."""
+        if self._cluster is not None and self._cluster.joined(self._term):
+            self._cluster.tell_all(Pending(sorted(functions)))
+            return
         self._pending.update(functions)
         self._waiting.set()
 

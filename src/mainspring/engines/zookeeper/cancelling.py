@@ -102,6 +102,9 @@ def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
     if spot is not None and spot.path:
         refused = ops.Redriven(seen.job(), redriven=False, rival=spot.name.id)
         return None, Redriving(refused, rival=spot if spot.state.ended else None)
+    if seen.spot is not None and seen.spot.name.id != seen.id:
+        # Its name has gone over to another job before its publication.
+        return None, Redriving(ops.Redriven(seen.job(), redriven=False, rival=seen.spot.name.id))
     job = seen.job(whole=True)
     before = job.state
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = job.term = 0

@@ -23,9 +23,11 @@ from mainspring.jobs.model import Job, State
 from mainspring.storage.operation import DEFERRED, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.session import Session
+
+    Assign = Callable[[Mapping[bytes, Sequence[ops.Want]], int], Awaitable[bool]]
 
 PATIENCE: Final = 1.0
 """Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
@@ -52,12 +54,13 @@ class Claims:
     def __init__(self, session: Session, *, standing: bool = True) -> None:
         """``standing``: whether wants stay open once they are answered."""
         self._session = session
-        self._standing = standing
+        self.standing = standing
         self.wants: dict[bytes, list[ops.Want]] = {}
         """What this node would take, as far as it has not been given it."""
         self._arrived: dict[bytes, deque[_Arrival]] = {}
         self._open: list[_Open] = []
-        self._asked = 0
+        self.asked = 0
+        """The number of the last claim that had to wait."""
         self._notice = Notice()
         self._unwritten = False
         self._news = asyncio.Event()
@@ -82,6 +85,8 @@ class Claims:
             raise StoreFencedError(f"term {session.term} was ended by another node")
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
+        if not self.standing and not self._open:
+            self.wants.clear()
         new: dict[bytes, list[ops.Want]] = {}
         for at, operation in enumerate(operations):
             for function in {want.function for want in operation.wants}:
@@ -89,29 +94,41 @@ class Claims:
             outcomes[at] = self._answer(operation, renewed=True)
             if outcomes[at] is None:
                 unanswered.append(at)
+        self.asked += bool(unanswered)
         if session.assign is not None:
-            self._quiet = True
-            try:
-                await session.assign(new, not self._standing)
-            except SessionEndedError as error:
-                raise StoreFencedError(f"the session of {session.who} has ended") from error
-            finally:
-                self._quiet = False
-            if session.committer.fenced:
-                raise StoreFencedError(f"term {session.term} was ended by another node")
+            complete = await self._assign_here(session.assign, new)
+            left = []
             for at in unanswered:
-                outcomes[at] = self._answer(operations[at]) or self._empty(operations[at])
+                outcomes[at] = self._answer(operations[at]) or (self._empty(operations[at]) if complete else None)
+                if outcomes[at] is None:
+                    left.append(at)
+            unanswered = left
             for function in self._arrived:
                 session.arrived(function)
-            return outcomes
         until = asyncio.get_running_loop().time() + PATIENCE
-        self._asked += bool(unanswered)
         for at in unanswered:
             outcomes[at] = DEFERRED
-            self._open.append(_Open(operations[at], self._asked, until))
+            self._open.append(_Open(operations[at], self.asked, until))
         self._unwritten = True
         self._news.set()
         return outcomes
+
+    async def _assign_here(self, assign: Assign, new: Mapping[bytes, Sequence[ops.Want]]) -> bool:
+        """Have this node itself, which is the master, assign what it knows of; says whether that is all there is."""
+        self._quiet = True
+        try:
+            complete = await assign(new, self.asked)
+        except SessionEndedError as error:
+            raise StoreFencedError(f"the session of {self._session.who} has ended") from error
+        finally:
+            self._quiet = False
+        if self._session.committer.fenced:
+            raise StoreFencedError(f"term {self._session.term} was ended by another node")
+        return complete
+
+    def answered(self, asked: int) -> None:
+        """The master has done what it could for the claims up to a number: those for which nothing has come are answered."""
+        self._close(lambda claim: claim.asked <= asked)
 
     def _answer(self, operation: ops.Claim, *, renewed: bool = False) -> list[list[Job]] | None:
         """Return the outcome of a claim from what has arrived; None where nothing has.
@@ -215,7 +232,7 @@ class Claims:
     async def _write(self) -> None:
         path = paths.wants(self._session.who)
         self._unwritten = False
-        data = encode_wants(self._asked, self.wants, once=not self._standing)
+        data = encode_wants(self.asked, self.wants, once=not self.standing)
         (verdict,) = await self._session.committer.commit([Entry([Write(path, data)])])
         if isinstance(verdict, Fenced):
             raise StoreFencedError(f"term {self._session.term} was ended by another node")
@@ -238,7 +255,7 @@ class Claims:
             self._changed = True
             raise
         self._notice = notice
-        self._close(lambda claim: claim.asked <= notice.answered)
+        self.answered(notice.answered)
 
     def _on_change(self) -> None:
         self._changed = True

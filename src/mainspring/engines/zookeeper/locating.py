@@ -70,10 +70,11 @@ def name_after(name: Name, job: Job, handle: str) -> bytes | None:
 
 
 class Spot(NamedTuple):
-    """Where a task is that has a name."""
+    """Where a task is."""
 
     task: str
     name: Name
+    """What is said of its name: of a task that has ended, it may be another job's already."""
     path: str
     """The node with its record; empty where no job has the name."""
     version: int
@@ -265,13 +266,30 @@ async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list
         else:
             live.append(one)
     spots = await locate(session, [one.data["task"] for one in live]) if live else {}
-    left = []
+    unnamed = []
     for one in live:
         spot = spots.get(one.data["task"])
         if spot is None or spot.name.id != one.id:
-            left.append(one.id)
+            unnamed.append(one)
         else:
             seen[one.id] = one._replace(spot=spot)
+    return await _look_unnamed(session, unnamed, spots, seen) if unnamed else []
+
+
+async def _look_unnamed(
+    session: Session, live: list[Seen], spots: dict[str, Spot], seen: dict[int, Seen]
+) -> list[int]:
+    """Find jobs whose names have gone over to others: that is done with what has ended and is not published yet."""
+    at = [paths.completed(one.data["task"]) for one in live]
+    left = []
+    for one, path, node in zip(live, at, await insist(session, at), strict=True):
+        task = one.data["task"]
+        name = spots[task].name if task in spots else Name(0, 0, "", 0, None)
+        spot = _spot(task, name._replace(id=one.id), path, node)
+        if spot is None:
+            left.append(one.id)
+        else:
+            seen[one.id] = one._replace(spot=spot._replace(name=name))
     return left
 
 

@@ -39,7 +39,10 @@ def multi(changes: Sequence[Change], prefix: str, access: Sequence[Any], is_due:
         if isinstance(change, Create):
             flags = change.ephemeral + 2 * change.sequence
             operations.append(serialization.Create(path, change.data, access, flags))
-        elif isinstance(change, Write):
+            continue
+        if change.path == "/":
+            path = prefix or "/"
+        if isinstance(change, Write):
             operations.append(serialization.SetData(path, change.data, change.version))
         elif isinstance(change, Delete):
             operations.append(serialization.Delete(path, change.version))

@@ -20,6 +20,7 @@
     /draining/<node>               somebody asked it to take nothing more
     /schedules/…, /fires/…         see `schedules.places`
     /layout                        the version of all this
+    /cluster                       beside another store: the name of this place; of the rest only `workers` and `mail` are there
 
 ``<task>`` is made of function and unique, so that a second task of the same name cannot be created: the computation is single.
 """
@@ -52,6 +53,7 @@ DRAINING: Final = "/draining"
 SCHEDULES: Final = "/schedules"
 FIRES: Final = "/fires"
 LAYOUT: Final = "/layout"
+CLUSTER: Final = "/cluster"
 
 ROOTS: Final = (
     PENDING, RUNNING, COMPLETED, DELAYED, EXPIRING, WORKERS, QUEUES, WANTS, JOURNALS, NAMES, RESULTS, TERMS, MASTER_TERM, MAIL,

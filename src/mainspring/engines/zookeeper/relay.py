@@ -17,12 +17,11 @@ from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.tree import Create, Delete
 from mainspring.errors import StoreError
 from mainspring.events.relay import Pending, Progress, Settled, Stop
-from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
 
 log = structlog.get_logger("mainspring.zookeeper")
@@ -74,11 +73,18 @@ def _size(message: Message) -> int:
 
 
 class Relay:
-    """One term's end of it."""
+    """One term's end of it.
 
-    def __init__(self, session: Session, ear: Callable[[Message], None]) -> None:
-        self._session = session
-        self._tree = session.tree
+    ``who`` is the worker whose box this is; ``whose`` returns the worker that has a term, None for one that nobody knows.
+    """
+
+    def __init__(
+        self, tree: Tree, who: str, whose: Callable[[int], Awaitable[str | None]], ear: Callable[[Message], None]
+    ) -> None:
+        self._tree = tree
+        self._who = who
+        self._term = paths.term_of(who)
+        self._whose = whose
         self._ear = ear
         self._queue: dict[int, list[Message]] = {}
         self._bytes = 0
@@ -89,7 +95,7 @@ class Relay:
 
     def send(self, to: int, message: Message) -> None:
         """Tell a node something, some time soon; what a node tells itself, it hears at the end of this turn."""
-        if to == self._session.term:
+        if to == self._term:
             asyncio.get_running_loop().call_soon(self._ear, message)
             return
         size = _size(message)
@@ -123,18 +129,16 @@ class Relay:
                 await self._post(term, messages)
 
     async def _post(self, term: int, messages: list[Message]) -> None:
-        session = self._session
-        await self._try(session.meet([term * TERM_SPAN]))
-        node = session.nodes.get(term)
-        if node is None:
+        who = await self._try(self._whose(term))
+        if who is None:
             self.dropped += len(messages)
             return
-        box = paths.mail(paths.worker_name(node, term))
+        box = paths.mail(who)
         start = size = 0
         for end, message in enumerate(messages, 1):
             size += _size(message)
             if size >= LETTER or end == len(messages):
-                letter = encode(session.term, messages[start:end])
+                letter = encode(self._term, messages[start:end])
                 # In a box that is gone nobody reads.
                 await self._try(self._tree.commit([Create(f"{box}/m-", letter, sequence=True)]))
                 start, size = end, 0
@@ -151,7 +155,7 @@ class Relay:
     # ---- reading ----
 
     async def _read_on(self) -> None:
-        box = paths.mail(self._session.who)
+        box = paths.mail(self._who)
         while True:
             await self._in.wait()
             self._in.clear()

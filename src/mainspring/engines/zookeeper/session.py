@@ -64,9 +64,9 @@ class Session:
         """Set by the engine: a due job of a function was left pending."""
         self.waiting: Callable[[Sequence[Waiting]], None] = lambda _: None
         """Set while this node is the master: takes what was left pending here, in place of a look at the tree."""
-        self.assign: Callable[[Mapping[bytes, Sequence[Want]], bool], Awaitable[None]] | None = None
-        """Set while this node is the master: takes what this node wants now of some functions, and whether for this once only,
-        and assigns to it what is there before it returns."""
+        self.assign: Callable[[Mapping[bytes, Sequence[Want]], int], Awaitable[bool]] | None = None
+        """Set while this node is the master: takes what this node wants now of some functions, with the number of the claim, and
+        assigns what it knows of. False: there may be more, and ``claims.answered`` is called with the number."""
         self.arrived: Callable[[bytes], None] = lambda _: None
         """Set by the engine: tasks of a function were assigned to this node that no claim waits for."""
         self.claims: Claims

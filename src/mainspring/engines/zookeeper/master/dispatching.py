@@ -70,6 +70,8 @@ class Dispatcher:
         self._asked: dict[str, tuple[int, float, int]] = {}
         """The claims that wait for an answer: their number, since when, and how much had changed by then."""
         self._refreshed = 0.0
+        self._others = True
+        """Whether others may have left something pending of which this node does not know."""
 
     # ---- from this node, in memory ----
 
@@ -80,19 +82,26 @@ class Dispatcher:
         if tasks:
             self._news.set()
 
-    async def claim(self, wants: Mapping[bytes, Sequence[Want]], once: bool) -> None:
-        """Take in what this node wants, and assign what is there, before returning.
+    async def claim(self, wants: Mapping[bytes, Sequence[Want]], asked: int) -> bool:
+        """Take in what this node wants, and assign what is known before returning.
 
-        ``once``: the wants are not left open after that. Raises SessionEndedError.
+        Says whether that is all there is. Otherwise what others have left pending, or is past the index, is looked for, and
+        ``Claims.answered`` is called with ``asked``. Raises SessionEndedError.
         """
+        own = self._own
         for function, some in wants.items():
-            self._own.want(function, some)
-        self._own.room = QUEUE - len(self._session.assignments)
+            own.want(function, some)
+        own.room = QUEUE - len(self._session.assignments)
+        own.once = once = not self._session.claims.standing
         self._news.set()
         with contextlib.suppress(DeposedError):  # the loop will learn it as well
             await self._assign()
-        if once:
-            self._own.wants.clear()
+        if self._others and (self.buckets.dirty or self.index.unread(sorted(self._wanted()), 1)):
+            own.asked = max(own.asked, asked)
+            return False
+        if once and own.asked == own.answered:
+            own.wants.clear()
+        return True
 
     # ---- the loop ----
 
@@ -118,10 +127,8 @@ class Dispatcher:
         return self._next(now)
 
     async def _look_at_workers(self, now: float) -> None:
-        new = await self.workers.look()
-        if new:
-            for bucket in paths.BUCKETS:  # who came may have left something pending before it was seen
-                self.buckets.touch(bucket)
+        await self.workers.look()
+        self._others = self._others or not self.workers.alone
         if now >= self._refreshed + REFRESH:
             self._refreshed = now
             await self.workers.look_at_rooms()
@@ -142,6 +149,8 @@ class Dispatcher:
         if self.buckets.dirty and (self.buckets.fresh or now >= self._due(hungry=hungry)):
             for bucket, names in (await self.buckets.names(HUNGRY if hungry else CONTENT)).items():
                 index.listed(bucket, names)
+            if not self.buckets.dirty and self.workers.alone:
+                self._others = False
         names = index.unread(sorted(self._wanted()), READ)
         if not names:
             return False
@@ -165,7 +174,7 @@ class Dispatcher:
     def _due(self, *, hungry: bool) -> float:
         """Return the loop's time at which dirty buckets are listed."""
         rested = self.buckets.rested
-        if self.workers.alone:
+        if not self._others:
             return rested + ALONE
         return rested if hungry or self._asked else rested + LATER
 
@@ -280,6 +289,8 @@ class Dispatcher:
                 self._asked.pop(worker.who, None)
                 if worker.once:
                     worker.wants.clear()
+                if worker is self._own:
+                    self._session.claims.answered(worker.answered)
         await self._reign.commit(entries)
 
     async def _nudge(self, now: float) -> None:

@@ -9,11 +9,13 @@ import structlog
 
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.master.cleaning import clean
 from mainspring.engines.zookeeper.master.dispatching import Dispatcher
 from mainspring.engines.zookeeper.master.election import deposed, stand
 from mainspring.engines.zookeeper.master.publishing import Publisher
 from mainspring.engines.zookeeper.master.recovering import Recoverer
 from mainspring.engines.zookeeper.master.reign import DeposedError
+from mainspring.engines.zookeeper.master.waking import Waker
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 
@@ -37,9 +39,21 @@ def _nothing(_: object) -> None:
 class Master:
     """One term of a node."""
 
-    def __init__(self, session: Session, tell: Callable[[int, Message], None], *, standing: bool = True) -> None:
-        """``tell`` sends a message to the node that has a term; ``standing``: whether claims stay open once answered."""
+    def __init__(
+        self,
+        session: Session,
+        tell: Callable[[int, Message], None],
+        *,
+        standing: bool = True,
+        unasked: bool = True,
+    ) -> None:
+        """``tell`` sends a message to the node that has a term.
+
+        ``standing``: whether this node's claims stay open once they are answered. ``unasked``: whether a master sees to lost
+        workers and to what is due without an operation that asks for it.
+        """
         self._session = session
+        self._unasked = unasked
         self._tell = tell
         self.claims = session.claims = Claims(session, standing=standing)
         self.reign: Reign | None = None
@@ -79,16 +93,32 @@ class Master:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_until_deposed(reign), name="zookeeper reign")
                 group.create_task(publisher.run(), name="zookeeper publications")
-                group.create_task(_recover(reign, dispatcher, publisher), name="zookeeper recoveries")
+                group.create_task(self._recover(reign, dispatcher, publisher), name="zookeeper recoveries")
                 group.create_task(self._dispatch(dispatcher), name="zookeeper assignments")
+                if self._unasked:
+                    group.create_task(Waker(reign).run(), name="zookeeper waking")
         finally:
             self.reign = self.dispatcher = self.publisher = None
             session.waiting, session.completions = _nothing, _nothing
             session.assign = None
             self.claims.rewrite()
 
+    async def _recover(self, reign: Reign, dispatcher: Dispatcher, publisher: Publisher) -> None:
+        """Give back what lost workers have left, at the start and whenever one goes."""
+        recoverer = Recoverer(reign.session, reign.guard)
+        while True:
+            publisher.look()
+            try:
+                if self._unasked:
+                    await recoverer.step()
+                await clean(reign)
+                await dispatcher.workers.left.wait()
+                dispatcher.workers.left.clear()
+            except StoreUnavailableError:
+                await asyncio.sleep(AGAIN)
+
     async def _dispatch(self, dispatcher: Dispatcher) -> None:
-        await dispatcher.claim(self.claims.wants, False)
+        await dispatcher.claim(self.claims.wants, self.claims.asked)
         await dispatcher.run()
 
 
@@ -102,16 +132,3 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> str:
 async def _until_deposed(reign: Reign) -> None:
     await deposed(reign)
     raise DeposedError("/master is gone, or another's")
-
-
-async def _recover(reign: Reign, dispatcher: Dispatcher, publisher: Publisher) -> None:
-    """Give back what lost workers have left, at the start and whenever one goes."""
-    recoverer = Recoverer(reign.session, reign.guard)
-    while True:
-        publisher.look()
-        try:
-            await recoverer.step()
-            await dispatcher.workers.left.wait()
-            dispatcher.workers.left.clear()
-        except StoreUnavailableError:
-            await asyncio.sleep(AGAIN)

@@ -77,15 +77,13 @@ class Workers:
         """Return all open wants."""
         return [want for one in self.known.values() for some in one.wants.values() for want in some if want.is_open]
 
-    async def look(self) -> set[str]:
-        """Read what has changed; returns the workers that are new."""
-        new = set()
+    async def look(self) -> None:
+        """Read what has changed."""
         if self._stale_list:
-            new = await self._list()
+            await self._list()
         rows, self._stale_rows = self._stale_rows & self.known.keys(), set()
         wants, self._stale_wants = self._stale_wants & self.known.keys(), set()
         await asyncio.gather(*map(self._read_row, rows), *map(self._read_wants, wants))
-        return new
 
     async def look_at_rooms(self) -> None:
         """Read again how much the full queues contain."""
@@ -96,7 +94,7 @@ class Workers:
             for one, queue in zip(full, await Reign.read(lambda: self._reign.tree.get_many(queues)), strict=True):
                 one.room = QUEUE - queue.children if queue is not None else 0
 
-    async def _list(self) -> set[str]:
+    async def _list(self) -> None:
         tree = self._reign.tree
         self._stale_list = False
         draining, living = await asyncio.gather(
@@ -115,7 +113,6 @@ class Workers:
         for who, worker in self.known.items():
             worker.sent_away = who.rpartition("-")[0] in (draining or ())
             worker.draining = worker.leaving or worker.sent_away
-        return new
 
     def _on_list(self) -> None:
         self._stale_list = True

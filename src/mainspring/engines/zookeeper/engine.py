@@ -1,0 +1,231 @@
+"""A store on ZooKeeper: one session for each node, which is a worker of the recipe and may be its master."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from mainspring.engines.zookeeper import beginning, membership
+from mainspring.engines.zookeeper.handlers import handle
+from mainspring.engines.zookeeper.master.master import Master
+from mainspring.engines.zookeeper.master.recovering import abandoned
+from mainspring.engines.zookeeper.relay import Relay
+from mainspring.engines.zookeeper.session import Session
+from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.events.relay import Pending
+from mainspring.ids import Term
+from mainspring.storage.engine import Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.events.relay import Message
+    from mainspring.ids import NodeId
+    from mainspring.jobs.store import Followers
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.engine import Committed
+    from mainspring.storage.operation import Operation
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+MAX_VALUE: Final = 480 * 1024
+"""Bytes of a payload or a result: its record, in JSON and in the worst case twice as long, has to go into one packet, of which
+an ensemble takes about a megabyte (``jute.maxbuffer``)."""
+LEAVE: Final = 2.0
+"""Seconds at the end to tell the others that this node leaves."""
+
+
+class ZookeeperEngine:
+    """One node's way to the store: the engine, the relay and the membership in one."""
+
+    durable = True
+    shared = True
+    limits = False
+    max_value = MAX_VALUE
+
+    def __init__(
+        self, tree: Callable[[], Tree], *, lease: float = 0.0, patience: float | None = 60.0, standing: bool = True
+    ) -> None:
+        """``tree`` makes the way to the ensemble; `open` waits ``patience`` seconds for one that is away, None: for ever.
+
+        ``lease`` is for how many seconds the node believes in what it holds: sessions must last so long.
+        ``standing``: what a claim did not get, comes as soon as there is more.
+        """
+        self._standing = standing
+        self._lease = lease
+        self._make = tree
+        self._patience = patience
+        self.followers: Followers | None = None
+        self._tree: Tree | None = None
+        self._session: Session | None = None
+        self._nodes: dict[int, str] = {}
+        self._relay: Relay | None = None
+        self._ear: Callable[[Message], None] = lambda _: None
+        self._group: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- opening ----
+
+    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+        """Connect, give an empty tree its roots, and begin the node's next term; called again, begin another term."""
+        del deliver  # all of it happens on the node's own loop
+        if self._tree is None:
+            tree = self._tree = self._make()
+            try:
+                await self._patiently(tree)
+                self._check_session(tree)
+                await beginning.prepare(tree)
+            except BaseException:
+                await self.close()
+                raise
+        else:
+            tree = self._tree
+            await self._end_session()
+        term = await beginning.next_term(tree, node)
+        self._nodes[term] = node
+        session = self._session = Session(tree, node, term, self._nodes)
+        session.followers = lambda: self.followers
+        session.arrived = lambda function: self._hear(Pending([function]))
+        relay = self._relay = Relay(tree, session.who, session.whose, self._hear)
+        master = Master(session, relay.send, standing=self._standing)
+        self._start(relay.run(), "messages")
+        self._start(master.run(), "master")
+        return Opened(Term(term), self._nodes)
+
+    def _check_session(self, tree: Tree) -> None:
+        """Refuse an ensemble that ends sessions before the node would stop by itself."""
+        granted = tree.session_timeout
+        if granted < self._lease:
+            raise SettingsError(
+                f"the ensemble ends sessions after {granted:g} s at the latest, and this node's lease is {self._lease:g} s:"
+                f" start it with --lease {granted:g}, or raise maxSessionTimeout"
+            )
+        if granted > self._lease:
+            log.info("the ensemble lets sessions last longer than the lease: a death is known later", seconds=granted)
+
+    async def _patiently(self, tree: Tree) -> None:
+        """Open a tree that may not be there yet."""
+        loop = asyncio.get_running_loop()
+        until = None if self._patience is None else loop.time() + self._patience
+        while True:
+            try:
+                await tree.open()
+            except StoreUnavailableError as error:
+                if until is not None and loop.time() > until:
+                    raise
+                log.warning("the ensemble cannot be reached yet", reason=str(error))
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"zookeeper {name}")
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a defect in the store's code", task=task.get_name(), exc_info=task.exception())
+
+    def _hear(self, message: Message) -> None:
+        self._ear(message)
+
+    # ---- committing ----
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        """Run a group; ``committed`` is called once it is known how each operation has ended, however long the store is away."""
+        assert self._group is None, "one group at a time"
+        if self._session is None:
+            committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
+            return
+        self._group = asyncio.get_running_loop().create_task(self._run(self._session, group, committed))
+
+    async def _run(self, session: Session, group: Sequence[Operation], committed: Committed) -> None:
+        outcomes: list[Any] | StoreError
+        try:
+            outcomes = await handle(session, group)
+        except StoreError as error:
+            outcomes = error
+        except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever
+            outcomes = StoreBrokenError(f"a defect in the store's code: nobody knows what became of a group: {error!r}")
+            outcomes.__cause__ = error
+        self._group = None
+        committed(outcomes)
+
+    # ---- the relay ----
+
+    def listen(self, ear: Callable[[Message], None]) -> None:
+        """Call a function with every message for this node; see ``Relay``."""
+        self._ear = ear
+
+    def send(self, to: int, message: Message) -> None:
+        """Tell another node something; see ``Relay``."""
+        assert self._relay is not None
+        self._relay.send(to, message)
+
+    # ---- the membership ----
+
+    def _open_tree(self) -> tuple[Tree, str]:
+        if self._tree is None or self._session is None:
+            raise StoreUnavailableError("the store is not open")
+        return self._tree, self._session.who
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        """Write the node's own row and return all; see ``MembershipPort``."""
+        tree, who = self._open_tree()
+        return await membership.beat(tree, who, row)
+
+    async def rows(self) -> Sequence[NodeRow]:
+        """Return the rows of all nodes."""
+        return await membership.rows(self._open_tree()[0])
+
+    async def now(self) -> float:
+        """Return the ensemble's wall time, in seconds."""
+        return await membership.now(*self._open_tree())
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        """End a term; see ``MembershipPort``."""
+        return await membership.end(self._open_tree()[0], term, counter)
+
+    async def abandoned(self) -> Sequence[int]:
+        """Return the ended terms that something is left of."""
+        return await abandoned(self._open_tree()[0])
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        """Write down that a node shall drain, or no longer."""
+        return await membership.ask_to_drain(self._open_tree()[0], term, draining=draining)
+
+    # ---- closing ----
+
+    async def _end_session(self) -> None:
+        """End all that is done under the term that is over."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        tasks, self._tasks = [*self._tasks], []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await session.committer.close()
+        if self._group is not None:
+            await asyncio.wait({self._group})
+
+    async def close(self) -> None:
+        """Leave: the session ends, and with it the ephemeral node. It takes some seconds at most."""
+        session, group = self._session, self._group
+        await self._end_session()
+        if group is not None:
+            await asyncio.gather(group, return_exceptions=True)
+        tree, self._tree = self._tree, None
+        if tree is None:
+            return
+        if session is not None:
+            with contextlib.suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(membership.leave(tree, session.who), LEAVE)
+        await tree.close()

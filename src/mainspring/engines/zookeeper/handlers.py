@@ -1,0 +1,85 @@
+"""Which handler each kind of operation has, and in which order a group runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.zookeeper import (
+    cancelling,
+    claiming,
+    queries,
+    settling,
+    submitting,
+    timing,
+    waiting,
+)
+from mainspring.engines.zookeeper.master import recovering
+from mainspring.engines.zookeeper.schedules import handlers as schedules
+from mainspring.engines.zookeeper.session import Session
+from mainspring.errors import StoreError
+from mainspring.jobs.store import ENDING, PHASES, Settle, Submit
+from mainspring.queries.jobs import ListJobs
+from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
+from mainspring.schedules.store import READING as SCHEDULES
+from mainspring.schedules.store import WRITING
+from mainspring.storage.operation import Operation  # noqa: TC001
+
+if TYPE_CHECKING:
+    Outcomes = Sequence[Any] | StoreError
+
+Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
+"""Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
+
+HANDLERS: Final[dict[type[Operation], Handler]] = {
+    **recovering.HANDLERS,
+    **settling.HANDLERS,
+    **submitting.HANDLERS,
+    **cancelling.HANDLERS,
+    **waiting.HANDLERS,
+    **timing.HANDLERS,
+    **queries.HANDLERS,
+    **claiming.HANDLERS,
+    **schedules.HANDLERS,
+}
+ORDER: Final[tuple[type[Operation], ...]] = (
+    *ENDING,
+    *WRITING,
+    *PHASES[len(ENDING) :],
+    ListJobs,
+    *SCHEDULES,
+    *SCHEDULE_QUERIES,
+)
+_USUAL: Final = frozenset({Settle, Submit})
+
+
+async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
+    """Run the operations of a group; returns their outcomes in the group's order.
+
+    An operation that this store does not have fails alone. Where a node's term has ended before anything was written, the
+    whole group fails with StoreFencedError.
+    """
+    places: dict[type[Operation], list[int]] = {}
+    for place, operation in enumerate(group):
+        places.setdefault(type(operation), []).append(place)
+    outcomes: list[Any] = [None] * len(group)
+
+    async def run(kind: type[Operation]) -> None:
+        handler = HANDLERS.get(kind)
+        answers: Sequence[Any]
+        if handler is None:
+            answers = [StoreError(f"a store on ZooKeeper has no {kind.__name__}")] * len(places[kind])
+        else:
+            answers = await handler(session, [group[place] for place in places[kind]])
+        for place, answer in zip(places[kind], answers, strict=True):
+            outcomes[place] = answer
+
+    kinds = sorted(places, key=lambda kind: ORDER.index(kind) if kind in ORDER else len(ORDER))
+    if _USUAL.issuperset(kinds):
+        # What they write goes into one multi, for they are asked in one turn of the loop.
+        await asyncio.gather(*map(run, kinds))
+    else:
+        for kind in kinds:
+            await run(kind)
+    return outcomes

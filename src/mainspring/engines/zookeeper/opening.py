@@ -1,0 +1,31 @@
+"""From an address to an engine on a real ensemble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.engines.zookeeper import address, beginning
+from mainspring.engines.zookeeper.client import KazooTree
+from mainspring.engines.zookeeper.cluster import ZookeeperCluster
+from mainspring.engines.zookeeper.engine import ZookeeperEngine
+
+
+def engine(url: str, lease: float, **options: Any) -> ZookeeperEngine:
+    """Return an engine that is not open yet; its sessions last for ``lease`` seconds without a word. Raises SettingsError."""
+    where = address.parse(url)
+    return ZookeeperEngine(lambda: KazooTree(where, lease), lease=lease, **options)
+
+
+def cluster(url: str, lease: float) -> ZookeeperCluster:
+    """Return a way for nodes of another store to see who lives: a node is gone ``lease`` seconds after its last word."""
+    return ZookeeperCluster(KazooTree(address.parse(url), lease))
+
+
+async def prepare(url: str) -> list[int]:
+    """Give an empty tree its roots; returns the layout's version where it was not there. Raises SettingsError, StoreError."""
+    tree = KazooTree(address.parse(url), 10.0)
+    try:
+        await tree.open()
+        return [beginning.LAYOUT] if await beginning.prepare(tree) else []
+    finally:
+        await tree.close()

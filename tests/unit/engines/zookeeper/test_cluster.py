@@ -1,0 +1,120 @@
+"""Who lives, for the nodes of another store: nobody is called gone without certainty."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tests.zookeeper.memory import MemoryContent, MemoryTree
+
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.cluster import ZookeeperCluster
+from mainspring.events.relay import Pending, Settled
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from mainspring.events.relay import Message
+
+PATIENCE = 10.0
+
+
+class Member:
+    """A node in it."""
+
+    def __init__(self, content: MemoryContent, name: str, term: int) -> None:
+        self.tree = MemoryTree(content)
+        self.cluster = ZookeeperCluster(self.tree)
+        self.name, self.term = name, term
+        self.heard: list[Message] = []
+
+    async def join(self, term: int | None = None) -> None:
+        self.term = term or self.term
+        await self.cluster.join(self.name, self.term)
+        await eventually(lambda: self.cluster.joined(self.term))
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def members(content: MemoryContent, *names: str) -> AsyncIterator[list[Member]]:
+    found = [Member(content, name, term) for term, name in enumerate(names, 1)]
+    try:
+        for one in found:
+            await one.cluster.open(one.heard.append)
+            await one.join()
+        yield found
+    finally:
+        for one in found:
+            await one.cluster.close()
+
+
+def test_who_is_there_is_not_gone_and_who_was_never_there_is() -> None:
+    async def main() -> None:
+        async with members(MemoryContent(), "n1", "n2") as (one, two):
+            assert one.cluster.id == two.cluster.id != ""
+            assert set(await one.cluster.gone([1, 2])) == set()
+            assert set(await one.cluster.gone([2, 3])) == {3}
+
+    asyncio.run(main())
+
+
+def test_whose_session_has_ended_is_gone_until_it_is_there_again() -> None:
+    async def main() -> None:
+        content = MemoryContent()
+        async with members(content, "n1", "n2") as (one, two):
+            two.tree.cut()
+            content.expire(two.tree.session)
+            assert set(await one.cluster.gone([1, 2])) == {2}
+            two.tree.heal()
+            await eventually(lambda: content.read(paths.worker("n2-2")) is not None)
+            assert set(await one.cluster.gone([1, 2])) == set()
+
+    asyncio.run(main())
+
+
+def test_who_cannot_ask_calls_nobody_gone() -> None:
+    async def main() -> None:
+        content = MemoryContent()
+        async with members(content, "n1", "n2") as (one, two):
+            content.expire(two.tree.session)
+            one.tree.cut()
+            assert set(await one.cluster.gone([1, 2])) == set()
+
+    asyncio.run(main())
+
+
+def test_another_term_leaves_nothing_of_the_one_before() -> None:
+    async def main() -> None:
+        content = MemoryContent()
+        async with members(content, "n1", "n2") as (one, two):
+            await one.join(7)
+            assert set(await two.cluster.gone([1, 7])) == {1}
+            assert content.names(paths.MAIL) is not None
+            assert sorted(content.names(paths.MAIL) or ()) == ["n1-7", "n2-2"]
+            assert not one.cluster.joined(1)
+        assert content.names(paths.MAIL) == content.names(paths.WORKERS) == []
+
+    asyncio.run(main())
+
+
+def test_messages_reach_one_or_all_others() -> None:
+    async def main() -> None:
+        async with members(MemoryContent(), "n1", "n2", "n3") as (one, two, three):
+            await one.cluster.gone([2, 3])
+            one.cluster.send(2, Settled([5, 6]))
+            one.cluster.tell_all(Pending([b"f\xff"]))
+            await eventually(lambda: len(two.heard) == 2 and len(three.heard) == 1)
+            assert two.heard == [Settled([5, 6]), Pending([b"f\xff"])]
+            assert three.heard == [Pending([b"f\xff"])]
+            assert one.heard == []
+            one.cluster.send(99, Settled([1]))
+            one.cluster.send(3, Settled([2]))
+            await eventually(lambda: len(three.heard) == 2)
+
+    asyncio.run(main())
