@@ -123,6 +123,8 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """When the last pause ended; 0 while it lasts."""
     queued: int = 0
     """How many of its rows are WAITING."""
+    forgotten_us: int = 0
+    """The newest fire time whose row was dropped; see ``retention``."""
     origin: Origin = Origin.CODE
     app: str = ""
     """The App whose code declares it."""
@@ -170,7 +172,7 @@ class Cause(StrEnum):
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fire time of a schedule and what became of it: the row ``(schedule, fire_us)``, which is never deleted early.
+    """One fire time of a schedule and what became of it: the row ``(schedule, fire_us)``, which stays as ``retention`` says.
 
     Rows are made with what is known when the fire time is decided; the rest is filled in as its job goes on. Empty and 0 say
     that there is no value.

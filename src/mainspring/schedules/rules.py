@@ -6,6 +6,7 @@ decides nothing, and no order of wake-ups, on whatever nodes, makes a row twice 
 
 The questions are asked in this order; the first that says no gives the reason:
 
+0. Is it from the time of which rows were dropped (``retention``)? *(misfire)* Nobody knows any more whether it has run.
 1. Was the schedule paused at that time? *(paused)*
 2. Is it an excluded day? *(excluded)*
 3. Is it late by more than ``misfire_after``, and does ``misfire`` not make up for it? *(misfire)* Of the times that are due
@@ -62,10 +63,20 @@ class Step(NamedTuple):
 
 
 def created(
-    schedule: Schedule, now_us: int, *, origin: Origin = Origin.CODE, app: str = "", declared: bytes = b""
+    schedule: Schedule,
+    now_us: int,
+    *,
+    origin: Origin = Origin.CODE,
+    app: str = "",
+    declared: bytes = b"",
+    forgotten_us: int = 0,
 ) -> ScheduleState:
-    """Return how a new schedule stands: its first fire time is ahead (``triggers.first`` says how a past ``At`` is taken)."""
-    return ScheduleState(next_us=triggers.first(schedule, now_us), origin=origin, app=app, declared=declared)
+    """Return how a new schedule stands: its first fire time is ahead (``triggers.first`` says how a past ``At`` is taken).
+
+    ``forgotten_us`` is the newest fire time whose row was dropped, of earlier schedules of this name.
+    """
+    next_us = triggers.first(schedule, now_us)
+    return ScheduleState(next_us=next_us, origin=origin, app=app, declared=declared, forgotten_us=forgotten_us)
 
 
 def changed(before: Schedule, after: Schedule, state: ScheduleState, now_us: int) -> ScheduleState:
@@ -141,6 +152,8 @@ def _due(schedule: Schedule, state: ScheduleState, now_us: int) -> Iterator[int]
 
 
 def _kept_back(schedule: Schedule, state: ScheduleState, fire_us: int) -> Reason | None:
+    if fire_us <= state.forgotten_us:
+        return Reason.MISFIRE  # it may have run: whatever became of it was so long ago that it was dropped
     if _in_pause(state, fire_us):
         return Reason.PAUSED
     if triggers.excluded(schedule, fire_us):
@@ -199,7 +212,9 @@ def decide_child(schedule: Schedule, state: ScheduleState, parent: Fire, now_us:
     """
     row = replace(_row(schedule, parent.fire_us, now_us), cause=Cause.PARENT, root=parent.root, parent=parent.schedule)
     turn = _Turn(schedule, state, live=live)
-    if _in_pause(state, now_us):
+    if row.fire_us <= state.forgotten_us:
+        turn.skip(row, Reason.MISFIRE)
+    elif _in_pause(state, now_us):
         turn.skip(row, Reason.PAUSED)
     elif not parent.root and triggers.excluded(schedule, row.fire_us):
         turn.skip(row, Reason.EXCLUDED)

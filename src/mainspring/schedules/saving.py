@@ -79,7 +79,10 @@ async def _change(draft: Draft, change: Change, now_us: int) -> None:
             draft.respecified = True
             if stored is None:
                 origin, declared = change.origin or Origin.CLI, change.declared or b""
-                state = rules.created(schedule, now_us, origin=origin, app=change.app, declared=declared)
+                forgotten_us = (await draft.tables.forgotten({change.name})).get(change.name, 0)
+                state = rules.created(
+                    schedule, now_us, origin=origin, app=change.app, declared=declared, forgotten_us=forgotten_us
+                )
             else:
                 state = rules.changed(stored.schedule, schedule, stored.state, now_us)
                 if change.declared is not None:

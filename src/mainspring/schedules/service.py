@@ -20,6 +20,7 @@ from mainspring.schedules.store import (
     Due,
     FindDue,
     FireSchedules,
+    ForgetFires,
     ListSchedules,
     MendSchedules,
     SaveSchedules,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.timers import Timer, Timers
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Stored
-    from mainspring.schedules.store import Declared, Fired, Saved, Upcoming
+    from mainspring.schedules.store import Declared, Fired, Forgotten, Saved, Upcoming
     from mainspring.storage.commit_queue import CommitQueue
 
     Failed = Callable[[MainspringError], None]
@@ -46,6 +47,11 @@ LOOK_EVERY = 2.0
 MEND_EVERY = 5.0
 MENDING = "mending"
 """What nodes take turns for as if it were a schedule of this name."""
+FORGET_EVERY = 3600.0
+"""Seconds between looks at all schedules for rows that may be dropped."""
+FORGET_AFTER = 60.0
+"""Seconds until the first one."""
+FORGETTING = "forgetting"
 BACKUP = 0.4
 """Seconds that a node waits for another one to fire what is that one's."""
 AGAIN = 0.25
@@ -76,11 +82,18 @@ class Declaration(NamedTuple):
 class ScheduleService:
     """The schedules slice of a node. Its timers are the node's; ``tick`` is called at least every quarter of a second.
 
-    ``paused`` says that the node drains or has no lease: nothing is fired then.
+    ``paused`` says that the node drains or has no lease: nothing is fired then. ``retention`` are the seconds for which histories
+    are kept at least.
     """
 
     def __init__(
-        self, commits: CommitQueue, clock: Clock, timers: Timers, paused: Callable[[], bool] = lambda: False
+        self,
+        commits: CommitQueue,
+        clock: Clock,
+        timers: Timers,
+        paused: Callable[[], bool] = lambda: False,
+        *,
+        retention: float = 14 * 86_400.0,
     ) -> None:
         self._commits = commits
         self._clock = clock
@@ -97,8 +110,10 @@ class ScheduleService:
         self._timer_us = 0
         self._look_timer: Timer | None = None
         self._look_us = 0
-        self._looking = self._stale = self._mending = False
+        self._retention = retention
+        self._looking = self._stale = self._mending = self._forgetting = False
         self._looked = self._mended = clock.monotonic()
+        self._forget_at = clock.monotonic() + FORGET_AFTER
         self._declared_since_us = 0
         self.lateness = 0.0
         """By how many seconds the last fire time that this node tried was late when its operation was made."""
@@ -123,6 +138,11 @@ class ScheduleService:
             self._mended = now
             if self.first(MENDING):  # one node is enough, and which one it is changes with who is there
                 self._mend()
+        if now >= self._forget_at and not self._forgetting:
+            self._forget_at = now + FORGET_EVERY
+            if self.first(FORGETTING):
+                self._forgetting = True
+                self._forget("")
         self._try()  # the wall clock may have been stepped
 
     # ---- what is due soon ----
@@ -259,6 +279,24 @@ class ScheduleService:
 
         self._mending = True
         self._commits.put(MendSchedules(self._now_us(), mended, not_mended))
+
+    # ---- what is old ----
+
+    def _forget(self, after: str) -> None:
+        """Drop old rows of the schedules whose names come after one, some at a time: each goes with another group."""
+
+        def forgotten(outcome: Forgotten) -> None:
+            if outcome.after is None or self._paused():
+                self._forgetting = False
+            else:
+                self._forget(outcome.after)
+
+        def not_forgotten(error: StoreError) -> None:
+            del error
+            self._forgetting = False
+
+        before_us = self._now_us() - to_us(self._retention)
+        self._commits.put(ForgetFires(after, before_us, forgotten, not_forgotten))
 
     # ---- those who ask ----
 

@@ -154,6 +154,38 @@ class MendSchedules(Operation):
         self.rows = limit
 
 
+class ForgetFires(Operation):
+    """Drop rows that were finished before a time, of the schedules whose names come next after one; see ``retention``.
+
+    At most ``limit`` rows. To be begun with an empty name, and repeated with the one of the outcome. Outcome: ``Forgotten``.
+    """
+
+    __slots__ = ("after", "before_us")
+
+    def __init__(
+        self,
+        after: str,
+        before_us: int,
+        done: Callable[[Forgotten], None],
+        failed: Callable[[StoreError], None],
+        limit: int = 1000,
+    ) -> None:
+        super().__init__(done, failed)
+        self.after = after
+        self.before_us = before_us
+        self.rows = limit
+        self.urgent = False
+
+
+class Forgotten(NamedTuple):
+    """The outcome of ForgetFires."""
+
+    number: int
+    """How many rows were dropped."""
+    after: str | None
+    """Where to go on; None: all schedules were looked at."""
+
+
 class Declare(Operation):
     """Note that a node declares schedules of an App, now.
 
@@ -225,7 +257,14 @@ class ListSchedules(Operation):
         self.names = names
 
 
-WRITING: Sequence[type[Operation]] = (SaveSchedules, Declare, MendSchedules, FireSchedules, TriggerSchedule)
+WRITING: Sequence[type[Operation]] = (
+    SaveSchedules,
+    Declare,
+    MendSchedules,
+    FireSchedules,
+    TriggerSchedule,
+    ForgetFires,
+)
 """They come after what follows from the ends of jobs, and before submissions and claims."""
 READING: Sequence[type[Operation]] = (FindDue, ListSchedules)
 
@@ -333,5 +372,22 @@ class ScheduleTables(Protocol):
     async def stuck(self, limit: int) -> list[Fire]:
         """Return rows that have an outcome and wait for children."""
 
+    async def forgotten(self, names: Collection[str]) -> dict[str, int]:
+        """Return the newest fire time whose row was dropped, of those names that have one."""
+
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[Declared]:
         """Note a declaration; see ``Declare``."""
+
+
+class HistoryTables(ScheduleTables, Protocol):
+    """The same of engines whose histories end: what ``retention`` asks for."""
+
+    async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
+        """Return the names of schedules that have rows, and rows of them, which are not locked.
+
+        These are the next ``retention.NAMES`` names after one, in order, also of removed schedules. The rows are those of fire
+        times before a time, without the newest ``retention.KEPT`` of each: in the order of names and times, ``limit`` at most.
+        """
+
+    async def forget(self, until: Mapping[str, int]) -> None:
+        """Drop the rows of some schedules up to a fire time each, which is noted: see ``forgotten``."""

@@ -119,7 +119,11 @@ class Node:
             # Not the function as it is now: another term has another one.
             self.engine.followers = Following(self.service, lambda: self.face.next_id())  # noqa: PLW0108
             self.schedules = ScheduleService(
-                self.commits, store_clock or self.clock, self.service.timers, lambda: self.service.dispatch.paused
+                self.commits,
+                store_clock or self.clock,
+                self.service.timers,
+                lambda: self.service.dispatch.paused,
+                retention=jobs.dead_retention,
             )
             if store_clock is None:
                 self.schedules.alone()

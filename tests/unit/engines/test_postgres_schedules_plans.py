@@ -41,6 +41,10 @@ INDEXES = {
     "schedules_named": {"schedules_pkey", "specifications_pkey"},
     "schedules": {"schedules_pkey", "specifications_pkey"},
     "history": {"fires_pkey"},
+    "names_of_fires": {"fires_pkey"},
+    "oldest_fires": {"fires_pkey"},
+    "forget_fires": {"fires_pkey"},
+    "forgotten": {"forgotten_pkey"},
 }
 SORTED = {"lock", "lock_free", "unfinished", "of_jobs", "schedules_named"}
 """They find few, by names or jobs, and put them in order; `due_soon` and `history` read in the order of an index."""

@@ -39,6 +39,7 @@ GOLDEN = {
         ("job", "INTEGER", 0, None, 0),
         ("fire", "BLOB", 1, None, 0),
     ],
+    "forgotten": [("schedule", "TEXT", 1, None, 1), ("until_us", "INTEGER", 1, None, 0)],
     "functions": [("id", "INTEGER", 0, None, 1), ("namespace", "TEXT", 1, None, 0), ("name", "BLOB", 1, None, 0)],
     "jobs": [
         ("id", "INTEGER", 0, None, 1),

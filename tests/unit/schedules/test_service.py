@@ -9,6 +9,7 @@ from mainspring.errors import ConflictError, NotFoundError, StoreFullError, Usag
 from mainspring.jobs.model import Job, Retry
 from mainspring.schedules import service
 from mainspring.schedules.model import At, Cron, Every, FireState, Overlap
+from mainspring.schedules.retention import KEPT
 from mainspring.schedules.store import Change, FindDue, FireSchedules
 
 from .nodes import SECOND, START_US, Node, World
@@ -312,3 +313,42 @@ def test_no_look_is_asked_for_twice(node: Node) -> None:
     looks = [one for group in node.groups for one in group if isinstance(one, FindDue)]
     assert len(looks) == 2
     assert not any(isinstance(one, FireSchedules) for group in node.groups for one in group)
+
+
+# ---- what is old ----
+
+
+def paused(node: Node, *names: str) -> None:
+    """Let schedules have a row for each second, which is skipped."""
+    hands = node.worker()
+    for name in names:
+        node.add(name, trigger=Every(SECOND))
+    node.save(*(Change("pause", name) for name in names))
+    for held in hands.given:
+        node.end(held)
+
+
+def test_old_rows_are_dropped_from_time_to_time(world: World, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "FORGET_EVERY", 1500.0)
+    node.schedules._retention = 60.0
+    paused(node, "a", "b")
+    world.until(1500)
+    assert len(world.rows("a")) > 1500
+    world.until(1531)
+    for name in ("a", "b"):
+        assert len(world.rows(name)) == KEPT, "each had more than one operation drops"
+
+
+def test_a_store_that_refuses_to_forget_is_asked_again(
+    world: World, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "FORGET_EVERY", 200.0)
+    node.schedules._retention = 0.0
+    paused(node, "a")
+    world.until(225)
+    node.full = True
+    world.until(235)
+    node.full = False
+    assert len(world.rows("a")) > 2 * KEPT
+    world.until(431)
+    assert len(world.rows("a")) <= KEPT + 2

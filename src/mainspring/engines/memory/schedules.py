@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory import jobs
@@ -15,6 +16,7 @@ from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Deployment
+from mainspring.schedules.retention import KEPT, NAMES, forget
 from mainspring.storage.at_once import at_once
 
 if TYPE_CHECKING:
@@ -156,6 +158,25 @@ class MemorySchedules:
         rows = (tables.fires[name][at] for name, times in tables.unfinished.items() for at in sorted(times))
         return [row for row in rows if row.outcome][:limit]
 
+    async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
+        """Find the oldest rows of some schedules."""
+        fires = self._tables.fires
+        names = nsmallest(NAMES, (name for name, rows in fires.items() if name > after and rows))
+        old = (fires[name][at] for name in names for at in sorted(fires[name])[:-KEPT] if at < before_us)
+        return names, list(islice(old, limit))
+
+    async def forget(self, until: Mapping[str, int]) -> None:
+        """Drop rows."""
+        tables = self._tables
+        for name, until_us in until.items():
+            tables.fires[name] = {at: row for at, row in tables.fires[name].items() if at > until_us}
+            tables.forgotten[name] = until_us
+
+    async def forgotten(self, names: Collection[str]) -> dict[str, int]:
+        """Say up to which fire times rows were dropped."""
+        known = self._tables.forgotten
+        return {name: known[name] for name in names if name in known}
+
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Note a declaration."""
         declared = self._tables.declared
@@ -179,6 +200,8 @@ def follow(tables: MemorySchedules, ended: Sequence[Ended]) -> None:
 
 def run(tables: MemorySchedules, operation: Operation) -> Any:
     """Run an operation that writes."""
+    if isinstance(operation, ops.ForgetFires):
+        return at_once(forget(tables, operation))
     return at_once(work.run(tables, operation))
 
 

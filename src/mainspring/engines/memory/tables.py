@@ -56,6 +56,8 @@ class Tables:
         """Rows by schedule and fire time."""
         self.unfinished: dict[str, set[int]] = {}
         """Fire times of the rows that are not finished, by schedule."""
+        self.forgotten: dict[str, int] = {}
+        """Up to which fire time rows were dropped, by schedule."""
         self.runs: dict[int, set[Key]] = {}
         """Jobs to the rows that have them and no outcome."""
         self.joins: dict[Key, Join] = {}

@@ -16,7 +16,7 @@ Ends that show only in the group (a job that expires) lock late. That may end in
 group is run again.
 
 A fire time costs one update of ``schedules`` and a row in ``fires``, which is written once more at the end of its run and then
-stays for good. Nothing deletes them.
+stays until it may be forgotten (``mainspring.schedules.retention``).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import Fire, Schedule, ScheduleState
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.schedules.retention import KEPT, NAMES, forget, ripe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -101,6 +102,7 @@ class PostgresSchedules:
         self._locked: set[str] = set()
         self._states: dict[str, ScheduleState] = {}
         """Of the schedules whose rows are locked, those that there are. Of others that somebody else has, nothing is known."""
+        self._oldest: dict[tuple[str, int, int], tuple[list[str], list[Fire]]] = {}
         self.mends = False
         """Whether there is anything to mend, and this node is the one to do it."""
 
@@ -287,6 +289,27 @@ class PostgresSchedules:
         """Find rows that wait for children."""
         return await self._settled(lambda: self._tx.connection.fetch(SQL["stuck"], limit))
 
+    async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
+        """Find the oldest rows of some schedules, once in a transaction: they do not change."""
+        key = (after, before_us, limit)
+        if key not in self._oldest:
+            fetch = self._tx.connection.fetch
+            names = [row[0] for row in await fetch(SQL["names_of_fires"], after, NAMES)]
+            found = await fetch(SQL["oldest_fires"], names, KEPT - 1, before_us, limit) if names else []
+            self._oldest[key] = names, _fires(found)
+        return self._oldest[key]
+
+    async def forget(self, until: Mapping[str, int]) -> None:
+        """Drop rows; the schedules are locked."""
+        columns = [*until], [*until.values()]
+        await self._tx.connection.fetch(SQL["forget_fires"], *columns)
+        await self._tx.connection.fetch(SQL["note_forgotten"], *columns)
+
+    async def forgotten(self, names: Collection[str]) -> dict[str, int]:
+        """Say up to which fire times rows were dropped."""
+        found = await self._tx.connection.fetch(SQL["forgotten"], list(names))
+        return {row[0]: row[1] for row in found}
+
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Note a declaration."""
         await self._tx.connection.fetch(SQL["declare"], app, digest, now_us)
@@ -347,6 +370,9 @@ async def foresee(tx: Transaction, plan: Plan) -> None:
         found = await tx.connection.fetch(SQL["to_mend"], operation.limit)
         names.update(row[0] for row in found)
         tables.mends = tables.mends or bool(found)
+    for _, operation in plan.get(ops.ForgetFires, ()):
+        _, old = await tables.oldest(operation.after, operation.before_us, operation.rows)
+        names.update(ripe(old, operation.before_us))
     fired = {one.name for _, operation in plan.get(ops.FireSchedules, ()) for one in operation.due}
     if ends or names or fired or ops.SaveSchedules in plan:
         await tables.enter(alone=ops.SaveSchedules in plan)
@@ -373,6 +399,11 @@ async def write(tx: Transaction, operations: Sequence[Operation]) -> list[Any]:
 async def mend(tx: Transaction, operations: Sequence[ops.MendSchedules]) -> list[int]:
     """Put right what no transaction could see, unless another node does so at the moment; see ``MendSchedules``."""
     return await write(tx, operations) if tx.schedules.mends else [0] * len(operations)
+
+
+async def forget_fires(tx: Transaction, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
+    """Drop old rows; see ``ForgetFires``."""
+    return [await forget(tx.schedules, operation) for operation in operations]
 
 
 # ---- reading ----
@@ -428,6 +459,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awa
     ops.MendSchedules: mend,
     ops.FireSchedules: write,
     ops.TriggerSchedule: write,
+    ops.ForgetFires: forget_fires,
     ops.FindDue: find_due,
     ops.ListSchedules: list_schedules,
     ListFires: list_fires,

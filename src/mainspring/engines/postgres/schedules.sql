@@ -83,6 +83,37 @@ ON CONFLICT (app, digest) DO UPDATE SET last_seen_us = excluded.last_seen_us;
 -- name: declarations
 SELECT digest, first_seen_us, last_seen_us FROM declarations WHERE app = $1;
 
+-- ---- retention ----
+
+-- From name to name, and not from row to row.
+-- name: names_of_fires
+WITH RECURSIVE names (name) AS (
+    (SELECT schedule FROM fires WHERE schedule > $1 ORDER BY schedule LIMIT 1)
+    UNION ALL
+    SELECT following.schedule FROM names CROSS JOIN LATERAL (
+        SELECT schedule FROM fires WHERE schedule > names.name ORDER BY schedule LIMIT 1) AS following
+)
+SELECT name FROM names LIMIT $2;
+
+-- name: oldest_fires
+SELECT old.fire
+FROM unnest($1::text[]) AS s (name)
+CROSS JOIN LATERAL (SELECT fire_us FROM fires WHERE schedule = s.name ORDER BY fire_us DESC OFFSET $2 LIMIT 1) AS kept
+CROSS JOIN LATERAL (
+    SELECT fire FROM fires WHERE schedule = s.name AND fire_us < kept.fire_us AND fire_us < $3 ORDER BY fire_us LIMIT $4) AS old
+LIMIT $4;
+
+-- name: forget_fires
+DELETE FROM fires USING unnest($1::text[], $2::bigint[]) AS s (schedule, until_us)
+WHERE fires.schedule = ANY (ARRAY[s.schedule]) AND fires.fire_us <= s.until_us;
+
+-- name: note_forgotten
+INSERT INTO forgotten (schedule, until_us) SELECT * FROM unnest($1::text[], $2::bigint[])
+ON CONFLICT (schedule) DO UPDATE SET until_us = excluded.until_us;
+
+-- name: forgotten
+SELECT schedule, until_us FROM forgotten WHERE schedule = ANY ($1::text[]);
+
 -- ---- what no transaction could see ----
 
 -- One node at a time, and none waits: whoever comes second finds nothing to do.

@@ -23,7 +23,7 @@ ROOM = 32
 APPLICATION_ID = 0x4D535052
 """``MSPR`` in the file's header: the file is ours."""
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 CACHE_BYTES = 48 * 2**20
 Synchronous = Literal["full", "normal"]
 

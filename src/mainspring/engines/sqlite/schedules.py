@@ -17,6 +17,7 @@ from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import Fire, Schedule, ScheduleState
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.schedules.retention import KEPT, NAMES, forget
 from mainspring.storage.at_once import at_once
 
 if TYPE_CHECKING:
@@ -131,6 +132,26 @@ class SqliteSchedules:
         """Find rows that wait for children."""
         return [_fire(row) for (row,) in self._rows("stuck", limit)]
 
+    async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
+        """Find the oldest rows of some schedules."""
+        names = [name for (name,) in self._rows("names_of_fires", after, NAMES)]
+        old: list[Fire] = []
+        for name in names:
+            if len(old) < limit:
+                old += [
+                    _fire(row) for (row,) in self._rows("oldest_fires", name, KEPT - 1, before_us, limit - len(old))
+                ]
+        return names, old
+
+    async def forget(self, until: Mapping[str, int]) -> None:
+        """Drop rows."""
+        self._tx.cursor.executemany(SQL["forget_fires"], until.items())
+        self._tx.cursor.executemany(SQL["note_forgotten"], until.items())
+
+    async def forgotten(self, names: Collection[str]) -> dict[str, int]:
+        """Say up to which fire times rows were dropped."""
+        return {name: until_us for name in names for (until_us,) in self._rows("forgotten", name)}
+
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Note a declaration."""
         self._rows("declare", app, digest, now_us)
@@ -164,6 +185,8 @@ def follow(tables: SqliteSchedules, ended: Sequence[Ended]) -> None:
 
 def run(tables: SqliteSchedules, operation: Operation) -> Any:
     """Run an operation that writes."""
+    if isinstance(operation, ops.ForgetFires):
+        return at_once(forget(tables, operation))
     return at_once(work.run(tables, operation))
 
 

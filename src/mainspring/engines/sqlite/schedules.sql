@@ -53,6 +53,30 @@ WHERE standing = 2 AND standing BETWEEN 2 AND 3 AND (jobs.id IS NULL OR jobs.sta
 -- name: stuck
 SELECT fire FROM fires INDEXED BY fires_to_mend WHERE standing = 3 AND standing BETWEEN 2 AND 3 LIMIT ?;
 
+-- From name to name, and not from row to row.
+-- name: names_of_fires
+WITH RECURSIVE names (name) AS (
+    SELECT (SELECT schedule FROM fires WHERE schedule > ?1 ORDER BY schedule LIMIT 1)
+    UNION ALL
+    SELECT (SELECT schedule FROM fires WHERE schedule > name ORDER BY schedule LIMIT 1) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL LIMIT ?2;
+
+-- name: oldest_fires
+SELECT fire FROM fires
+WHERE schedule = ?1 AND fire_us < (SELECT fire_us FROM fires WHERE schedule = ?1 ORDER BY fire_us DESC LIMIT 1 OFFSET ?2)
+    AND fire_us < ?3
+ORDER BY fire_us LIMIT ?4;
+
+-- name: forget_fires
+DELETE FROM fires WHERE schedule = ? AND fire_us <= ?;
+
+-- name: note_forgotten
+INSERT INTO forgotten (schedule, until_us) VALUES (?, ?) ON CONFLICT (schedule) DO UPDATE SET until_us = excluded.until_us;
+
+-- name: forgotten
+SELECT until_us FROM forgotten WHERE schedule = ?;
+
 -- name: join_of
 SELECT parents_left, stopped FROM joins WHERE child = ? AND fire_us = ?;
 

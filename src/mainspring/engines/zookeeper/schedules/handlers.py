@@ -20,6 +20,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitab
     ops.MendSchedules: mending.mend,
     ops.FireSchedules: writing.fire,
     ops.TriggerSchedule: writing.trigger,
+    ops.ForgetFires: writing.forget,
     ops.FindDue: reading.find_due,
     ops.ListSchedules: reading.list_schedules,
     ListFires: reading.list_fires,

@@ -334,6 +334,11 @@ class ZookeeperSchedules:
         rows = await self.fires(keys)
         return [row for row in rows.values() if standing(row) is Standing.ENDED]
 
+    async def forgotten(self, names: Collection[str]) -> dict[str, int]:
+        """No row is ever dropped."""
+        del names
+        return {}
+
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Note a declaration."""
         path = places.declared(app)

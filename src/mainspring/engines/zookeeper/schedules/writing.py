@@ -60,6 +60,11 @@ async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -
     return await run(session, operations)
 
 
+async def forget(_: Session, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
+    """Forget nothing: here, histories stay whole (``places``)."""
+    return [ops.Forgotten(0, None)] * len(operations)
+
+
 # ---- firing ----
 
 

@@ -1,0 +1,43 @@
+"""Every engine with schedules forgets their histories in the same way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.testing.conformance import Make, RetentionSuite
+from mainspring.testing.conformance.driver import NOW
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestMemory(RetentionSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        engine = MemoryEngine()
+        return lambda: engine
+
+
+class TestSharedMemory(RetentionSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        content = SharedTables(lambda: NOW / 1_000_000)
+        return lambda: SharedMemoryEngine(content)
+
+
+class TestSqlite(RetentionSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: SqliteEngine(tmp_path / "jobs.db")
+
+
+class TestPostgres(RetentionSuite):
+    @pytest.fixture
+    def make(self, database: str) -> Make:
+        return lambda: PostgresEngine(database)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from mainspring.schedules.model import Fire, FireState
+from mainspring.schedules.retention import ripe
+
+OLD, YOUNG = 10, 20
+
+
+def row(schedule: str, fire_us: int, *, outcome: str = "succeeded", ended_us: int = OLD, left: int = 0) -> Fire:
+    return Fire(
+        schedule=schedule,
+        fire_us=fire_us,
+        state=FireState.FIRED,
+        decided_us=fire_us,
+        outcome=outcome,
+        ended_us=ended_us,
+        children_left=left,
+    )
+
+
+def test_rows_are_ripe_up_to_the_first_that_is_not() -> None:
+    rows = [
+        *(row("a", 1), row("a", 2), row("a", 3, ended_us=YOUNG), row("a", 4)),
+        *(row("b", 1), row("b", 2, outcome="", ended_us=0), row("b", 3)),
+        *(row("c", 1), row("c", 2, left=1), row("c", 3)),
+        *(row("d", 1, ended_us=YOUNG), row("d", 2)),
+        *(row("e", 1), row("e", YOUNG, ended_us=0), row("e", YOUNG + 1)),
+    ]
+    assert ripe(rows, YOUNG) == {"a": [1, 2], "b": [1], "c": [1], "e": [1]}
+
+
+def test_what_was_skipped_is_ripe_once_that_is_long_ago() -> None:
+    skipped = [Fire(schedule="a", fire_us=at, state=FireState.SKIPPED, decided_us=at + 5) for at in range(1, 20)]
+    assert ripe(skipped, YOUNG) == {"a": list(range(1, 15))}
