@@ -22,6 +22,7 @@ import postgres_cells
 import python_api
 import report
 import servers
+import zookeeper_cells
 from measure import Cell, Outcome, Scale, measure
 
 
@@ -34,6 +35,7 @@ def main() -> int:
         + python_api.cells(sqlite)
         + limits.cells(sqlite, memory)
         + postgres_cells.cells(options.server_cmd)
+        + zookeeper_cells.cells(options.server_cmd)
     )
     chosen = _choose(every, options)
     if not chosen:
