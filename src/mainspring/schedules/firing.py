@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 async def fire(draft: Draft, operation: FireSchedules) -> dict[str, Fired]:
-    """Decide what is due."""
-    due, now_us = operation.due, operation.now_us
-    await draft.read_schedules({one.name for one in due})
+    """Decide what is due. One that is named twice was decided the first time."""
+    due, now_us = dict(operation.due).items(), operation.now_us
+    await draft.read_schedules({name for name, _ in due})
     won = []
     for name, version in due:
         stored = draft.schedules[name]
@@ -35,7 +35,7 @@ async def fire(draft: Draft, operation: FireSchedules) -> dict[str, Fired]:
             if step.more:
                 more.add(stored.schedule.name)
     names = {stored.schedule.name for stored in won}
-    return {one.name: Fired(one.name in names, draft.schedules[one.name], one.name in more) for one in due}
+    return {name: Fired(name in names, draft.schedules[name], name in more) for name, _ in due}
 
 
 def decide(draft: Draft, stored: Stored, now_us: int, limit: int) -> Step | None:

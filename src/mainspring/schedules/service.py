@@ -226,7 +226,7 @@ class ScheduleService:
 
     def _left_over(self, upcoming: Upcoming) -> None:
         """Fire what is late: whoever was first in line has not."""
-        self._fire([due for due, _ in upcoming.due if due.name not in self._under_way])
+        self._fire([due for due, _ in upcoming.due])
 
     # ---- firing ----
 
@@ -235,6 +235,8 @@ class ScheduleService:
         if self._paused():
             return
         for one in due:
+            if one.name in self._under_way:  # it may have been fetched twice
+                continue
             operation = self._open
             if operation is None or not operation.open or len(operation.due) >= BATCH:
                 operation = self._open = self._operation()

@@ -48,6 +48,8 @@ class ScheduleHistory(FleetHistory):
             return
         changed = self.rows.look()
         for operation, outcome in zip(group, outcomes, strict=True):
+            if isinstance(operation, ops.FireSchedules):
+                assert len(set(operation.due)) == len(operation.due), "a schedule is fired twice at once"
             if isinstance(operation, ops.SaveSchedules) and outcome.error is None:
                 for change in operation.changes:
                     self.due.change(change, operation.now_us)

@@ -50,6 +50,16 @@ class Firing:
         assert (len(s.history("a")), len(s.history("b"))) == (1, 1)
         assert len(s.claim("a")) == 1
 
+    def test_one_that_is_named_twice_is_decided_once(self, s: Scheduling) -> None:
+        s.add("a", overlap=Overlap.QUEUE, misfire="all")
+        s.at(1)
+        operation = s.firing()
+        operation.due *= 2
+        (fired,) = s.group(operation)
+        assert fired == {"a": ops.Fired(won=True, stored=s.stored("a"))}
+        assert s.told("a") == ["fired", "waiting"]
+        assert s.stored("a").state.queued == 1
+
     def test_a_schedule_that_is_gone_fires_no_more(self, s: Scheduling) -> None:
         s.add("a")
         operation = s.firing()
