@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mainspring.engines.postgres import connection, journal, rows
+from mainspring.engines.postgres.rows import SQL
 from mainspring.engines.postgres.usual import CALM, FIRST, LONGEST, Luck
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
@@ -88,6 +90,22 @@ def test_it_is_the_same_as_step_by_step(database: str, monkeypatch: pytest.Monke
 
 
 UNUSUAL = ["joined", "joined in the group", "stale", "another's", "twice", "waited", "new function"]
+
+
+def test_it_is_made_of_the_statements_that_stand_for_each_step() -> None:
+    """They are written twice, as SQL has no way to name a part of a statement."""
+
+    def plain(statement: str) -> str:
+        return re.sub(r"\$\d+", "$", " ".join(statement.split()))
+
+    whole = plain(SQL["usual"])
+    settled, _, _ = plain(SQL["succeed"]).removeprefix("WITH ").partition(" SELECT count(*), array_agg")
+    columns, _, rest = plain(SQL["submit_unique"]).partition(" FROM ( SELECT")
+    assert settled.endswith("FROM gone )")
+    assert columns.endswith("s.keep")
+    for part in (settled, columns, rest.partition("unnest(")[2].partition(" AS s (")[2]):
+        assert part
+        assert part in whole
 
 
 @pytest.mark.parametrize("kind", UNUSUAL)

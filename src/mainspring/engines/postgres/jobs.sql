@@ -92,7 +92,8 @@ FROM gone;
 WITH fence AS MATERIALIZED (
     SELECT enter($1::bigint, $2::bigint)
 ), gone AS (
-    DELETE FROM jobs USING unnest($3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[])
+    DELETE FROM jobs USING unnest(
+        $3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[])
     AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error)
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
     RETURNING jobs.id, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function, s.attempt,
@@ -111,7 +112,10 @@ WITH fence AS MATERIALIZED (
         s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.key, s.uniq, s.keep
     FROM (
         SELECT nextval('places') << 20 AS base, set_config('lock_timeout', '100ms', true) WHERE cardinality($12::bigint[]) > 0
-    ) AS places, unnest($12::bigint[], $13::int[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::int[], $19::int[], $20::smallint[], $21::smallint[], $22::smallint[], $23::boolean[], $24::boolean[], $25::bytea[], $26::bytea[], $27::bytea[], $28::bytea[], $29::boolean[])
+    ) AS places, unnest(
+        $12::bigint[], $13::int[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::int[], $19::int[],
+        $20::smallint[], $21::smallint[], $22::smallint[], $23::boolean[], $24::boolean[], $25::bytea[], $26::bytea[], $27::bytea[],
+        $28::bytea[], $29::boolean[])
     AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
         payload, key, uniq, keep)
     ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL DO NOTHING
