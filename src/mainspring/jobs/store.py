@@ -35,6 +35,18 @@ class Ended(NamedTuple):
     ended_us: int
     error: bytes
 
+    @classmethod
+    def of(cls, job: Job, worker: str = "") -> Ended:
+        """Return the end of a job as it is stored."""
+        return cls(job.id, job.state, job.term, job.attempt, worker, job.started_us, job.ended_us, job.error)
+
+    @classmethod
+    def by(cls, settlement: Settlement, state: int) -> Ended:
+        """Return the end that a settlement brings about, with the state that follows from its event."""
+        job, (started_us, ended_us) = settlement.job, (settlement.started_us, settlement.ended_us)
+        error = settlement.error or job.error
+        return cls(job.id, state, job.term, settlement.counted, settlement.worker, started_us, ended_us, error)
+
 
 class Followers(Protocol):
     """What a node does for the jobs that a store makes by itself in a transaction, because others have ended or a time has come.

@@ -105,8 +105,7 @@ def _tell(tables: Tables, job: Job, worker: str) -> None:
     """Note the end of a job for its owner, where it has one."""
     owner = rules.owner(job.options)
     if owner is not None:
-        ended = ops.Ended(job.id, job.state, job.term, job.attempt, worker, job.started_us, job.ended_us, job.error)
-        tables.ended_now.setdefault(owner, []).append(ended)
+        tables.ended_now.setdefault(owner, []).append(ops.Ended.of(job, worker))
 
 
 def _keep(tables: Tables, job: Job) -> None:

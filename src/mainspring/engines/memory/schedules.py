@@ -139,9 +139,7 @@ class MemorySchedules:
             job = tables.jobs.get(job_id)
             if job is not None and not State(job.state).ended:
                 continue
-            end = None
-            if job is not None:
-                end = Ended(job_id, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
+            end = None if job is None else Ended.of(job)
             rows = [tables.fires[name][at] for name, at in sorted(keys)]
             found.extend((row, end) for row in rows if row.state is FireState.JOINED)
             if len(found) >= limit:

@@ -68,8 +68,7 @@ async def ended(tx: Transaction, records: Sequence[Record]) -> list[tuple[Job, i
         tx.count(record[1], record[_BEFORE], job.priority, -1)
         tx.count(record[1], job.state, job.priority, 1)
         if job.options is not None:
-            ended = ops.Ended(job.id, job.state, 0, job.attempt, "", job.started_us, job.ended_us, job.error)
-            tx.note_end(job.options, ended)
+            tx.note_end(job.options, ops.Ended.of(job))
     await waiting.tell(tx, (record[0] for record in records if record[_WAITED]))
     return [(job, record[_BEFORE]) for job, record in zip(jobs, records, strict=True)]
 

@@ -276,8 +276,7 @@ class PostgresSchedules:
             if job is None:
                 ends.append((fire, None))
             elif State(job.state).ended:
-                end = Ended(job.id, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
-                ends.append((fire, end))
+                ends.append((fire, Ended.of(job)))
         await self.meet(end.term for _, end in ends if end is not None)
         return ends
 

@@ -72,17 +72,7 @@ async def _settle(tx: Transaction, settlements: dict[Lease, Settlement]) -> set[
 def _tell_owner(tx: Transaction, settlement: Settlement) -> None:
     job, after = settlement.job, _TARGETS[settlement.event]
     if job.options is not None and after >= _SUCCEEDED:
-        ended = ops.Ended(
-            job.id,
-            after,
-            job.term,
-            settlement.counted,
-            settlement.worker,
-            settlement.started_us,
-            settlement.ended_us,
-            settlement.error or job.error,
-        )
-        tx.note_end(job.options, ended)
+        tx.note_end(job.options, ops.Ended.by(settlement, after))
 
 
 def _by_lease(item: tuple[Lease, Settlement]) -> Lease:

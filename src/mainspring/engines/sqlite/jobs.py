@@ -126,22 +126,9 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
         for settlement in settlements:
             owner = rules.owner(settlement.job.options)
             if owner is not None and _TARGETS[settlement.event] >= _SUCCEEDED:
-                tx.ended.setdefault(owner, []).append(_ended(settlement))
+                ended = ops.Ended.by(settlement, _TARGETS[settlement.event])
+                tx.ended.setdefault(owner, []).append(ended)
     return accepted
-
-
-def _ended(settlement: rules.Settlement) -> ops.Ended:
-    job = settlement.job
-    return ops.Ended(
-        job.id,
-        _TARGETS[settlement.event],
-        job.term,
-        settlement.counted,
-        settlement.worker,
-        settlement.started_us,
-        settlement.ended_us,
-        settlement.error or job.error,
-    )
 
 
 def _ended_waiting(tx: Transaction, job: Job) -> None:
