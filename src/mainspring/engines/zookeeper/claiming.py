@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN, Entry, Fenced
+from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, SessionEndedError, Write
 from mainspring.engines.zookeeper.wants import Notice, decode_notice, encode_wants
@@ -201,10 +202,7 @@ class Claims:
         try:
             while True:
                 timeout = self._next(loop.time())
-                try:
-                    await asyncio.wait_for(self._news.wait(), timeout)
-                except TimeoutError:
-                    pass
+                await news(self._news, timeout)
                 self._news.clear()
                 try:
                     await self._step(loop.time())
@@ -293,9 +291,11 @@ class Claims:
     async def _give_back(self, before: float) -> None:
         """Put back to pending what has arrived before a time and was not claimed."""
         given: list[Waiting] = []
+        withdrawn: dict[bytes, list[ops.Want]] = {}
         for function, arrived in list(self._arrived.items()):
             if arrived[0].at > before:
                 continue
+            withdrawn[function] = []  # it does not want what it does not take
             while arrived and arrived[0].at <= before:
                 job, task, _ = arrived.popleft()
                 self._session.assignments.pop(job.id, None)
@@ -306,6 +306,11 @@ class Claims:
         if not given:
             return
         session = self._session
+        self.wants.update(withdrawn)
+        if session.assign is None:
+            await self._write()
+        else:
+            await session.assign(withdrawn, 0)
         verdicts = await session.committer.commit([_released(session.who, one) for one in given])
         back = [one for one, verdict in zip(given, verdicts, strict=True) if verdict is None]
         session.waiting(back)

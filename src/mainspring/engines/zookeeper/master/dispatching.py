@@ -20,6 +20,7 @@ from mainspring.engines.zookeeper.master.index import Index, Task, task_of_job
 from mainspring.engines.zookeeper.master.nudging import Nudges
 from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.master.workers import Workers
+from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.submitting import leased
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.engines.zookeeper.wants import encode_notice
@@ -109,10 +110,7 @@ class Dispatcher:
         """Assign until cancelled. Raises DeposedError, SessionEndedError."""
         while True:
             wait = await self.step()
-            try:
-                await asyncio.wait_for(self._news.wait(), wait)
-            except TimeoutError:
-                pass
+            await news(self._news, wait)
 
     async def step(self) -> float | None:
         """Do what is to be done now; returns the seconds after which there is more, None: when something has changed."""

@@ -17,6 +17,7 @@ from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.locating import Name, is_published, name_after, name_of
 from mainspring.engines.zookeeper.master.buckets import Buckets
+from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.events.relay import Settled
 from mainspring.ids import TERM_SPAN
@@ -105,10 +106,7 @@ class Publisher:
         """Publish until cancelled. Raises DeposedError, SessionEndedError."""
         while True:
             wait = await self.step()
-            try:
-                await asyncio.wait_for(self._news.wait(), wait)
-            except TimeoutError:
-                pass
+            await news(self._news, wait)
 
     async def step(self) -> float | None:
         """Publish what is known, and look for more; returns the seconds until the next look, None: when something changes."""

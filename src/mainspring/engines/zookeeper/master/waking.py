@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import membership, paths, timing
+from mainspring.engines.zookeeper.news import news
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 
@@ -49,10 +50,7 @@ class Waker:
                 await asyncio.sleep(max(REST, self._looked / RATE))
             except StoreUnavailableError:
                 continue
-            try:
-                await asyncio.wait_for(self._changed.wait(), wait)
-            except TimeoutError:
-                pass
+            await news(self._changed, wait)
 
     async def step(self) -> float | None:
         """Wake what is due; returns the seconds until more is, None: when something has changed."""

@@ -1,0 +1,251 @@
+"""What a node asks for, and what it is answered: with a master elsewhere, here, and nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.engines.zookeeper import claiming, paths, records
+from mainspring.engines.zookeeper.tree import Create, Write
+from mainspring.engines.zookeeper.wants import (
+    Notice,
+    decode_notice,
+    decode_wants,
+    encode_notice,
+    encode_wants,
+    ranges,
+)
+from mainspring.errors import StoreFencedError
+from mainspring.ids import SLOTS, slot_of
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Want
+
+from .a_master import Fleet, Member, eventually, fleet, run
+
+# ---- the records ----
+
+
+@given(st.sets(st.integers(0, SLOTS - 1)))
+def test_ranges_are_the_numbers(numbers: set[int]) -> None:
+    told = ranges(numbers)
+    assert {number for first, last in told for number in range(first, last + 1)} == numbers
+    assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(told))
+
+
+@given(
+    st.integers(0, 9),
+    st.dictionaries(
+        st.binary(max_size=9),
+        st.lists(
+            st.tuples(st.integers(0, 99), st.none() | st.frozensets(st.integers(0, SLOTS - 1)), st.integers(0, 2**50)),
+            min_size=1,
+            max_size=2,
+        ),
+    ),
+    st.booleans(),
+)
+def test_wants_are_read_as_they_were_written(asked: int, said: dict[bytes, Any], once: bool) -> None:
+    wants = {function: [Want(function, *one) for one in some] for function, some in said.items()}
+    assert decode_wants(encode_wants(asked, wants, once=once)) == (asked, wants, once)
+
+
+def test_an_empty_record_wants_nothing() -> None:
+    assert decode_wants(b"") == (0, {}, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "new"),
+    [
+        (Notice(3, 0, 5, ["e"]), Notice(3, 1, 7, ["e", "f", "g"]), ["f", "g"]),
+        (Notice(3, 0, 7, ["g"]), Notice(3, 1, 7, ["e", "f", "g"]), []),
+        (Notice(3, 0, 3, []), Notice(3, 1, 7, ["e", "f", "g"]), None),
+        (Notice(2, 0, 7, []), Notice(3, 1, 7, ["e", "f", "g"]), None),
+        (Notice(), Notice(1, 0, 0, []), None),
+    ],
+)
+def test_a_notice_tells_what_is_new_or_that_the_queue_has_to_be_listed(
+    before: Notice, after: Notice, new: list[str] | None
+) -> None:
+    assert decode_notice(encode_notice(after)).since(before) == new
+
+
+# ---- with a master elsewhere ----
+
+
+async def elsewhere(nodes: Fleet) -> Member:
+    """Add a node beside a master."""
+    await nodes.master("m")
+    return await nodes.join("n")
+
+
+def test_a_claim_that_finds_nothing_is_answered_soon() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            began = asyncio.get_running_loop().time()
+            assert await node.claim_all(Want(b"f", 1), Want(b"g", 1)) == [[], []]
+            assert asyncio.get_running_loop().time() - began < claiming.PATIENCE / 2
+
+    run(check())
+
+
+def test_of_two_wants_each_has_its_jobs() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            jobs = {function: await node.submitted(function=function) for function in (b"f", b"g", b"h")}
+            first, second = await node.claim_all(Want(b"f", 1), Want(b"g", 1))
+            found = [job.id for job in first + second]
+            while len(found) < 2:  # both came, one after the other
+                found += [job.id for some in await node.claim_all(Want(b"f", 1), Want(b"g", 1)) for job in some]
+            assert set(found) == {jobs[b"f"].id, jobs[b"g"].id}
+            assert await node.state(jobs[b"h"].id) is State.PENDING
+
+    run(check())
+
+
+def test_slots_and_what_waits_for_too_long() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            jobs = [node.job(created_us=1000 if number < 5 else 2000) for number in range(40)]
+            await node.submit(*jobs)
+            half = frozenset(range(SLOTS // 2))
+            mine = {job.id for job in jobs if slot_of("default", b"f", b"", job.id) in half}
+            claimed: set[int] = set()
+            await eventually(lambda: _more(node, claimed, Want(b"f", 40, half)))
+            assert claimed == mine
+            await eventually(lambda: _more(node, claimed, Want(b"f", 40, frozenset(), 2000)))
+            assert claimed == mine | {job.id for job in jobs[:5]}
+
+    async def _more(node: Member, claimed: set[int], want: Want) -> bool:
+        (some,) = await node.claim_all(want)
+        claimed.update(job.id for job in some)
+        return not some
+
+    run(check())
+
+
+def test_what_this_node_leases_as_it_submits_it_does_not_arrive() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            held = [await node.held() for _ in range(3)]
+            job = await node.submitted()
+            assert [one.id for one in await node.claim()] == [job.id]
+            assert await node.claim() == []
+            assert node.session.claims.waiting == 0
+            assert len(nodes.queue(node)) == len(held) + 1
+
+    run(check())
+
+
+def test_what_nobody_here_claims_is_given_back() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            assert await node.claim() == []
+            job = await node.submitted()
+            await eventually(lambda: node.session.claims.waiting == 1)
+            assert node.arrived == [b"f"]
+            other = await nodes.join("other")
+            await eventually(lambda: nodes.tasks(paths.PENDING) == [f"f:~{job.id}"])
+            assert nodes.queue(node) == []
+            assert [one.id for one in await other.claim()] == [job.id]
+            assert await other.counts() == {(b"f", State.LEASED, 1): 1}
+
+    run(check())
+
+
+def test_a_want_that_is_for_once_is_over_with_its_answer() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            await nodes.master("m", standing=False)
+            node = await nodes.join("n", standing=False)
+            for member in nodes.members:
+                assert await member.claim() == []
+            job = await node.submitted()
+            await asyncio.sleep(0.1)
+            assert await node.state(job.id) is State.PENDING
+            assert [one.id for one in await node.claim()] == [job.id]
+
+    run(check())
+
+
+# ---- masters that come and go ----
+
+
+def test_without_a_master_a_claim_is_answered_after_a_while() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            holder = await nodes.join("holder", stands=False)
+            await holder.tree.commit([Create(paths.MASTER, records.encode({"worker": "holder-1"}), ephemeral=True)])
+            node = await nodes.join("n")
+            began = asyncio.get_running_loop().time()
+            assert await node.claim() == []
+            assert claiming.PATIENCE * 0.9 < asyncio.get_running_loop().time() - began < claiming.PATIENCE * 2
+
+    run(check())
+
+
+def test_the_next_master_finds_what_the_last_one_had_not_told() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            assert await node.claim() == []
+            master = nodes.members[0]
+
+            def silenced(changes: Any) -> None:
+                # The master ends after its assignments are written, and before it says so.
+                if any(isinstance(one, Write) and one.path == paths.queue(node.session.who) for one in changes):
+                    master.tree.kill()
+                    nodes.content.expire(master.tree.session)
+
+            master.tree.before = silenced
+            job = await node.submitted()
+            await eventually(lambda: node.reigns)
+            master.running.cancel()
+            nodes.members.remove(master)
+            await eventually(lambda: _has(node, job.id))
+
+    async def _has(node: Member, job_id: int) -> bool:
+        return job_id in [job.id for job in await node.claim()]
+
+    run(check())
+
+
+def test_a_claim_under_a_term_that_has_ended_fails() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            nodes.content.expire(node.tree.session)
+            with pytest.raises(StoreFencedError):
+                await node.claim()
+            await node.running
+            with pytest.raises(StoreFencedError):
+                await node.claim()
+
+    run(check())
+
+
+def test_many_tasks_for_one_claim() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            jobs = [node.job() for _ in range(1200)]
+            await node.submit(*jobs)
+            claimed: list[int] = []
+
+            async def all_of_them() -> bool:
+                claimed.extend(job.id for job in await node.claim(limit=2000))
+                return len(claimed) >= len(jobs)
+
+            await eventually(all_of_them)
+            assert sorted(claimed) == [job.id for job in jobs]
+
+    run(check())
