@@ -168,13 +168,14 @@ class Claims:
             functions.add(job.function)
             self._given(job.function)
         still = []
-        for claim in self._open:
+        for claim in self._open if self.standing else ():
             outcome = self._answer(claim.operation)
             if outcome is None:
                 still.append(claim)
             else:
                 claim.operation.done(outcome)
-        self._open = still
+        if self.standing:
+            self._open = still
         for function in functions & self._arrived.keys() if not self._quiet else ():
             self._session.arrived(function)
         if self._arrived:
@@ -278,7 +279,7 @@ class Claims:
         closed = [claim for claim in self._open if over(claim)]
         self._open = [claim for claim in self._open if not over(claim)]
         for claim in closed:
-            claim.operation.done(self._empty(claim.operation))
+            claim.operation.done(self._answer(claim.operation) or self._empty(claim.operation))
 
     def _fence(self) -> None:
         self._is_over = True

@@ -217,7 +217,8 @@ class Dispatcher:
         guards: list[Check] = []
         if worker is not self._own:
             guards = [Check(paths.worker(who))]
-            worker.answered = worker.asked
+            if not worker.once:
+                worker.answered = worker.asked
             notice = worker.tell(self._reign.version, [task.name for _, task in written])
             entries.append(Entry([Write(paths.queue(who), encode_notice(notice))]))
         verdicts = await self._reign.commit(entries, guards)

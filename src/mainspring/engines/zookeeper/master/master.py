@@ -45,15 +45,14 @@ class Master:
         tell: Callable[[int, Message], None],
         *,
         standing: bool = True,
-        unasked: bool = True,
     ) -> None:
         """``tell`` sends a message to the node that has a term.
 
-        ``standing``: whether this node's claims stay open once they are answered. ``unasked``: whether a master sees to lost
-        workers and to what is due without an operation that asks for it.
+        ``standing``: whether anything is done for which no operation asks: whether this node's claims stay open once they are
+        answered, and whether as the master it sees to lost workers, and to what is due.
         """
         self._session = session
-        self._unasked = unasked
+        self._standing = standing
         self._tell = tell
         self.claims = session.claims = Claims(session, standing=standing)
         self.reign: Reign | None = None
@@ -95,7 +94,7 @@ class Master:
                 group.create_task(publisher.run(), name="zookeeper publications")
                 group.create_task(self._recover(reign, dispatcher, publisher), name="zookeeper recoveries")
                 group.create_task(self._dispatch(dispatcher), name="zookeeper assignments")
-                if self._unasked:
+                if self._standing:
                     group.create_task(Waker(reign).run(), name="zookeeper waking")
         finally:
             self.reign = self.dispatcher = self.publisher = None
@@ -109,7 +108,7 @@ class Master:
         while True:
             publisher.look()
             try:
-                if self._unasked:
+                if self._standing:
                     await recoverer.step()
                 await clean(reign)
                 await dispatcher.workers.left.wait()

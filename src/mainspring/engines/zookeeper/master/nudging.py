@@ -30,14 +30,13 @@ class Nudges:
         return [due for due, _ in self._due.values()]
 
     def tell(self, waiting: set[bytes], workers: Iterable[Worker], now: float) -> None:
-        """Tell the workers that serve the functions of what waits for nobody."""
+        """Tell all workers of the functions of what waits for nobody: who serves which, their rows say late."""
         for function in self._due.keys() - waiting:
             del self._due[function]
         due = [function for function in waiting if self._due.get(function, (now, FIRST))[0] <= now]
         for function in due:
             pause = self._due.get(function, (now, FIRST))[1]
             self._due[function] = now + pause, min(pause * 2, LONGEST)
-        for worker in workers:
-            functions = sorted(worker.functions.intersection(due))
-            if functions and not worker.draining:
-                self._tell(worker.term, Pending(functions))
+        for worker in workers if due else ():
+            if not worker.draining:
+                self._tell(worker.term, Pending(sorted(due)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper import locating, paths, records, waiting
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.session import Waiting
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 500
 """Tasks that are given back together."""
+MOST_READ: Final = 5000
+"""Results of a lost worker's own jobs that are read for those for which only its clients have waited."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
@@ -42,6 +44,12 @@ class Held(NamedTuple):
     running: Node | None
     result: Node | None
     """What is said of its job, where that may be a foreground one still."""
+
+    @property
+    def id(self) -> int:
+        """The job's id, as the assignment says."""
+        job_id: int = records.decode(self.assignment.data)["id"]
+        return job_id
 
 
 # ---- the rules ----
@@ -83,20 +91,6 @@ def is_dropped(held: Held, living: Collection[int]) -> bool:
     return bool(result.get("foreground")) and not set(result.get("waiters", ())).intersection(living)
 
 
-def dropped(who: str, held: Held) -> Entry:
-    """Return what makes a task as if it had never been."""
-    assert held.running is not None
-    assert held.result is not None
-    job = records.decode_job(records.decode(held.running.data))
-    changes: list[Change] = [
-        Delete(paths.assignment(who, held.task), held.assignment.version),
-        Delete(paths.running(held.task), held.running.version),
-        Delete(paths.name(held.task)),
-        Delete(f"{paths.block(job.id)}/{records.decode(held.running.data)['handle']}", held.result.version),
-    ]
-    return Entry(changes, [(job.function, State.LEASED, job.priority, -1)])
-
-
 # ---- doing it ----
 
 
@@ -134,23 +128,19 @@ class Recovery:
 
     async def _give_back(self, tasks: Sequence[str]) -> None:
         helds = [held for held in await self._read(tasks) if held is not None]
-        entries: list[Entry] = []
-        pending: list[Waiting | None] = []
-        for held in helds:
-            if is_dropped(held, self._living):
-                entries.append(dropped(self._who, held))
-                pending.append(None)
-                continue
-            entry, waiting = given_back(self._who, held)
-            entries.append(entry)
-            pending.append(waiting)
-        for held, entry, waiting, verdict in zip(helds, entries, pending, await self._commit(entries), strict=True):
+        unwanted = [held.id for held in helds if is_dropped(held, self._living)]
+        if unwanted:
+            seen = await locating.look(self._session, unwanted)
+            entries = [waiting.dropped(one) for one in seen.values() if one.spot is not None and one.spot.assignment]
+            self.dropped += (await self._commit(entries)).count(None)
+            helds = [held for held in helds if held.id not in seen]
+        planned = [given_back(self._who, held) for held in helds]
+        verdicts = await self._commit([entry for entry, _ in planned])
+        for held, (_, back), verdict in zip(helds, planned, verdicts, strict=True):
             if verdict is not None:
                 continue  # somebody else has done it, or it has changed: it is listed again
-            if waiting is not None:
-                self.back.append(waiting)
-            elif len(entry.changes) > 1:
-                self.dropped += 1
+            if back is not None:
+                self.back.append(back)
             else:
                 log.error("an assignment without its task was taken away", worker=self._who, task=held.task)
 
@@ -177,16 +167,42 @@ class Recovery:
             for task, assignment, node in zip(tasks, assignments, running, strict=True)
         ]
 
+    async def _forget_waits(self) -> None:
+        """Nobody waits any more at the worker for jobs that were submitted there, as far as the newest of them go."""
+        term = paths.term_of(self._who)
+        blocks = [name for name in await self._tree.children(paths.RESULTS) or () if name.startswith(f"{term}-")]
+        left = MOST_READ
+        for block in sorted(blocks, key=paths.first_of_block, reverse=True):
+            parent = f"{paths.RESULTS}/{block}"
+            handles = (await self._tree.children(parent) or [])[:left]
+            left -= len(handles)
+            for start in range(0, len(handles), AT_ONCE):
+                some = [f"{parent}/{handle}" for handle in handles[start : start + AT_ONCE]]
+                said = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
+                ids = [one["id"] for one in said if not locating.is_published(one) and term in one.get("waiters", ())]
+                if ids:
+                    await waiting.leave(self._session, [ops.Leave(term, ids, _ignore, _ignore)])
+            if left <= 0:
+                return
+
     async def _take_away(self) -> bool:
-        """Delete what is left of the worker beside its journal; False where its queue is not empty after all."""
+        """Delete what is left of the worker beside its journal; False where its queue is not empty after all.
+
+        The letters go last: as long as they are there, somebody looks after the rest.
+        """
         (verdict,) = await self._commit([Entry([Delete(paths.queue(self._who))])])
         if verdict is not None and verdict.why is Refusal.NOT_EMPTY:
             return False
+        await self._forget_waits()
         box = paths.mail(self._who)
         letters = await self._tree.children(box)
         places = [paths.wants(self._who), *(f"{box}/{letter}" for letter in letters or ()), box]
         await self._commit([Entry([Delete(path)]) for path in places])  # refused where it is gone already
         return True
+
+
+def _ignore(_: object) -> None:
+    pass
 
 
 async def _lost_workers(tree: Tree) -> list[str]:

@@ -26,13 +26,11 @@ TOLD: Final = 300
 class Worker(Taker):
     """A living worker."""
 
-    __slots__ = ("answered", "asked", "functions", "leaving", "notice", "once", "sent_away", "term", "wants")
+    __slots__ = ("answered", "asked", "leaving", "notice", "once", "sent_away", "term", "wants")
 
     def __init__(self, who: str) -> None:
         super().__init__(who, room=0)
         self.term = paths.term_of(who)
-        self.functions: frozenset[bytes] = frozenset()
-        """Those that it serves."""
         self.leaving = self.sent_away = False
         """It drains by itself, or because somebody asked it to."""
         self.wants: dict[bytes, list[OpenWant]] = {}
@@ -127,7 +125,6 @@ class Workers:
         worker = self.known.get(who)
         if node is not None and worker is not None:
             row = _row(node.data)
-            worker.functions = frozenset(row.functions)
             worker.leaving = row.draining
             worker.draining = worker.leaving or worker.sent_away
 
