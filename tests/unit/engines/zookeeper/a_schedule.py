@@ -1,0 +1,236 @@
+"""Nodes with schedules on an ensemble in memory; and a gate that lets exactly one of them go one step further."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.zookeeper import cancelling, paths, timing
+from mainspring.engines.zookeeper.schedules import handlers as schedules
+from mainspring.engines.zookeeper.schedules import places
+from mainspring.jobs import store as job_ops
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.queries.schedules import ListFires
+from mainspring.schedules import store as ops
+from mainspring.schedules.model import Every, Fire, FireState, Schedule
+
+from . import a_session
+from .a_session import Node, ignore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from mainspring.schedules.reconcile import Stored
+
+MINUTE = 60_000_000
+START = 1_700_000_040_000_000
+"""A full minute."""
+EVERYTHING = 1_000_000
+HANDLERS: dict[type, Any] = {
+    **a_session.HANDLERS,
+    **cancelling.HANDLERS,
+    **timing.HANDLERS,
+    **schedules.HANDLERS,
+}
+
+
+class Told:
+    """What a node hears of the jobs that its store makes."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.live: list[int] = []
+        """Jobs that are or will be in the store, as far as the node has heard."""
+        self.committed: list[int] = []
+        self.stopped: list[int] = []
+
+    def next_id(self) -> int:
+        return self._node.new_id()
+
+    def coming(self, job: Job) -> bool:
+        self.live.append(job.id)
+        return True
+
+    def stored(self, jobs: Sequence[Job]) -> None:
+        self.committed += [job.id for job in jobs]
+
+    def dropped(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.live.remove(job.id)
+
+    def stop(self, ids: Sequence[int]) -> None:
+        self.stopped += ids
+
+
+class Scheduler:
+    """A node of the fleet, and what it asks of schedules."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.now_us = START
+        self.was_met = False
+        """Whether another node has done something before all that this one did was written."""
+        self.followers = Told(node)
+        node.session.followers = lambda: self.followers
+
+    async def ask(self, operation: Any) -> Any:
+        (outcome,) = await HANDLERS[type(operation)](self.node.session, [operation])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def save(self, *changes: ops.Change) -> ops.Saved:
+        saved: ops.Saved = await self.ask(ops.SaveSchedules(changes, self.now_us, ignore, ignore))
+        return saved
+
+    async def add(self, name: str, **fields: Any) -> Schedule:
+        """Add a schedule; without a trigger and parents it fires every minute."""
+        usual = {"function": name.encode(), "trigger": None if fields.get("parents") else Every(MINUTE)}
+        schedule = Schedule(name=name, **{**usual, **fields})
+        saved = await self.save(ops.Change("put", name, 0, schedule))
+        assert saved.error is None, saved.error
+        return schedule
+
+    async def due(self, until_us: int | None = None, limit: int = EVERYTHING) -> ops.Upcoming:
+        until_us = self.now_us if until_us is None else until_us
+        upcoming: ops.Upcoming = await self.ask(ops.FindDue(until_us, ignore, ignore, limit))
+        return upcoming
+
+    async def firing(self, limit: int = 1000) -> ops.FireSchedules:
+        """Return the operation that fires what is due."""
+        return ops.FireSchedules([one for one, _ in (await self.due()).due], self.now_us, ignore, ignore, limit)
+
+    async def fire(self) -> dict[str, ops.Fired]:
+        fired: dict[str, ops.Fired] = await self.ask(await self.firing())
+        return fired
+
+    async def mend(self) -> int:
+        number: int = await self.ask(ops.MendSchedules(self.now_us, ignore, ignore))
+        return number
+
+    async def schedules(self, *names: str) -> dict[str, Stored]:
+        stored: list[Stored] = await self.ask(ops.ListSchedules(ignore, ignore, names or None))
+        return {one.schedule.name: one for one in stored}
+
+    async def rows(self, name: str, **which: Any) -> list[Fire]:
+        """Read the rows of a schedule, the oldest first."""
+        rows: list[Fire] = await self.ask(ListFires(name, ignore, ignore, **{"limit": EVERYTHING, **which}))
+        return rows[::-1]
+
+    async def told(self, name: str) -> list[str]:
+        """Say in a word each what became of the fire times of a schedule."""
+        return [
+            str(row.reason) if row.state is FireState.SKIPPED else row.outcome or row.state.value
+            for row in await self.rows(name)
+        ]
+
+    # ---- jobs ----
+
+    async def pending(self, function: str) -> list[Job]:
+        """Return the jobs of a function that are pending."""
+        jobs = await self.node.listed(function=function.encode())
+        return sorted((job for job in jobs if job.state == State.PENDING), key=lambda job: job.id)
+
+    async def claim(self, function: str) -> Job:
+        """Have the one pending job of a function assigned to this node."""
+        (job,) = await self.pending(function)
+        return await self.node.assign_to(job, self.node)
+
+    def settlement(self, job: Job, event: Event = Event.SUCCEED) -> Settlement:
+        return Settlement(job, event, job.attempt + 1, worker="w", started_us=self.now_us - 1, ended_us=self.now_us)
+
+    async def end(self, job: Job, event: Event = Event.SUCCEED) -> set[int]:
+        """Settle a job; returns the stale ones."""
+        stale: set[int] = await self.ask(job_ops.Settle([self.settlement(job, event)], ignore, ignore))
+        return stale
+
+    # ---- what has to hold ----
+
+    async def check(self, *others: Scheduler) -> None:
+        """Check what is true of every store: the rows, their jobs, what finds them, and what the nodes were told."""
+        content = self.node.tree.content
+        jobs = {job.id: job for job in await self.node.listed()}
+        names = content.names(paths.FIRES) or []
+        owned: dict[int, Fire] = {}
+        marks: set[str] = set()
+        for stored in (await self.schedules()).values():
+            name, state = stored.schedule.name, stored.state
+            assert name in names
+            rows = await self.rows(name)
+            assert state.queued == sum(row.state is FireState.WAITING for row in rows)
+            marks.update(filter(None, [places.due(name, state), places.queued(name) if state.queued else None]))
+            for row in rows:
+                assert (row.job != 0) == (row.state in {FireState.FIRED, FireState.JOINED})
+                if not row.finished:
+                    marks.add(f"{places.unfinished(name)}/{row.fire_us}")
+                marks.update(filter(None, [places.mending(row)]))
+                if row.state is FireState.FIRED:
+                    assert row.job not in owned, "a job stands for one fire time"
+                    owned[row.job] = row
+        deep = (path for path in content.paths() if path.count("/") == 4)
+        found = {path for path in deep if path.startswith((places.DUE, places.MENDING, places.UNFINISHED))}
+        assert found == marks
+        for job in jobs.values():
+            assert job.options is not None
+            row = owned.pop(job.id)
+            assert (job.options.schedule, job.options.fire_us) == (row.schedule, row.fire_us)
+            assert (row.outcome != "") == State(job.state).ended
+        assert not owned, "each row that has fired has its job"
+        for scheduler in (self, *others):
+            assert sorted(scheduler.followers.live) == sorted(scheduler.followers.committed)
+        told = sorted(job_id for scheduler in (self, *others) for job_id in scheduler.followers.committed)
+        assert told == sorted(jobs)
+        await self.node.counts()
+
+
+@asynccontextmanager
+async def schedulers(*names: str) -> AsyncIterator[list[Scheduler]]:
+    """Give a test nodes with schedules."""
+    async with a_session.fleet() as made:
+        yield [Scheduler(await made.join(name)) for name in names]
+
+
+# ---- interleaving ----
+
+
+class Race:
+    """Lets two pieces of work run, one step of the ensemble at a time: the second one as a whole between two of the first's."""
+
+    def __init__(self, first: Scheduler, steps: int) -> None:
+        """The first one stops after so many steps of its tree, until the second has ended."""
+        self._left = steps
+        self._second = asyncio.Event()
+        self._met = asyncio.Event()
+        tree = first.node.tree
+        ask = tree._ask
+
+        async def stepped(*args: Any, **more: Any) -> Any:
+            """Stop before a request, once."""
+            if not self._second.is_set():
+                if self._left == 0:
+                    self._met.set()
+                    await self._second.wait()
+                self._left -= 1
+            return await ask(*args, **more)
+
+        tree._ask = stepped  # type: ignore[method-assign]
+        self._tree = tree
+
+    @property
+    def was_met(self) -> bool:
+        """Whether the first one has come so far."""
+        return self._met.is_set()
+
+    async def run(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """Run both; returns their outcomes."""
+        running = asyncio.ensure_future(first)
+        met = asyncio.ensure_future(self._met.wait())
+        await asyncio.wait({running, met}, return_when=asyncio.FIRST_COMPLETED)
+        met.cancel()
+        two = await second
+        self._second.set()
+        one = await running
+        del self._tree._ask
+        return one, two

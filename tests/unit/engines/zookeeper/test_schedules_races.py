@@ -1,0 +1,336 @@
+"""Two nodes with the same schedules: whatever one does between any two steps of the other, each fire time is decided once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+from tests.zookeeper.memory import Fate
+
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.schedules.contents import Row
+from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.transaction import Transaction
+from mainspring.engines.zookeeper.tree import Delete
+from mainspring.errors import StoreFencedError
+from mainspring.jobs.rules import Event
+from mainspring.schedules import store as ops
+from mainspring.schedules.model import FireState, Overlap
+
+from .a_schedule import MINUTE, START, Race, Scheduler, schedulers
+from .a_session import ignore, run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mainspring.schedules.model import Fire
+
+    Prepare = Callable[[Scheduler, Scheduler], Awaitable[tuple[Any, Any]]]
+    """Makes the content, and returns what the two nodes do."""
+    Check = Callable[[Scheduler, Scheduler, Any, Any], Awaitable[None]]
+
+FEW = 2
+"""Steps that everything has at least: fewer would mean that nothing was raced."""
+
+
+async def at_every_step(prepare: Prepare, check: Check) -> None:
+    """Run what one node does, and at each of its steps, once, all that the other one does."""
+    steps = 0
+    while True:
+        async with schedulers("n1", "n2") as (a, b):
+            first, second = await prepare(a, b)
+            race = Race(a, steps)
+            one, two = await race.run(first, second)
+            a.was_met = race.was_met
+            await check(a, b, one, two)
+            await a.check(b)
+        if not race.was_met:
+            break
+        steps += 1
+    assert steps >= FEW
+
+
+# ---- what is raced ----
+
+
+async def both_fire(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    for name in ("s", "t"):
+        await a.add(name)
+    return a.ask(await a.firing()), b.ask(await b.firing())
+
+
+async def one_has_fired(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b
+    for name in ("s", "t"):
+        assert one[name].won != two[name].won
+        assert one[name].stored == two[name].stored
+        assert await a.told(name) == ["fired"]
+        assert len(await a.pending(name)) == 1
+
+
+async def two_parents_end(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    await a.add("s")
+    await a.add("t")
+    await a.add("child", parents=("s", "t"))
+    await a.fire()
+    return a.end(await a.claim("s")), b.end(await b.claim("t"))
+
+
+async def one_child_has_started(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b
+    assert one == two == set()
+    assert await a.told("child") == ["fired"]
+    assert len(await a.pending("child")) == 1
+
+
+async def a_run_ends_while_the_next_is_due(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    await a.add("s", overlap=Overlap.QUEUE)
+    await a.fire()
+    a.now_us = b.now_us = START + MINUTE
+    return a.end(await a.claim("s")), b.ask(await b.firing())
+
+
+async def the_next_one_has_started(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b, one, two
+    assert await a.told("s") == ["succeeded", "fired"]
+    assert len(await a.pending("s")) == 1
+
+
+async def the_next_is_due_while_a_run_ends(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    end, fire = await a_run_ends_while_the_next_is_due(b, a)
+    return fire, end
+
+
+async def the_runs_of_two_children_end(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    await a.add("s", wait_for_children=True, overlap=Overlap.QUEUE)
+    await a.add("c", parents=("s",))
+    await a.add("d", parents=("s",))
+    await a.fire()
+    await a.end(await a.claim("s"))
+    return a.end(await a.claim("c")), b.end(await b.claim("d"), Event.FAIL)
+
+
+async def their_parent_is_finished(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b, one, two
+    (row,) = await a.rows("s")
+    assert row.finished
+
+
+async def a_job_ends_that_is_joined(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    await a.add("s", unique=b"u")
+    await a.fire()
+    a.now_us = b.now_us = START + MINUTE
+    return a.end(await a.claim("s")), b.ask(await b.firing())
+
+
+async def a_job_is_joined_that_ends(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    end, fire = await a_job_ends_that_is_joined(b, a)
+    return fire, end
+
+
+async def it_has_ended_for_both_or_runs_again(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b, one, two
+    first, second = await a.rows("s")
+    assert first.outcome == "succeeded"
+    if second.state is FireState.JOINED:
+        assert (second.job, second.outcome) == (first.job, "succeeded")
+    else:
+        assert len(await a.pending("s")) == 1
+
+
+async def a_parent_ends_while_a_child_is_added(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    await a.add("s")
+    await a.fire()
+    return a.end(await a.claim("s")), b.add("child", parents=("s",))
+
+
+async def the_child_was_there_or_not(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b, one, two
+    assert await a.told("s") == ["succeeded"]
+    assert await a.told("child") == (["fired"] if a.was_met else [])
+
+
+async def two_make_a_cycle(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    s, t = await a.add("s"), await a.add("t")
+    changes = [
+        ops.Change("put", "s", 1, replace(s, trigger=None, parents=("t",))),
+        ops.Change("put", "t", 1, replace(t, trigger=None, parents=("s",))),
+    ]
+    return a.save(changes[0]), b.save(changes[1])
+
+
+async def one_was_refused(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b
+    assert (one.error is None) != (two.error is None)
+    stored = await a.schedules()
+    assert sum(bool(found.schedule.parents) for found in stored.values()) == 1
+
+
+async def both_trigger(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
+    await a.add("s")
+    return tuple(  # type: ignore[return-value]
+        node.ask(ops.TriggerSchedule("s", START, ignore, ignore)) for node in (a, b)
+    )
+
+
+async def both_have_run(a: Scheduler, b: Scheduler, one: Any, two: Any) -> None:
+    del b
+    assert {one.fire_us, two.fire_us} == {START + 1, START + 2}
+    assert await a.told("s") == ["fired", "fired"]
+
+
+RACES: dict[str, tuple[Prepare, Check]] = {
+    "both fire": (both_fire, one_has_fired),
+    "two parents end": (two_parents_end, one_child_has_started),
+    "a run ends while the next is due": (a_run_ends_while_the_next_is_due, the_next_one_has_started),
+    "the next is due while a run ends": (the_next_is_due_while_a_run_ends, the_next_one_has_started),
+    "the runs of two children end": (the_runs_of_two_children_end, their_parent_is_finished),
+    "a job ends that is joined": (a_job_ends_that_is_joined, it_has_ended_for_both_or_runs_again),
+    "a job is joined that ends": (a_job_is_joined_that_ends, it_has_ended_for_both_or_runs_again),
+    "a parent ends while a child is added": (a_parent_ends_while_a_child_is_added, the_child_was_there_or_not),
+    "two make a cycle": (two_make_a_cycle, one_was_refused),
+    "both trigger": (both_trigger, both_have_run),
+}
+"""What both nodes do at once, and what has come of it, after which the whole content is checked."""
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_one_of_two_is_first(name: str) -> None:
+    run(at_every_step(*RACES[name]))
+
+
+# ---- what would be wrong without one of the guards ----
+
+
+async def _without_joined(self: ZookeeperSchedules, changed: dict[ops.Key, Fire]) -> dict[ops.Key, Row]:
+    del self
+    return {key: Row(fire) for key, fire in changed.items()}
+
+
+def _unwritten(self: ZookeeperSchedules, key: ops.Key, row: Row) -> None:
+    self._rows[key] = row
+
+
+PLANTS: list[tuple[str, type, str, Callable[..., Any]]] = [
+    ("the next is due while a run ends", Transaction, "touch", lambda self, path: None),
+    ("both trigger", ZookeeperSchedules, "_write_row", _unwritten),
+    ("a parent ends while a child is added", Transaction, "expect", lambda self, path, version: None),
+    ("a job ends that is joined", ZookeeperSchedules, "_with_joined", _without_joined),
+]
+
+
+@pytest.mark.parametrize(("name", "owner", "method", "instead"), PLANTS)
+def test_a_guard_that_is_missing_shows(
+    name: str, owner: type, method: str, instead: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, method, instead)
+    with pytest.raises(AssertionError):
+        run(at_every_step(*RACES[name]))
+
+
+# ---- what gets lost ----
+
+
+@pytest.mark.parametrize("fate", Fate)
+@pytest.mark.parametrize("name", RACES)
+def test_an_answer_that_is_lost_changes_nothing(name: str, fate: Fate) -> None:
+    """Each commit of the first node, once, while the second one waits for its turn."""
+    prepare, check = RACES[name]
+
+    async def lose() -> None:
+        number = 0
+        lost = True
+        while lost:
+            async with schedulers("n1", "n2") as (a, b):
+                first, second = await prepare(a, b)
+                left, lost = number, False
+
+                def before(changes: object) -> Fate | None:
+                    nonlocal left, lost
+                    del changes
+                    left -= 1
+                    if left == -1:
+                        lost = True
+                        return fate
+                    return None
+
+                a.node.tree.before = before
+                one = await first
+                a.node.tree.before = None
+                await check(a, b, one, await second)
+                await a.check(b)
+            number += 1
+        assert number > 1
+
+    run(lose())
+
+
+def test_a_node_whose_term_has_ended_decides_nothing() -> None:
+    async def end() -> None:
+        async with schedulers("n1", "n2") as (a, b):
+            await a.add("s", overlap=Overlap.QUEUE)
+            await a.fire()
+            job = await a.claim("s")
+            a.now_us = b.now_us = START + MINUTE
+            firing = await a.firing()
+            await b.node.tree.commit([Delete(paths.worker(a.node.session.who))])
+            with pytest.raises(StoreFencedError):
+                await a.ask(firing)
+            with pytest.raises(StoreFencedError):
+                await a.end(job)
+            assert await b.told("s") == ["fired"]
+            assert a.followers.live == a.followers.committed
+
+    run(end())
+
+
+def test_a_schedule_that_is_removed_has_fired_before_or_not() -> None:
+    async def race() -> None:
+        outcomes = set()
+        steps = 0
+        while True:
+            async with schedulers("n1", "n2") as (a, b):
+                await a.add("s")
+                await a.add("t")
+                firing = await a.firing()
+                step = Race(a, steps)
+                fired, saved = await step.run(a.ask(firing), b.save(ops.Change("remove", "s")))
+                assert saved.error is None
+                assert fired["t"].won
+                outcomes.add(fired["s"].won)
+                assert await a.told("s") == (["fired"] if fired["s"].won else [])
+                if fired["s"].won:
+                    await a.end(await a.claim("s"))
+                    assert await a.told("s") == ["succeeded"]
+            if not step.was_met:
+                break
+            steps += 1
+        assert outcomes == {False, True}
+
+    run(race())
+
+
+def test_two_that_mend_at_once_mend_once() -> None:
+    async def race() -> None:
+        steps = 0
+        while True:
+            async with schedulers("n1", "n2") as (a, b):
+                joined = await a.node.submitted(function=b"s", unique=b"u")
+                await a.add("s", unique=b"u", overlap=Overlap.QUEUE)
+                await a.fire()
+                a.now_us = b.now_us = START + MINUTE
+                await a.fire()
+                assert await a.told("s") == ["joined", "waiting"]
+                await a.end(await a.node.assign_to(joined, a.node))
+                step = Race(a, steps)
+                one, two = await step.run(a.mend(), b.mend())
+                assert one + two == 1
+                assert await a.told("s") == ["succeeded", "fired"]
+                assert len(await a.pending("s")) == 1
+            if not step.was_met:
+                break
+            steps += 1
+        assert steps >= FEW
+
+    run(race())
