@@ -344,16 +344,22 @@ class KazooTree:
             self._post(lambda: self._fire(event.type, event.path))
 
     def _on_connect(self, client: Any, invoke: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-        """Look at the answer to the beginning of a connection, of which kazoo says too little."""
-        result = invoke(*arguments, **more)
-        if isinstance(arguments[1], Connect):
-            answer = result[0]
-            if answer.read_only:
-                # It takes a session that began after it was cut off for one that has ended, so kazoo must not see this.
-                log.warning("a member of the ensemble is read only, without a majority: it counts as away")
-                raise ConnectionDropped("the member is read only")
-            if answer.time_out > 0:
-                self._post(lambda: self._agree(client, answer.time_out / 1000))
+        """Look at the beginning of a connection, of which kazoo says too little."""
+        if not isinstance(arguments[1], Connect):
+            return invoke(*arguments, **more)
+        try:
+            result = invoke(*arguments, **more)
+        except ConnectionDropped:
+            address = client._connection._socket.address  # noqa: SLF001
+            if client.handler.is_read_only(address):
+                member = f"{address[0]}:{address[1]}"
+                log.warning(
+                    "a member of the ensemble is read only, without a majority: it counts as away", member=member
+                )
+            raise
+        agreed = result[0].time_out / 1000
+        if agreed > 0:
+            self._post(lambda: self._agree(client, agreed))
         return result
 
     # ---- from there, in the loop
@@ -416,7 +422,7 @@ class KazooTree:
             timeout=self._wanted,
             handler=handler,
             auth_data=[] if address.user is None else [("digest", f"{address.user}:{address.password}")],
-            read_only=True,  # so that a member that is says so
+            read_only=False,  # one that is takes a session that it has not heard of for one that has ended
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, sleep_func=handler.sleep_func
             ),

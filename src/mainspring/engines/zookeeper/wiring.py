@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 READ_AHEAD: Final = 262_144
+PROBING: Final = 0.5
+"""Seconds."""
 _BOTH_WAYS: Final = 2
 
 
@@ -69,7 +71,8 @@ class Answer:
 class ReadAhead:
     """A connection that reads what is there, and hands it out in the pieces that are asked for."""
 
-    def __init__(self, connection: Any, patience: float) -> None:
+    def __init__(self, connection: Any, address: tuple[str, int], patience: float) -> None:
+        self.address = address
         self._connection = connection
         self._patience = patience
         self._held = b""
@@ -168,10 +171,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Return an answer that is to come."""
         return Answer()
 
-    def create_connection(self, *arguments: Any, **more: Any) -> ReadAhead:
+    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **more: Any) -> ReadAhead:
         """Connect to a member: one that swallows packets must not use up the time of the others."""
-        more["timeout"] = min(more.get("timeout") or self._patience, self._patience)
-        return ReadAhead(super().create_connection(*arguments, **more), self._patience)
+        patience = min(timeout or self._patience, self._patience)
+        return ReadAhead(super().create_connection(address=address, timeout=patience, **more), address, self._patience)
+
+    def is_read_only(self, address: tuple[str, int]) -> bool:
+        """Ask a member that has hung up whether it is without a majority, and serves readers only."""
+        with contextlib.suppress(OSError):
+            connection = super().create_connection(address=address, timeout=PROBING)
+            with contextlib.closing(connection):
+                connection.sendall(b"isro")
+                return bool(connection.recv(16) == b"ro")
+        return False
 
     def create_socket_pair(self) -> tuple[Bell, Bell]:
         """Return the bell, as both ends."""

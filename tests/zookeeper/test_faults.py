@@ -1,0 +1,312 @@
+"""What the way to an ensemble does when connections, sessions and members fail: what it raises, and when watches are called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from mainspring.engines.zookeeper.address import parse
+from mainspring.engines.zookeeper.client import KazooTree
+from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError
+from mainspring.errors import StoreError, StoreUnavailableError
+from tests.postgres.proxy import Proxy
+
+from .server import Ensemble
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    from mainspring.engines.zookeeper.tree import Change, Refused
+
+PATIENCE = 30.0
+LEASE = 1.2
+
+
+@pytest.fixture
+def way(zookeeper: str) -> Iterator[Proxy]:
+    """Return a way to the server that all share, for one node."""
+    with Proxy(int(zookeeper.rpartition(":")[2])) as proxy:
+        yield proxy
+
+
+class Watched:
+    """Counts calls, and lets wait for them."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._called = asyncio.Event()
+
+    def __call__(self) -> None:
+        self.calls += 1
+        self._called.set()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not is_so():
+                self._called.clear()
+                await self._called.wait()
+
+
+@contextlib.asynccontextmanager
+async def session(url: str, lease: float = LEASE, **more: Any) -> AsyncIterator[KazooTree]:
+    tree = KazooTree(parse(url), lease, **more)
+    await tree.open()
+    try:
+        yield tree
+    finally:
+        await tree.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, PATIENCE))
+
+
+async def do(proxy_call: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(proxy_call, *arguments)
+
+
+async def insist(tree: KazooTree, changes: list[Change]) -> Done | Refused:
+    """Commit as soon as there is an ensemble again; what is unknown is repeated: a test of its own tells what that means."""
+    while True:
+        try:
+            return await tree.commit(changes)
+        except StoreUnavailableError:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("happens", [False, True])
+def test_a_connection_that_is_lost_during_a_multi(zookeeper: str, chroot: str, way: Proxy, happens: bool) -> None:
+    async def test() -> None:
+        async with (
+            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 4.0) as tree,
+            session(f"zookeeper://{zookeeper}{chroot}") as other,
+        ):
+            watch, changed = Watched(), Watched()
+            first = tree.session
+            await tree.get("/nothing", watch)
+            tree.on_session(changed)
+            if happens:
+                await do(way.lose_answer, b"/marked", b"")
+            else:
+                await do(way.lose_request, b"/marked")
+            with pytest.raises(UnknownOutcomeError):
+                await tree.commit([Create("/marked")])
+            await watch.until(lambda: watch.calls == 1)
+            await tree.sync()
+            assert changed.calls == 2  # lost, and there again
+            assert tree.session == first
+            await other.sync()
+            assert (await other.get("/marked") is not None) == happens
+            assert isinstance(await tree.commit([Create("/again")]), Done)
+
+    run(test())
+
+
+def test_a_session_that_ends_while_its_client_is_cut_off(zookeeper: str, chroot: str, way: Proxy) -> None:
+    async def test() -> None:
+        async with (
+            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", patience=0.5) as tree,
+            session(f"zookeeper://{zookeeper}{chroot}", 4.0) as other,
+        ):
+            assert tree.session_timeout == LEASE
+            await tree.commit([Create("/alive", ephemeral=True)])
+            own, gone, changed = Watched(), Watched(), Watched()
+            first = tree.session
+            await tree.get("/alive", own)
+            tree.on_session(changed)
+            await other.sync()
+            assert await other.get("/alive", gone) is not None
+            await do(way.freeze)
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailableError):
+                await tree.get("/alive")
+            assert time.monotonic() - began < 0.5 + 0.3
+            await gone.until(lambda: gone.calls == 1)
+            assert await other.get("/alive") is None
+            # The client has noticed that nobody answers, and does not know that its session has ended.
+            await own.until(lambda: own.calls == 1)
+            assert changed.calls == 1
+            assert tree.session == first
+            with pytest.raises(StoreUnavailableError) as caught:
+                await tree.commit([Create("/late")])
+            assert not isinstance(caught.value, UnknownOutcomeError)
+            waiting = asyncio.create_task(tree.commit([Create("/late")]))
+            await asyncio.sleep(0)
+            await do(way.heal)
+            with pytest.raises((SessionEndedError, StoreUnavailableError)):
+                await waiting
+            await changed.until(lambda: tree.session not in {0, first})
+            assert isinstance(await tree.commit([Create("/new", ephemeral=True)]), Done)
+            assert await tree.get("/late") is None
+
+    run(test())
+
+
+def test_what_waits_for_a_connection_is_sent_in_its_own_session_only(chroot: str, way: Proxy) -> None:
+    async def test() -> None:
+        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", patience=10.0) as tree:
+            changed = Watched()
+            tree.on_session(changed)
+            first = tree.session
+            await do(way.refuse)
+            await changed.until(lambda: changed.calls == 1)
+            waiting = asyncio.create_task(tree.commit([Create("/waited")]))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await do(way.heal)
+            assert await waiting == Done(["/waited"])
+            assert tree.session == first
+            # And now for longer than the session lives.
+            await do(way.refuse)
+            await changed.until(lambda: changed.calls == 3)
+            too_late = asyncio.create_task(tree.commit([Create("/too_late")]))
+            reading = asyncio.create_task(tree.get("/waited"))
+            await asyncio.sleep(LEASE * 2)
+            await do(way.heal)
+            with pytest.raises(SessionEndedError):
+                await too_late
+            with pytest.raises(SessionEndedError):
+                await reading
+            await changed.until(lambda: tree.session not in {0, first})
+            assert await tree.get("/too_late") is None
+
+    run(test())
+
+
+def test_a_session_outlives_the_restart_of_its_server(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
+    with Ensemble(parent=tmp_path) as server:
+
+        async def test() -> None:
+            async with session(server.url(chroot), 6.0) as tree:
+                await tree.commit([Create("/alive", ephemeral=True)])
+                watch = Watched()
+                first = tree.session
+                await tree.get("/alive", watch)
+                await do(server.restart)
+                await watch.until(lambda: watch.calls == 1)
+                node = await tree.get("/alive")
+                assert node is not None
+                assert node.owner == tree.session == first
+
+        run(test())
+
+
+def test_an_ensemble_that_loses_its_leader(ensemble: Ensemble, chroot: str) -> None:
+    async def test() -> None:
+        async with session(ensemble.url(chroot), 4.0) as tree:
+            first = tree.session
+            await tree.commit([Create("/alive", ephemeral=True)])
+            await do(lambda: ensemble.kill(ensemble.leader()))
+            assert isinstance(await insist(tree, [Create("/written")]), (Done, tuple))
+            assert tree.session == first
+            assert await tree.get("/alive") is not None
+
+    try:
+        run(test())
+    finally:
+        ensemble.heal()
+
+
+def test_an_ensemble_without_a_majority(ensemble: Ensemble, chroot: str) -> None:
+    async def test() -> None:
+        async with session(ensemble.url(chroot), 4.0, patience=0.5) as tree:
+            await tree.commit([Create("/before")])
+            ended = [index for index in range(3) if index != ensemble.leader()]
+            for index in ended:
+                await do(ensemble.kill, index)
+            for _ in range(3):
+                with pytest.raises(StoreUnavailableError):  # where it was sent before the leader noticed: unknown
+                    await tree.commit([Create("/lost", ephemeral=True)])
+            with pytest.raises(StoreUnavailableError):
+                await tree.get("/before")
+            await do(ensemble.heal)
+            assert isinstance(await insist(tree, [Create("/after")]), (Done, tuple))
+            assert await tree.get("/before") is not None
+
+    try:
+        run(test())
+    finally:
+        ensemble.heal()
+
+
+def test_a_member_that_is_read_only_counts_as_away(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
+    with Ensemble(3, parent=tmp_path, java=["-Dreadonlymode.enabled=true"]) as ensemble:
+
+        async def test() -> None:
+            async with session(ensemble.url(chroot), 6.0, patience=1.0) as tree:
+                changed = Watched()
+                tree.on_session(changed)
+                first = tree.session
+                for index in (1, 2):
+                    await do(ensemble.kill, index)
+                await do(ensemble.await_ready)
+                assert ensemble.mode() == "read-only"
+                with pytest.raises(StoreUnavailableError):
+                    await tree.get("/")
+                with pytest.raises(StoreUnavailableError, match=r"zookeeper://127"):
+                    async with session(ensemble.url(chroot), 6.0, patience=1.0):
+                        pass
+                await do(ensemble.heal)
+                assert isinstance(await insist(tree, [Create("/after")]), Done)
+                assert tree.session == first
+
+        with structlog.testing.capture_logs() as logs:
+            run(test())
+        assert any("read only" in line["event"] for line in logs)
+
+
+def test_a_multi_that_no_server_takes_is_refused_here(zookeeper: str, chroot: str) -> None:
+    async def test() -> None:
+        async with session(f"zookeeper://{zookeeper}{chroot}") as tree:
+            first = tree.session
+            with pytest.raises(StoreError, match="1048575") as caught:
+                await tree.commit([Create("/large", bytes(1_100_000))])
+            assert not isinstance(caught.value, StoreUnavailableError)
+            assert isinstance(await tree.commit([Create("/large", bytes(1_000_000))]), Done)
+            assert tree.session == first
+
+    run(test())
+
+
+@pytest.mark.parametrize("state", ["connected", "frozen", "refused", "forgotten", "ended", "opening"])
+def test_closing_takes_two_seconds_at_most(chroot: str, way: Proxy, state: str) -> None:
+    async def test() -> None:
+        tree = KazooTree(parse(f"zookeeper://127.0.0.1:{way.port}{chroot}"), 8.0)
+        opening = None
+        if state == "opening":
+            await do(way.freeze)
+            opening = asyncio.create_task(tree.open())
+            await asyncio.sleep(0.1)
+        else:
+            await tree.open()
+            watch = Watched()
+            await tree.get("/", watch)
+            faults: dict[str, Callable[[], object]] = {
+                "frozen": way.freeze, "refused": way.refuse, "forgotten": way.forget,
+            }  # fmt: skip
+            if state in faults:
+                await do(faults[state])
+            if state == "refused":
+                await watch.until(lambda: watch.calls == 1)
+        reading = asyncio.create_task(tree.get("/x"))
+        await asyncio.sleep(0.01)
+        began = time.monotonic()
+        await tree.close()
+        assert time.monotonic() - began < 2.0
+        assert tree.session == 0
+        if opening is not None:
+            with pytest.raises((StoreUnavailableError, SessionEndedError)):
+                await opening
+        with contextlib.suppress(StoreUnavailableError, SessionEndedError):
+            await reading
+        with pytest.raises(SessionEndedError):
+            await tree.get("/x")
+        await tree.close()
+
+    run(test())
