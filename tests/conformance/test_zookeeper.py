@@ -5,10 +5,23 @@ from __future__ import annotations
 import pytest
 
 from mainspring.engines.zookeeper.opening import engine
-from mainspring.testing.conformance import Make, SharedJobsSuite
+from mainspring.testing.conformance import Make, SharedJobsSuite, Store
+from mainspring.testing.conformance.shared import recover
 
 
 class TestZookeeper(SharedJobsSuite):
     @pytest.fixture
     def make(self, zookeeper: str, chroot: str) -> Make:
         return lambda: engine(f"zookeeper://{zookeeper}{chroot}", 2.0, standing=False)
+
+    def test_a_node_that_leaves_while_it_holds_jobs_is_waited_for(self, store: Store, other: Store) -> None:
+        """It is not: its session ends with it, and so does its term."""
+        store.submitted()
+        (claimed,) = other.claim()
+        other.close_engine()
+        assert store.members() == ["n1"]
+        assert store.abandoned() == [other.term]
+        assert recover(store, other.term).number == 1
+        assert store.abandoned() == []
+        assert [job.id for job in store.claim()] == [claimed.id]
+        other.open()

@@ -67,3 +67,10 @@ async def next_term(tree: Tree, node: NodeId) -> int:
             return term
         if isinstance(outcome, Done):
             return term
+
+
+async def terms(tree: Tree) -> dict[int, str]:
+    """Return all terms that were, with the nodes that had them."""
+    known = [int(name) for name in await tree.children(paths.TERMS) or ()]
+    found = await tree.get_many([f"{paths.TERMS}/{term}" for term in known])
+    return {term: node.data.decode() for term, node in zip(known, found, strict=True) if node is not None}

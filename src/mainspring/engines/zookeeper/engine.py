@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import beginning, membership
-from mainspring.engines.zookeeper.handlers import handle
+from mainspring.engines.zookeeper.handlers import check, handle
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.master.recovering import abandoned
 from mainspring.engines.zookeeper.relay import Relay
@@ -86,7 +86,7 @@ class ZookeeperEngine:
             tree = self._tree
             await self._end_session()
         term = await beginning.next_term(tree, node)
-        self._nodes[term] = node
+        self._nodes.update(await beginning.terms(tree))
         session = self._session = Session(tree, node, term, self._nodes)
         session.followers = lambda: self.followers
         session.arrived = lambda function: self._hear(Pending([function]))
@@ -141,6 +141,7 @@ class ZookeeperEngine:
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
         """Run a group; ``committed`` is called once it is known how each operation has ended, however long the store is away."""
         assert self._group is None, "one group at a time"
+        check(group)
         if self._session is None:
             committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
             return

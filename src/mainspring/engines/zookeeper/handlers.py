@@ -18,7 +18,7 @@ from mainspring.engines.zookeeper import (
 from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.session import Session
-from mainspring.errors import StoreError
+from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs.store import ENDING, PHASES, Settle, Submit
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
@@ -54,10 +54,17 @@ ORDER: Final[tuple[type[Operation], ...]] = (
 _USUAL: Final = frozenset({Settle, Submit})
 
 
+def check(group: Sequence[Operation]) -> None:
+    """Raise TypeError for what this store cannot do: limits, pauses and keys of functions among it."""
+    for operation in group:
+        if type(operation) not in HANDLERS:
+            raise TypeError(f"ZooKeeper cannot do {type(operation).__name__}: it has no handler for it")
+
+
 async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
     """Run the operations of a group; returns their outcomes in the group's order.
 
-    An operation that this store does not have fails alone. Where a node's term has ended before anything was written, the
+    Where a node's term has ended before anything was written, the
     whole group fails with StoreFencedError.
     """
     places: dict[type[Operation], list[int]] = {}
@@ -66,12 +73,11 @@ async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
     outcomes: list[Any] = [None] * len(group)
 
     async def run(kind: type[Operation]) -> None:
-        handler = HANDLERS.get(kind)
         answers: Sequence[Any]
-        if handler is None:
-            answers = [StoreError(f"a store on ZooKeeper has no {kind.__name__}")] * len(places[kind])
-        else:
-            answers = await handler(session, [group[place] for place in places[kind]])
+        try:
+            answers = await HANDLERS[kind](session, [group[place] for place in places[kind]])
+        except StoreError as error:
+            answers = [error] * len(places[kind])  # what other kinds have written has happened
         for place, answer in zip(places[kind], answers, strict=True):
             outcomes[place] = answer
 
@@ -82,4 +88,6 @@ async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
     else:
         for kind in kinds:
             await run(kind)
+    if outcomes and all(isinstance(outcome, StoreFencedError) for outcome in outcomes):
+        raise outcomes[0]
     return outcomes

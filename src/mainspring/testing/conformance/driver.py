@@ -148,6 +148,9 @@ class Store:
         if isinstance(outcomes, StoreError):
             raise outcomes
         assert len(outcomes) == len(operations), "each operation has its outcome"
+        for outcome in outcomes:
+            if isinstance(outcome, StoreError):
+                raise outcome
         return [await late if outcome is DEFERRED else outcome for outcome, late in zip(outcomes, later, strict=True)]
 
     @staticmethod
