@@ -92,13 +92,18 @@ class Redriving(NamedTuple):
     outcome: ops.Redriven
     waiting: Waiting | None = None
     rival: Spot | None = None
-    """A rival that has ended, and only waits for its publication."""
+    """What has ended, and only waits for its publication: a rival, or the job itself."""
 
 
 def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
     """Plan to put an ended job back; ``spot`` is where the task is that has its name, if any."""
     if seen is None or seen.state not in rules.sources(Event.REDRIVE):
         return None, Redriving(ops.Redriven(None if seen is None else seen.job(), redriven=False))
+    if seen.spot is not None and seen.spot.name.id != seen.id:
+        # Its name has gone over to another one before its own publication, of which that knows nothing.
+        return None, Redriving(
+            ops.Redriven(seen.job(), redriven=False, rival=seen.spot.name.id or None), rival=seen.spot
+        )
     if spot is not None and spot.path:
         refused = ops.Redriven(seen.job(), redriven=False, rival=spot.name.id)
         return None, Redriving(refused, rival=spot if spot.state.ended else None)

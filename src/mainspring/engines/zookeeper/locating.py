@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
@@ -139,8 +140,10 @@ async def insist(session: Session, paths: Sequence[str]) -> list[Node | None]:
         try:
             return await session.tree.get_many(paths)
         except StoreUnavailableError:
-            pass
-        if session.committer.fenced:
+            is_over = session.committer.fenced
+        except SessionEndedError:
+            is_over = True
+        if is_over:
             raise StoreFencedError(f"term {session.term} was ended by another node")
         await asyncio.sleep(AGAIN)
 
@@ -276,9 +279,7 @@ async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list
     return await _look_unnamed(session, unnamed, spots, seen) if unnamed else []
 
 
-async def _look_unnamed(
-    session: Session, live: list[Seen], spots: dict[str, Spot], seen: dict[int, Seen]
-) -> list[int]:
+async def _look_unnamed(session: Session, live: list[Seen], spots: dict[str, Spot], seen: dict[int, Seen]) -> list[int]:
     """Find jobs whose names have gone over to others: that is done with what has ended and is not published yet."""
     at = [paths.completed(one.data["task"]) for one in live]
     left = []

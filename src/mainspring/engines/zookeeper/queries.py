@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mainspring.queries.jobs import JobFilter
     from mainspring.storage.operation import Operation
 
+TOTAL: Final = paths.journal("total")
+"""Where a master adds up what nodes that are gone have counted."""
 PAGE: Final = 200
 """Jobs that are read at once for a list."""
 _PENDING: Final = int(State.PENDING)
@@ -64,10 +66,14 @@ async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) ->
 
 
 async def count_all(session: Session) -> Counts:
-    """Add up what the journals of all nodes say."""
-    names = sorted(await session.tree.children(paths.JOURNALS) or ())
-    journals = await session.tree.get_many([f"{paths.JOURNALS}/{name}" for name in names])
-    return committer.total(journal.data for journal in journals if journal is not None)
+    """Add up what the journals of all nodes say, as it was at one moment: a master may be moving counts between them."""
+    names = await session.tree.children(paths.JOURNALS) or []
+    while True:
+        at = [f"{paths.JOURNALS}/{name}" for name in names]
+        before, *journals, after = await session.tree.get_many([TOTAL, *at, TOTAL])
+        listed, names = names, await session.tree.children(paths.JOURNALS) or []
+        if set(listed) == set(names) and (before and before.version) == (after and after.version):
+            return committer.total(journal.data for journal in journals if journal is not None)
 
 
 async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:

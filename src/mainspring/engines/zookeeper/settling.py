@@ -150,7 +150,10 @@ class Settling:
         left = await self._begin(settlements)
         try:
             while left:
-                left = await self._settle(await self._learn(left))
+                left = await self._learn(left)
+                left = await self._settle(left)
+        except StoreError as error:
+            self.failed.update({(held.settlement.job.id, held.settlement.job.term): error for held in left})
         finally:
             self._tell()
 

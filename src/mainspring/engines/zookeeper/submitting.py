@@ -132,10 +132,14 @@ class Submission:
 
     async def run(self, news: list[New]) -> None:
         """Store or join all."""
+        unknown = news
         try:
             unknown = await self._try(news)
             while unknown:
                 unknown = await self._race(unknown)
+        except StoreError as error:
+            for new in unknown:
+                self._fail(new, error)
         finally:
             if self.waiting:
                 self.session.waiting(self.waiting)
@@ -237,11 +241,8 @@ class Submission:
         left: list[New] = []
         noting: list[New] = []
         for new, spot in news:
-            if spot.state.ended:
-                if await self._is_awaited(spot):
-                    left.append(new)
-                else:
-                    self._found(new, spot)
+            if spot.state.ended and await self._is_awaited(spot):
+                left.append(new)
             elif new.waiters or (spot.record.get("foreground", False) and not new.foreground):
                 noting.append(new)
             else:
@@ -251,13 +252,13 @@ class Submission:
         return left
 
     async def _note(self, news: list[New], ids: dict[str, int]) -> list[New]:
-        """Join live jobs, and note with them who waits; returns those that were overtaken."""
+        """Join jobs that are not published, and note with them who waits; returns those that were overtaken."""
         seen = await locating.look(self.session, [ids[new.task] for new in news])
         left: list[New] = []
         noting: list[tuple[New, Spot, Entry]] = []
         for new in news:
             one = seen.get(ids[new.task])
-            if one is None or one.spot is None or one.state.ended:
+            if one is None or one.spot is None:
                 left.append(new)
             elif (entry := joining(new, one.path, one.version, one.data)) is None:
                 self._found(new, one.spot)

@@ -21,7 +21,7 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.session import Completion, Session
+from mainspring.engines.zookeeper.session import Completion, Session, Waiting
 from mainspring.engines.zookeeper.submitting import leased
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
@@ -68,7 +68,9 @@ class Node:
         self.new_id = job_ids(Term(session.term))
         self.completed: list[Completion] = []
         self.told: list[bytes] = []
+        self.waiting: list[Waiting] = []
         session.completions = self.completed.extend
+        session.waiting = self.waiting.extend
         session.pending = self.told.append
 
     async def handle(self, *operations: Operation) -> list[Any]:

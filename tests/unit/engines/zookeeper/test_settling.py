@@ -55,6 +55,7 @@ def test_every_end_leads_where_the_table_says(event: Event, running: bool, uniqu
             left = [path for path in node.tree.content.paths() if path.startswith(paths.EXPIRING + "/0")]
             assert bool([path for path in left if "." in path]) == (not target.ended), "what expires is marked"
             assert node.session.assignments == {}
+            assert [one.job.id for one in node.waiting] == ([job.id] if target is State.PENDING else [])
 
     run(check())
 
@@ -82,6 +83,7 @@ def test_a_success_keeps_the_result_and_drops_payload_and_error() -> None:
             await node.settle(done(job, b"\0result\xff"))
             found = await node.present(job.id)
             assert (found.result, found.error, found.payload) == (b"\0result\xff", b"", b"")
+            assert "payload" not in records.decode(node.completed[0].data)
             assert (found.input_size, found.output_size) == (5, 8)
             assert job.payload == b"12345", "the caller's own job is as it was"
 
@@ -188,6 +190,9 @@ def test_an_assignment_of_another_version_is_looked_at() -> None:
             job = await node.held()
             node.session.assignments[job.id] = 7
             assert await node.settle(done(job)) == set()
+            marked = await node.held(expires_us=NOW)
+            await node.tree.commit([Delete(paths.expiring(f"f:~{marked.id}", NOW, marked.id))])
+            assert await node.settle(done(marked)) == set(), "and one whose mark is gone is settled all the same"
 
     run(check())
 
@@ -246,6 +251,11 @@ def test_an_assigned_job_is_running() -> None:
             await node.one(ops.Assign([job], ignore, ignore))
             assert await seen(other, job) == (State.RUNNING, 2)
             assert await node.settle(done(job)) == set()
+            job = await node.held()
+            await node.one(ops.Assign([job], ignore, ignore))
+            reads = node.tree.reads
+            assert await node.settle(done(job)) == set()
+            assert node.tree.reads == reads, "what it has recorded itself it knows"
 
     run(check())
 

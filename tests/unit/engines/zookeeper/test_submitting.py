@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from mainspring.engines.zookeeper import paths, records, submitting
-from mainspring.engines.zookeeper.tree import Delete
-from mainspring.errors import StoreFencedError
+from mainspring.engines.zookeeper.tree import Create, Delete
+from mainspring.errors import StoreCorruptError, StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
@@ -38,6 +38,8 @@ def test_a_pending_job_is_where_the_recipe_says() -> None:
             assert record is not None
             assert (record["state"], record["payload"], record["handle"]) == ("pending", "p", handle)
             assert node.told == [b"f"]
+            ((task, waiting, data),) = node.waiting
+            assert (task, waiting, records.decode(data)) == ("f:u", job, record)
 
     run(check())
 
@@ -182,7 +184,10 @@ def test_another_node_joins_what_is_completed_and_not_published() -> None:
             job = await node.held(unique=b"u")
             await node.settle(succeeded(job, b"r", NOW, NOW))
             again = other.job(unique=b"u")
-            assert await other.submit(again, waiter=2) == {again.id: (job.id, State.SUCCEEDED, 1)}
+            async with asyncio.timeout(submitting.PUBLISHED_IN / 2):
+                assert await other.submit(again, waiter=2) == {again.id: (job.id, State.SUCCEEDED, 1)}
+            result = await at(node, node.session.result(job.id)) or {}
+            assert result["waiters"] == [2], "the publication tells it"
             await node.publish()
             assert await other.submit(again, waiter=2) == {}
 
@@ -215,6 +220,9 @@ def test_without_a_master_it_is_joined_after_a_while(monkeypatch: pytest.MonkeyP
             again = [node.job(unique=b"%d" % number) for number in range(20)]
             joined = await node.submit(*again)
             assert [joined[one.id].id for one in again] == [job.id for job in jobs]
+            started = asyncio.get_running_loop().time()
+            await node.submit(*[node.job(unique=b"%d" % number) for number in range(20)])
+            assert asyncio.get_running_loop().time() - started < 0.5, "once for all of them"
 
     run(check())
 
@@ -266,6 +274,24 @@ def test_the_success_before_is_joined_again_once_its_successor_has_failed() -> N
     run(check())
 
 
+def test_a_join_that_is_overtaken_looks_again() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            nodes = [await made.join(f"n{number}") for number in range(4)]
+            job = await nodes[0].submitted(unique=b"u", foreground=True)
+            again = [node.job(unique=b"u", foreground=number < 3) for number, node in enumerate(nodes)]
+            joined = await asyncio.gather(
+                *(node.submit(one, waiter=node.session.term) for node, one in zip(nodes, again, strict=True))
+            )
+            assert [found[one.id].id for found, one in zip(joined, again, strict=True)] == [job.id] * 4
+            result = await at(nodes[0], nodes[0].session.result(job.id)) or {}
+            assert (result["waiters"], result.get("foreground")) == ([1, 2, 3, 4], None), (
+                "each has written on what it read"
+            )
+
+    run(check())
+
+
 # ---- what goes wrong ----
 
 
@@ -297,5 +323,32 @@ def test_a_node_whose_term_has_ended_stores_nothing() -> None:
             empty, full = await node.handle(ops.Submit([], ignore, ignore), ops.Submit([job], ignore, ignore))
             assert empty == {}
             assert isinstance(full, StoreFencedError)
+
+    run(check())
+
+
+def test_where_the_term_ends_in_the_middle_what_was_stored_is_answered() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            await other.submitted(unique=b"u")
+            good, bad = node.job(), node.job(unique=b"u")
+            node.tree.after = lambda changes, _: node.tree.expire() if len(changes) > 3 else None
+            outcomes = await node.handle(ops.Submit([good], ignore, ignore), ops.Submit([bad], ignore, ignore))
+            assert outcomes[0] == {} or isinstance(outcomes[0], StoreFencedError)
+            assert isinstance(outcomes[1], StoreFencedError)
+            assert (await other.state(good.id) is State.PENDING) == (outcomes[0] == {})
+
+    run(check())
+
+
+def test_a_foreign_hand_in_the_tree_fails_the_operation_alone() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            job = node.job(unique=b"u")
+            await node.tree.commit([Create(paths.pending("f:u"))])
+            outcomes = await node.handle(ops.Submit([job], ignore, ignore), ops.Submit([node.job()], ignore, ignore))
+            assert isinstance(outcomes[0], StoreCorruptError)
+            assert outcomes[1] == {}
 
     run(check())
