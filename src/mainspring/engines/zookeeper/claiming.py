@@ -89,9 +89,10 @@ class Claims:
         if not self.standing and not self._open:
             self.wants.clear()
         new: dict[bytes, list[ops.Want]] = {}
+        for want in [want for operation in operations for want in operation.wants]:
+            new.setdefault(want.function, []).append(want)
+        self.wants.update(new)
         for at, operation in enumerate(operations):
-            for function in {want.function for want in operation.wants}:
-                self.wants[function] = new[function] = [w for w in operation.wants if w.function == function]
             outcomes[at] = self._answer(operation, renewed=True)
             if outcomes[at] is None:
                 unanswered.append(at)

@@ -104,7 +104,7 @@ class Member(Node):
         dispatcher, publisher = self.master.dispatcher, self.master.publisher
         if dispatcher is None or publisher is None:
             return False
-        return not dispatcher.buckets.dirty and not publisher.buckets.dirty
+        return not dispatcher.buckets.fresh and not publisher.buckets.fresh
 
     async def kill(self) -> None:
         """End as SIGKILL does; the ensemble finds out at once."""

@@ -80,8 +80,7 @@ def test_nodes_are_told_of_what_waits_for_nobody() -> None:
             node, other, draining = [await nodes.join(name) for name in ("n2", "n3", "n4")]
             await draining.serve(b"f", draining=True)
             await node.submitted()
-            for member in (node, other):
-                await eventually(lambda member=member: Pending([b"f"]) in member.heard)
+            await eventually(lambda: Pending([b"f"]) in node.heard and Pending([b"f"]) in other.heard)
             assert draining.heard == []
 
     run(check())

@@ -46,6 +46,8 @@ LATER: Final = 0.2
 """Seconds more between lists while nobody does."""
 ALONE: Final = 5.0
 """Seconds between lists where there is one node: it knows what waits, unless another one left something behind."""
+LOOK: Final = 0.3
+"""Seconds for which tasks are looked for before those that were found are assigned."""
 ANSWER: Final = 0.5
 """Seconds after which a claim is answered although not all has been looked at."""
 REFRESH: Final = 1.0
@@ -73,6 +75,8 @@ class Dispatcher:
         self._refreshed = 0.0
         self._others = True
         """Whether others may have left something pending of which this node does not know."""
+        self._looking = False
+        self._began = self._loop.time()
 
     # ---- from this node, in memory ----
 
@@ -95,9 +99,10 @@ class Dispatcher:
         own.room = QUEUE - len(self._session.assignments)
         own.once = once = not self._session.claims.standing
         self._news.set()
-        with contextlib.suppress(DeposedError):  # the loop will learn it as well
-            await self._assign()
-        if self._others and (self.buckets.dirty or self.index.unread(sorted(self._wanted()), 1)):
+        if not self.buckets.fresh:
+            with contextlib.suppress(DeposedError):  # the loop will learn it as well
+                await self._assign()
+        if self._others and (self._looking or self.buckets.dirty or self.index.unread(sorted(self._wanted()), 1)):
             own.asked = max(own.asked, asked)
             return False
         if once and own.asked == own.answered:
@@ -117,9 +122,13 @@ class Dispatcher:
         self._news.clear()
         now = self._loop.time()
         await self._look_at_workers(now)
+        self._looking = True
+        # In the order of priority and age as far as can be seen in a moment; at the start that is all of a small tree.
+        until = (self._began if self.buckets.fresh else now) + LOOK
+        while await self._look_at_tasks(now) and self._loop.time() < until:
+            pass
+        self._looking = False
         await self._assign()
-        if await self._look_at_tasks(now):
-            await self._assign()
         await self._answer(now)
         await self._nudge(now)
         return self._next(now)
@@ -136,26 +145,26 @@ class Dispatcher:
     # ---- what waits ----
 
     async def _look_at_tasks(self, now: float) -> bool:
-        """List and read a part of what has changed; returns whether there are new tasks in the index."""
-        index = self.index
-        hungry = self._hungry()
+        """List and read a part of what has changed; returns whether there is more of it, to be looked at without a rest."""
+        index, wanted = self.index, sorted(self._wanted())
         if index.has_room:
             for bucket in index.more:
                 self.buckets.touch(bucket)
+        hungry = self._hungry()
         if index.is_full and hungry:
-            index.forget_unwanted(self._wanted())
+            index.forget_unwanted(wanted)
         if self.buckets.dirty and (self.buckets.fresh or now >= self._due(hungry=hungry)):
             for bucket, names in (await self.buckets.names(HUNGRY if hungry else CONTENT)).items():
                 index.listed(bucket, names)
             if not self.buckets.dirty and self.workers.alone:
                 self._others = False
-        names = index.unread(sorted(self._wanted()), READ)
-        if not names:
-            return False
-        await self._read(names)
-        if index.unread(sorted(self._wanted()), 1):
+        names = index.unread(wanted, READ)
+        if names:
+            await self._read(names)
+        more = bool(self.buckets.fresh or index.unread(wanted, 1))
+        if more:
             self._news.set()
-        return True
+        return more
 
     async def _read(self, names: Sequence[str]) -> None:
         nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, names)]))
