@@ -43,6 +43,8 @@ MOST_CHANGES: Final = 400
 """Changes in one multi: more make everybody in it wait longer, and the ensemble with them."""
 MOST_BYTES: Final = 700_000
 """Bytes in one multi, about. A server refuses a packet of more than ``jute.maxbuffer``, by default 1,048,575 bytes."""
+LARGEST_ENTRY: Final = 1_020_000
+"""Bytes of one entry, about, with room for the guards and the journal beside it."""
 MOST_COUNTS: Final = 200
 """Counts in a journal: then they go to a node of their own, so that not every batch carries them."""
 AGAIN: Final = 0.2
@@ -152,7 +154,8 @@ class Committer:
         """Write entries, in their order, and return what became of each, however long the ensemble is away.
 
         They may go out in several multis, together with others'. Whoever stops waiting for it stops nothing.
-        Raises StoreUnavailableError where the term ends (`close`) while nobody can find out what became of them.
+        Raises StoreUnavailableError where the term ends (`close`) while nobody can find out what became of them, StoreError for
+        an entry that no packet holds.
         """
         verdicts = await self._put(entries, guards, hasty=False)
         return cast("list[Verdict]", verdicts)
@@ -169,6 +172,10 @@ class Committer:
             return [Fenced(self._guard.path)] * len(entries)
         if not entries:
             return []
+        largest = max(entry.size for entry in entries)
+        if largest > LARGEST_ENTRY:
+            # Not in the batch: that would be everybody's.
+            raise StoreError(f"changes of {largest:,} bytes belong together, and a server takes {LARGEST_ENTRY:,} at once")
         request = _Request(len(entries), guards, asyncio.get_running_loop().create_future(), hasty=hasty)
         self._waiting.extend((request, place, entry) for place, entry in enumerate(entries))
         if self._sender is None:

@@ -14,7 +14,8 @@ import msgspec
 from mainspring.jobs.model import Job, Options, Priority, State
 
 _encode = msgspec.json.Encoder().encode
-_OPTIONS: Final = msgspec.json.Decoder(Options)
+MOST: Final = 1_000_000
+"""Bytes of a record: with the other changes of its task it has to go into one packet, of which a server takes 1,048,575 bytes."""
 
 
 def text(value: bytes, field: str, into: dict[str, Any]) -> None:
@@ -65,7 +66,23 @@ def encode_job(job: Job, handle: str, **more: Any) -> bytes:
         record["namespace"] = job.namespace
     if job.foreground:
         record["foreground"] = True
-    return _encode(record)
+    data = _encode(record)
+    if len(data) > MOST and job.error:
+        # Payload and failure may be as large as a node takes, together they are not: the payload can be run again.
+        record.pop("error_base64", None)
+        record["error"] = _shortened(job.error)
+        data = _encode(record)
+    return data
+
+
+def _shortened(error: bytes) -> str:
+    """Return a failure without its traceback, and with the beginning of its message."""
+    try:
+        told: dict[str, Any] = msgspec.json.decode(error)
+        short = {"type": str(told["type"])[:200], "message": f"{str(told['message'])[:1000]} (shortened)"}
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ""
+    return _encode(short).decode()
 
 
 _NUMBERS: Final = (

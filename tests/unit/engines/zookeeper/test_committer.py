@@ -26,7 +26,7 @@ from mainspring.engines.zookeeper.committer import (
     total,
 )
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
-from mainspring.errors import StoreBrokenError, StoreForeignError, StoreUnavailableError
+from mainspring.errors import StoreBrokenError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.jobs.model import State
 
 from .a_session import run
@@ -554,3 +554,14 @@ def test_counts_that_are_too_many_go_to_a_node_of_their_own(fate: Fate | None) -
 
 def test_an_entrys_size_is_about_that_of_its_packet() -> None:
     assert Entry([Create("/a", b"x" * 100), Delete("/b"), Write("/c", b"y" * 50)]).size == 3 * 42 + 150
+
+
+def test_what_no_packet_holds_costs_its_sender_only() -> None:
+    async def check() -> None:
+        async with bench() as it:
+            with pytest.raises(StoreError, match="belong together"):
+                await it.committer.commit([entry(1), Entry([Create("/d/large", b"x" * 1_100_000)])])
+            assert await it.committer.commit([entry(2)]) == [None]
+            assert not it.committer.fenced
+
+    run(check())
