@@ -69,7 +69,7 @@ class DueTimes:
             case "put" if known is None:
                 assert schedule is not None
                 first_us = 0 if isinstance(schedule.trigger, At) else now_us
-                self._known[name] = Known(schedule, _next(schedule, first_us))
+                self._known[name] = Known(schedule, _next(schedule, first_us), respecified=True)
                 self._schedules[name] = schedule
             case "put":
                 assert schedule is not None
