@@ -91,6 +91,7 @@ class ZookeeperEngine:
         session.followers = lambda: self.followers
         session.arrived = lambda function: self._hear(Pending([function]))
         relay = self._relay = Relay(tree, session.who, session.whose, self._hear)
+        session.told = relay.told
         master = Master(session, relay.send, standing=self._standing)
         self._start(relay.run(), "messages")
         self._start(master.run(), "master")

@@ -19,12 +19,12 @@ from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import StoreError, StoreFencedError
-from mainspring.jobs.store import ENDING, PHASES, Settle, Submit
+from mainspring.jobs.store import ENDING, PHASES, Settle, Submit, Watchers
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.schedules.store import READING as SCHEDULES
 from mainspring.schedules.store import WRITING
-from mainspring.storage.operation import Operation  # noqa: TC001
+from mainspring.storage.operation import DEFERRED, Operation
 
 if TYPE_CHECKING:
     Outcomes = Sequence[Any] | StoreError
@@ -81,6 +81,9 @@ async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
         for place, answer in zip(places[kind], answers, strict=True):
             outcomes[place] = answer
 
+    if Watchers in places:
+        await run(Watchers)
+        _answer(group, outcomes, places.pop(Watchers))
     kinds = sorted(places, key=lambda kind: ORDER.index(kind) if kind in ORDER else len(ORDER))
     if _USUAL.issuperset(kinds):
         # What they write goes into one multi, for they are asked in one turn of the loop.
@@ -91,3 +94,11 @@ async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
     if outcomes and all(isinstance(outcome, StoreFencedError) for outcome in outcomes):
         raise outcomes[0]
     return outcomes
+
+
+def _answer(group: Sequence[Operation], outcomes: list[Any], places: Sequence[int]) -> None:
+    """Answer questions before the rest of the group: whoever waits for a job is told how far it was before it is settled."""
+    for place in places:
+        if not isinstance(outcomes[place], StoreError):
+            group[place].done(outcomes[place])
+            outcomes[place] = DEFERRED

@@ -1,5 +1,9 @@
 """What nodes tell each other: letters in ``mail/<node>-<term>``, read and deleted by that node. Best effort, in order.
 
+The end of a job is told by the master, and its progress by the worker's node. So that no end overtakes what was said before it,
+a node settles after its letters are in their boxes (`told`), and a master hears its own messages behind the letters that came
+before what it has read.
+
 A letter is one node of the tree, JSON: ``{"from": 7, "messages": [["settled", [ids]], ["pending", [functions]], …]}``. Bytes are
 in base 64. What gathers while a letter is under way goes into the next one.
 """
@@ -88,15 +92,24 @@ class Relay:
         self._ear = ear
         self._queue: dict[int, list[Message]] = {}
         self._bytes = 0
+        self._progress = 0
+        """How many words of progress are not in their boxes yet."""
+        self._is_told = asyncio.Event()
+        self._is_told.set()
+        self._is_over = False
         self._out = asyncio.Event()
         self._in = asyncio.Event()
         self._in.set()
+        self._is_reading = False
+        self._own: list[Message] = []
+        """What this node has told itself while there were letters."""
         self.dropped = 0
 
     def send(self, to: int, message: Message) -> None:
-        """Tell a node something, some time soon; what a node tells itself, it hears at the end of this turn."""
+        """Tell a node something, some time soon; what a node tells itself, it hears in the next turn, or after its letters."""
         if to == self._term:
-            asyncio.get_running_loop().call_soon(self._ear, message)
+            self._own.append(message)
+            asyncio.get_running_loop().call_soon(self._hear_own)
             return
         size = _size(message)
         if self._bytes + size > BACKLOG:
@@ -104,7 +117,21 @@ class Relay:
             return
         self._bytes += size
         self._queue.setdefault(to, []).append(message)
+        if type(message) is Progress and not self._is_over:
+            self._progress += 1
+            self._is_told.clear()
         self._out.set()
+
+    async def told(self) -> None:
+        """Wait until all progress that was sent before is in its boxes, or was dropped."""
+        await self._is_told.wait()
+
+    def _hear_own(self) -> None:
+        if self._is_reading or self._in.is_set():
+            return
+        own, self._own = self._own, []
+        for message in own:
+            self._ear(message)
 
     def settled(self, term: int, ids: list[int]) -> None:
         """Tell a term's node that jobs have ended, in as many messages as it takes."""
@@ -113,9 +140,13 @@ class Relay:
 
     async def run(self) -> None:
         """Send and read, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._send_on())
-            group.create_task(self._read_on())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send_on())
+                group.create_task(self._read_on())
+        finally:
+            self._is_over = True
+            self._is_told.set()
 
     # ---- sending ----
 
@@ -125,8 +156,11 @@ class Relay:
             self._out.clear()
             queue, self._queue = self._queue, {}
             self._bytes = 0
+            progress, self._progress = self._progress, 0
             for term, messages in queue.items():
                 await self._post(term, messages)
+            if progress and not self._progress:
+                self._is_told.set()
 
     async def _post(self, term: int, messages: list[Message]) -> None:
         who = await self._try(self._whose(term))
@@ -159,6 +193,7 @@ class Relay:
         while True:
             await self._in.wait()
             self._in.clear()
+            self._is_reading = True
             try:
                 names = await self._tree.children(box, self._in.set)
                 for at in range(0, len(names or ()), READ_AT_ONCE):
@@ -168,6 +203,9 @@ class Relay:
                 log.debug("letters could not be read", reason=str(error))
                 await asyncio.sleep(AGAIN)
                 self._in.set()
+            finally:
+                self._is_reading = False
+            self._hear_own()
 
     async def _read(self, names: list[str], box: str) -> None:
         places = [f"{box}/{name}" for name in names]

@@ -41,6 +41,10 @@ class Waiting(NamedTuple):
     """The record in ``pending_tasks``, as it was created."""
 
 
+async def _at_once() -> None:
+    pass
+
+
 class Session:
     """One term of one node: its way to the tree, and what it remembers of it."""
 
@@ -69,6 +73,8 @@ class Session:
         assigns what it knows of. False: there may be more, and ``claims.answered`` is called with the number."""
         self.arrived: Callable[[bytes], None] = lambda _: None
         """Set by the engine: tasks of a function were assigned to this node that no claim waits for."""
+        self.told: Callable[[], Awaitable[None]] = _at_once
+        """Set by the engine: waits until what this node has told others of the progress of jobs can be read by them."""
         self.claims: Claims
         """Set by the master: what this node has asked for, and what has arrived."""
         self.followers: Callable[[], Followers | None] = lambda: None

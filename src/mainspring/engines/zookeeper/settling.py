@@ -288,6 +288,7 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
             if first.setdefault((job.id, job.term), settlement) is not settlement:
                 again.add(job.id)
         repeated.append(again)
+    await session.told()  # nobody hears of an end before what was said of the job until then
     settling = Settling(session)
     await settling.run(first.values())
     stale, fenced = settling.stale, settling.fenced
