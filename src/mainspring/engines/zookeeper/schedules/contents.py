@@ -67,6 +67,16 @@ def decode_row(data: bytes) -> Row:
     return Row(_convert(fields, Fire), joined)
 
 
+def history(forgotten_us: int) -> bytes:
+    """Return what the parent of a schedule's rows says: up to which fire time they were dropped."""
+    return records.encode({"forgotten_us": forgotten_us})
+
+
+def forgotten_us(data: bytes) -> int:
+    """Return up to which fire time rows were dropped; 0 where none were."""
+    return int(records.decode(data).get("forgotten_us", 0))
+
+
 # ---- the changes of the catalogue ----
 
 KEPT: Final = 500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper.schedules import mending, reading, writing
+from mainspring.engines.zookeeper.schedules import history, mending, reading, writing
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 
@@ -20,7 +20,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitab
     ops.MendSchedules: mending.mend,
     ops.FireSchedules: writing.fire,
     ops.TriggerSchedule: writing.trigger,
-    ops.ForgetFires: writing.forget,
+    ops.ForgetFires: history.forget,
     ops.FindDue: reading.find_due,
     ops.ListSchedules: reading.list_schedules,
     ListFires: reading.list_fires,

@@ -12,7 +12,8 @@
     /schedules/mending/<b>/s.<us>.<schedule>        a row that waits for its children; no data
     /schedules/joins/<us>.<schedule>                how far its parents are for an occasion
     /schedules/declared/<app>                       the declarations of an App
-    /fires/<schedule>/<block>/<us>                  the row of a fire time; nothing deletes it
+    /fires/<schedule>                               up to which fire time its rows were dropped
+    /fires/<schedule>/<block>/<us>                  the row of a fire time
 
 ``<schedule>`` is its name, percent-encoded. The parents that a schedule or a time needs are created when they are needed.
 """

@@ -19,6 +19,7 @@ from mainspring.schedules.store import Standing, standing
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from mainspring.engines.zookeeper.schedules.history import Old
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Ended, Followers, Found
@@ -73,6 +74,8 @@ class ZookeeperSchedules:
         self._owned: dict[int, ops.Key] = {}
         """Of the jobs that end here: whose runs they are."""
         self.mended = Mended()
+        self.old: tuple[str, Old] | None = None
+        """The schedule whose history is shortened here, and its oldest rows."""
 
     # ---- the transaction ----
 
@@ -334,10 +337,32 @@ class ZookeeperSchedules:
         rows = await self.fires(keys)
         return [row for row in rows.values() if standing(row) is Standing.ENDED]
 
+    # ---- the ends of histories ----
+
+    async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
+        """Return the oldest rows of the schedule whose history is shortened here."""
+        del after, before_us, limit
+        assert self.old is not None
+        name, old = self.old
+        return [name], [*old.rows]
+
+    async def forget(self, until: Mapping[str, int]) -> None:
+        """Drop rows of that schedule up to a fire time."""
+        assert self.old is not None
+        name, old = self.old
+        for change in old.drop(name, until[name]):
+            self.transaction.include(change)
+        await self.transaction.get(places.fires(name))
+        self.transaction.write(places.fires(name), contents.history(until[name]))
+
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """No row is ever dropped."""
-        del names
-        return {}
+        """Say up to which fire times rows were dropped: that stays so until all is written."""
+        names = list(names)
+        found = await self.transaction.get_many([places.fires(name) for name in names])
+        known = {name: contents.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
+        return {name: until_us for name, until_us in known.items() if until_us}
+
+    # ---- declarations ----
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Note a declaration."""

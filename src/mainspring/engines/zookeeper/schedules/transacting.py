@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.schedules.tables import Made, ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import PATIENCE, OvertakenError
 from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
@@ -92,7 +92,9 @@ async def _is_written(session: Session, first: Entry | None, entry: Entry | None
     if verdict is not None and first is not None and verdict.at < len(first.changes):
         raise RefusedError(verdict)
     if verdict is not None and verdict.why is Refusal.NO_NODE:
-        session.forget(verdict.path.rpartition("/")[0])
+        parent = verdict.path.rpartition("/")[0]
+        session.forget(parent)
+        session.memory(Made).paths.discard(parent)
     return verdict is None
 
 

@@ -24,7 +24,7 @@ SIDE_BY_SIDE: Final = 100
 """Families that are fired at once."""
 CATCH_UP: Final = 1000
 """Transactions by which schedules are brought up to date before they are changed. More is left to their own firing."""
-MOST_ROWS: Final = 100
+MOST_ROWS: Final = 300
 """Rows of one transaction."""
 MOST_BYTES: Final = 300_000
 """What jobs and rows of one transaction may have, about: as JSON some of it takes twice as much."""
@@ -58,11 +58,6 @@ async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -
     """Run schedules by hand; see ``TriggerSchedule``. What others have added just now is known."""
     await patiently(session, lambda: session.memory(Specifications).now(fresh=True))
     return await run(session, operations)
-
-
-async def forget(_: Session, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
-    """Forget nothing: here, histories stay whole (``places``)."""
-    return [ops.Forgotten(0, None)] * len(operations)
 
 
 # ---- firing ----

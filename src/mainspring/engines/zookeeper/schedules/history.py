@@ -1,0 +1,125 @@
+"""The ends of histories: old rows go, one schedule after the other, each in a transaction of its own; see ``retention``.
+
+A transaction locks a schedule and those that it runs after. With more of them in one, somebody would always be faster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.schedules import contents, places
+from mainspring.engines.zookeeper.schedules.transacting import patiently, transact
+from mainspring.engines.zookeeper.tree import Delete
+from mainspring.schedules import retention
+from mainspring.schedules import store as ops
+from mainspring.schedules.retention import KEPT, NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change, Tree
+    from mainspring.schedules.model import Fire
+
+COUNTED: Final = 50
+"""Blocks of rows that are looked at at once."""
+
+
+class Old(NamedTuple):
+    """The oldest rows of a schedule."""
+
+    rows: Sequence[Fire]
+    blocks: dict[str, list[int]]
+    """The parents of these rows, with the fire times of all rows that each has."""
+
+    def drop(self, name: str, until_us: int) -> list[Change]:
+        """Return what deletes the rows up to a fire time, and the parents that are empty then."""
+        changes: list[Change] = [Delete(places.row(name, row.fire_us)) for row in self.rows if row.fire_us <= until_us]
+        changes += [Delete(block) for block, times in self.blocks.items() if times[-1] <= until_us]
+        return changes
+
+
+class Names:
+    """The schedules that have histories, as they were when they were gone through from the first one."""
+
+    def __init__(self, session: Session) -> None:
+        self._tree = session.tree
+        self._names: list[str] = []
+
+    async def after(self, name: str) -> list[str]:
+        """Return the next names after one."""
+        if not name:
+            self._names = sorted(map(places.name_of, await self._tree.children(paths.FIRES) or ()))
+        first = bisect_right(self._names, name)
+        return self._names[first : first + NAMES]
+
+
+async def forget(session: Session, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
+    """Drop old rows; see ``ForgetFires``."""
+    return [await _forget(session, operation) for operation in operations]
+
+
+async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten:
+    before_us, left = operation.before_us, operation.rows
+    names = await patiently(session, partial(session.memory(Names).after, operation.after))
+    number, before = 0, operation.after
+    for name in names:
+        old = await patiently(session, partial(oldest, session.tree, name, before_us, left))
+        dropped = await _forget_of(session, name, before_us, left) if retention.ripe(old.rows, before_us) else 0
+        number += dropped
+        left -= len(old.rows)
+        if not left:
+            return ops.Forgotten(number, before if dropped else name)  # there may be more of it
+        before = name
+    return ops.Forgotten(number, before if len(names) == NAMES else None)
+
+
+async def _forget_of(session: Session, name: str, before_us: int, limit: int) -> int:
+    async def attempt(tables: ZookeeperSchedules) -> int:
+        tables.old = (name, await oldest(session.tree, name, before_us, limit))
+        return (await retention.forget(tables, ops.ForgetFires("", before_us, _ignore, _ignore, limit))).number
+
+    return await transact(session, attempt)
+
+
+async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:
+    """Read the oldest rows of a schedule whose fire times are before a time, apart from the newest ``retention.KEPT``."""
+    parent = places.fires(name)
+    numbers = sorted(map(int, await tree.children(parent) or ()))
+    last, stay = await _boundary(tree, parent, numbers)
+    times: list[int] = []
+    blocks: dict[str, list[int]] = {}
+    for number in numbers[: last + 1]:
+        if len(times) >= limit or number * places.BLOCK_US >= before_us:
+            break
+        block = f"{parent}/{number}"
+        listed = sorted(map(int, await tree.children(block) or ()))
+        old = listed[: max(len(listed) - stay, 0)] if number == numbers[last] else listed
+        times += [time for time in old if time < before_us]
+        if listed:
+            blocks[block] = listed
+    found = await tree.get_many([places.row(name, time) for time in times[:limit]])
+    return Old([contents.decode_row(node.data).fire for node in found if node is not None], blocks)
+
+
+async def _boundary(tree: Tree, parent: str, numbers: Sequence[int]) -> tuple[int, int]:
+    """Return the last block with rows that need not stay, as its place, and how many of its rows have to; -1: there is none."""
+    stay = KEPT
+    for end in range(len(numbers), 0, -COUNTED):
+        first = max(end - COUNTED, 0)
+        nodes = await tree.get_many([f"{parent}/{number}" for number in numbers[first:end]])
+        for place in range(end - 1, first - 1, -1):
+            node = nodes[place - first]
+            number = 0 if node is None else node.children
+            if number > stay:
+                return place, stay
+            stay -= number
+    return -1, 0
+
+
+def _ignore(_: object) -> None:
+    pass
