@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Assign = Callable[[Mapping[bytes, Sequence[ops.Want]], int], Awaitable[bool]]
 
-PATIENCE: Final = 1.0
+PATIENCE: Final = 1.5
 """Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
 READ_AT_ONCE: Final = 500
 

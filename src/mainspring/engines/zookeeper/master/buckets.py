@@ -17,7 +17,7 @@ REST: Final = 0.02
 """Seconds between rounds of lists, at least."""
 EACH: Final = 30
 """Names that a list costs, beside its own."""
-AT_ONCE: Final = 32
+AT_ONCE: Final = 64
 """Lists that are under way at once."""
 
 

@@ -46,8 +46,10 @@ LATER: Final = 0.2
 """Seconds more between lists while nobody does."""
 ALONE: Final = 5.0
 """Seconds between lists where there is one node: it knows what waits, unless another one left something behind."""
-LOOK: Final = 0.3
+LOOK: Final = 0.1
 """Seconds for which tasks are looked for before those that were found are assigned."""
+START: Final = 0.7
+"""The same at the start, when all buckets are listed: a small tree is known by then."""
 ANSWER: Final = 0.5
 """Seconds after which a claim is answered although not all has been looked at."""
 REFRESH: Final = 1.0
@@ -124,7 +126,7 @@ class Dispatcher:
         await self._look_at_workers(now)
         self._looking = True
         # In the order of priority and age as far as can be seen in a moment; at the start that is all of a small tree.
-        until = (self._began if self.buckets.fresh else now) + LOOK
+        until = self._began + START if self.buckets.fresh else now + LOOK
         while await self._look_at_tasks(now) and self._loop.time() < until:
             pass
         self._looking = False
@@ -281,7 +283,7 @@ class Dispatcher:
                 asked = self._asked[who] = worker.asked, now, self.buckets.changes
             if asked is not None and who in self._asked:
                 _, since, changes = asked
-                if now >= since + ANSWER or (self.buckets.listed(changes) and not unread):
+                if now >= max(since + ANSWER, self._began + START) or (self.buckets.listed(changes) and not unread):
                     worker.answered = worker.asked
                     answered.append(worker)
         await self._tell(answered)

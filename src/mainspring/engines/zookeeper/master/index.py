@@ -52,8 +52,8 @@ def task_of_node(name: str, node: Node) -> Task:
     return task_of_job(name, records.decode_job(record), node.data)._replace(version=node.version)
 
 
-_Item = tuple[int, str]
-"""A task's id and name: items sort by age."""
+_Item = tuple[int, int, str]
+"""A task's id, which sorts items by age; how many items there were before; and the name."""
 
 
 class _Line:
@@ -82,6 +82,9 @@ class Index:
         self._unread: dict[bytes | None, dict[str, None]] = {}
         """Names that were listed only, by their function where the name tells it."""
         self._tasks: dict[str, Task] = {}
+        self._items: dict[str, _Item] = {}
+        """The item that stands for each task: a task that has gone and come again may have left others."""
+        self._last_item = 0
         self._bytes = 0
         self._lines: dict[bytes, list[_Line]] = {}
         self._busy: set[str] = set()
@@ -179,9 +182,11 @@ class Index:
         if len(line.order) > 2 * line.live + 64:
             self._tidy(line)  # here and not where one goes: nobody walks along it at this moment
         line.live += 1
-        heapq.heappush(line.order, (task.id, task.name))
+        self._last_item += 1
+        item = self._items[task.name] = task.id, self._last_item, task.name
+        heapq.heappush(line.order, item)
         if line.slots is not None:
-            heapq.heappush(line.slots.setdefault(task.slot, []), (task.id, task.name))
+            heapq.heappush(line.slots.setdefault(task.slot, []), item)
 
     def forget(self, name: str) -> None:
         """Know nothing more of a task."""
@@ -218,6 +223,7 @@ class Index:
                 if not unread:
                     del self._unread[function]
             return
+        del self._items[name]
         self._bytes -= len(task.data or b"")
         line = self._lines[task.function][task.priority]
         line.live -= 1
@@ -225,13 +231,13 @@ class Index:
             del self._lines[task.function]
 
     def _tidy(self, line: _Line) -> None:
-        line.order = [item for item in dict.fromkeys(line.order) if self._live(item) is not None]
+        line.order = [item for item in line.order if self._live(item) is not None]
         heapq.heapify(line.order)
         line.slots = None
 
     def _live(self, item: _Item) -> Task | None:
-        task = self._tasks.get(item[1])
-        return task if task is not None and task.id == item[0] else None
+        name = item[2]
+        return self._tasks[name] if self._items.get(name) == item else None
 
     # ---- in order ----
 
