@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
 
+from mainspring.engines.zookeeper import committer, paths
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.client import KazooTree
 from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError
 from mainspring.errors import StoreError, StoreUnavailableError
-from tests.postgres.proxy import Proxy
+from tests.postgres.proxy import Direction, Proxy
 
 from .server import Ensemble
+from .test_model import end_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -275,7 +278,7 @@ def test_a_multi_that_no_server_takes_is_refused_here(zookeeper: str, chroot: st
 
 
 @pytest.mark.parametrize("state", ["connected", "frozen", "refused", "forgotten", "ended", "opening"])
-def test_closing_takes_two_seconds_at_most(chroot: str, way: Proxy, state: str) -> None:
+def test_closing_takes_two_seconds_at_most(zookeeper: str, chroot: str, way: Proxy, state: str) -> None:
     async def test() -> None:
         tree = KazooTree(parse(f"zookeeper://127.0.0.1:{way.port}{chroot}"), 8.0)
         opening = None
@@ -292,6 +295,8 @@ def test_closing_takes_two_seconds_at_most(chroot: str, way: Proxy, state: str) 
             }  # fmt: skip
             if state in faults:
                 await do(faults[state])
+            if state == "ended":
+                await do(end_session, zookeeper, tree._client.client_id)
             if state == "refused":
                 await watch.until(lambda: watch.calls == 1)
         reading = asyncio.create_task(tree.get("/x"))
@@ -308,5 +313,47 @@ def test_closing_takes_two_seconds_at_most(chroot: str, way: Proxy, state: str) 
         with pytest.raises(SessionEndedError):
             await tree.get("/x")
         await tree.close()
+
+    run(test())
+
+
+def test_each_entry_is_written_once_whatever_the_connection_does(zookeeper: str, chroot: str, way: Proxy) -> None:
+    """A conflict would be an entry that was sent twice, a missing node one that was lost."""
+
+    async def test() -> None:
+        rng = random.Random(7)
+        async with (
+            session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, patience=1.0) as tree,
+            session(f"zookeeper://{zookeeper}{chroot}") as other,
+        ):
+            who = "n1-1"
+            made = await tree.commit(
+                [*map(Create, (paths.WORKERS, paths.JOURNALS, "/made")), Create(paths.worker(who), ephemeral=True)]
+            )
+            assert isinstance(made, Done)
+            assert isinstance(await tree.commit(committer.begin(who)), Done)
+            writer = committer.Committer(tree, who)
+            faults = [
+                way.cut,
+                lambda: way.lose_answer(b"/made/", b""),
+                lambda: way.lose_request(b"/made/"),
+                lambda: way.cut_after(rng.randrange(2_000), Direction.TO_SERVER),
+                lambda: way.cut_after(rng.randrange(300), Direction.TO_CLIENT),
+            ]
+            sent = 0
+            for _ in range(25):
+                writing = []
+                for _ in range(rng.randrange(1, 4)):
+                    entries = [committer.Entry([Create(f"/made/{sent + at}", bytes(50))]) for at in range(20)]
+                    sent += len(entries)
+                    writing.append(asyncio.create_task(writer.commit(entries)))
+                    await asyncio.sleep(rng.random() * 0.01)
+                await do(rng.choice(faults))
+                for verdicts in await asyncio.gather(*writing):
+                    assert verdicts == [None] * 20
+            await do(way.heal)
+            await other.sync()
+            assert len(await other.children("/made") or ()) == sent
+            await writer.close()
 
     run(test())

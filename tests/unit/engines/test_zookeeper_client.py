@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.client import KazooTree
@@ -122,6 +123,37 @@ def test_watches_are_called_once(run: Any) -> None:
         await next_one()
         await other.sync()
         assert sorted(called[3:]) == ["and its children", "deleted"]
+
+    run(test)
+
+
+def test_a_watch_is_called_whose_event_is_here_before_its_reply_is_read(run: Any, zookeeper: str, chroot: str) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create("/a")])
+        stranger = KazooClient(hosts=zookeeper)
+        await asyncio.to_thread(stranger.start)
+
+        def stand_still() -> None:
+            """Hold the loop until both the replies and the events are here."""
+            time.sleep(0.1)
+            stranger.set(f"{chroot}/below/a", b"x")
+            stranger.create(f"{chroot}/below/a/b")
+            time.sleep(0.1)
+
+        try:
+            written, child = asyncio.Event(), asyncio.Event()
+            reading = [
+                asyncio.create_task(one) for one in (tree.get("/a", written.set), tree.children("/a", child.set))
+            ]
+            await asyncio.sleep(0)
+            assert tree._under_way == 2
+            stand_still()
+            await asyncio.gather(*reading)
+            for called in (written, child):
+                await asyncio.wait_for(called.wait(), 5)
+        finally:
+            await asyncio.to_thread(stranger.stop)
+            stranger.close()
 
     run(test)
 
