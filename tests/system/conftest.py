@@ -11,9 +11,12 @@ import pytest
 
 from .fleet import Fleet, Nursery
 from .servers import Server, serving
+from .stores import POSTGRESQL, STORES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from .stores import Store
 
 HERE = Path(__file__).parent
 
@@ -45,9 +48,16 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture
-def fleet(nursery: Nursery, tmp_path: Path, database: str) -> Iterator[Fleet]:
-    """Give a fleet without nodes, on a database of its own."""
-    with Fleet(nursery, tmp_path, database) as fleet:
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Give a store that is empty: on PostgreSQL, unless the test is one of ``on_each_store``."""
+    with STORES[getattr(request, "param", POSTGRESQL)](request.getfixturevalue) as store:
+        yield store
+
+
+@pytest.fixture
+def fleet(nursery: Nursery, tmp_path: Path, store: Store) -> Iterator[Fleet]:
+    """Give a fleet without nodes, on a store of its own."""
+    with Fleet(nursery, tmp_path, store.url) as fleet:
         yield fleet
 
 
