@@ -169,6 +169,7 @@ class Node:
         assert node is not None
         claimed = records.decode_job(records.decode(node.data))
         claimed.state, claimed.term = int(State.LEASED), holder.session.term
+        await self.session.meet([job.id])
         handle = self.session.handle(job.id)
         entry = Entry(
             [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, queries
+from mainspring.engines.zookeeper import paths, queries, records
+from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
@@ -94,6 +95,44 @@ def test_a_look_shows_what_waits() -> None:
             assert outlook.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
             assert outlook.live == {b"f": 3, b"g": 1, b"h": 1}
             assert outlook.next_us == NOW + 3
+
+    run(check())
+
+
+def test_counts_are_those_of_one_moment_while_a_master_moves_them() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            await other.submitted()
+            mine = paths.journal(other.session.who)
+            get_many = node.tree.get_many
+            moves = 2
+
+            async def move() -> None:
+                journal, sum_of_all = await other.tree.get_many([mine, queries.TOTAL])
+                assert journal is not None
+                data = records.encode({"batch": 0, "counts": [["f", State.PENDING, 1, 1]]})
+                await other.tree.commit(
+                    [
+                        Write(mine, records.encode({"batch": 9, "counts": []})),
+                        Create(queries.TOTAL, data) if sum_of_all is None else Write(queries.TOTAL, data),
+                    ]
+                )
+
+            async def get_one_by_one(places: list[str]) -> list[object]:
+                nonlocal moves
+                found: list[object] = []
+                for path in places:
+                    if path == mine and moves:
+                        moves -= 1
+                        await move()
+                    found += await get_many([path])
+                return found
+
+            node.tree.get_many = get_one_by_one  # type: ignore[method-assign, assignment]
+            for _ in range(3):
+                assert await node.one(ops.Count()) == {(b"f", State.PENDING, 1): 1}
+            assert moves == 0
 
     run(check())
 

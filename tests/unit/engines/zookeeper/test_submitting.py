@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, records, submitting
+from mainspring.engines.zookeeper import locating, paths, records, submitting
 from mainspring.engines.zookeeper.tree import Create, Delete
 from mainspring.errors import StoreCorruptError, StoreFencedError
 from mainspring.jobs import store as ops
@@ -350,5 +350,23 @@ def test_a_foreign_hand_in_the_tree_fails_the_operation_alone() -> None:
             outcomes = await node.handle(ops.Submit([job], ignore, ignore), ops.Submit([node.job()], ignore, ignore))
             assert isinstance(outcomes[0], StoreCorruptError)
             assert outcomes[1] == {}
+
+    run(check())
+
+
+def test_an_operation_whose_jobs_cannot_be_looked_up_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nowhere(*_: object) -> dict[str, object]:
+        raise StoreCorruptError("nowhere")
+
+    monkeypatch.setattr(locating, "locate", nowhere)
+
+    async def check() -> None:
+        async with one_node() as node:
+            await node.submitted(unique=b"u")
+            good, bad = node.job(), node.job(unique=b"u")
+            outcomes = await node.handle(ops.Submit([good], ignore, ignore), ops.Submit([bad], ignore, ignore))
+            assert outcomes[0] == {}
+            assert isinstance(outcomes[1], StoreCorruptError)
+            assert [one.job.id for one in node.waiting][1:] == [good.id], "what was stored is told all the same"
 
     run(check())

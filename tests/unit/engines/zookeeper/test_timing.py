@@ -139,6 +139,19 @@ def test_minutes_that_are_over_and_empty_go() -> None:
     run(check())
 
 
+def test_minutes_that_may_be_used_again_stay() -> None:
+    async def check() -> None:
+        async with one_node() as node:
+            for minute in (-1, 0, 1):
+                await node.session.ensure(paths.minute(paths.DELAYED, NOW + minute * MINUTE))
+            await wake(node, NOW)
+            assert len(await node.tree.children(paths.DELAYED) or ()) == 3
+            await wake(node, NOW + MINUTE)
+            assert len(await node.tree.children(paths.DELAYED) or ()) == 2
+
+    run(check())
+
+
 # ---- expiring ----
 
 
@@ -335,6 +348,51 @@ def test_a_sweep_reads_so_many_and_the_next_goes_on(monkeypatch: pytest.MonkeyPa
             for node in nodes:
                 await end(node)
             assert [await sweep(nodes[0], NOW + 1, NOW + 1) for _ in range(5)] == [1, 1, 1, 1, 0]
+
+    run(check())
+
+
+def test_the_next_sweep_goes_on_where_the_last_one_had_read_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "MOST_READ", 1)
+
+    async def check() -> None:
+        async with fleet() as made:
+            nodes = [await made.join(f"n{number}") for number in range(3)]
+            for node in nodes[:2]:
+                await end(node, Event.FAIL)
+            over = await end(nodes[2])
+            assert [await sweep(nodes[0], NOW + 1, NOW) for _ in range(3)] == [0, 0, 1]
+            assert await nodes[0].find(over) is None
+            await end(nodes[0])
+            assert [await sweep(nodes[0], NOW + 1, NOW) for _ in range(2)] == [1, 0], "and then from the beginning"
+
+    run(check())
+
+
+def test_a_block_with_live_jobs_is_read_again() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            job = await other.submitted()
+            await end(other, Event.FAIL)
+            await other.tree.commit([Delete(paths.worker(other.session.who))])
+            assert await sweep(node, NOW + 1, NOW) == 0
+            claimed = await node.assign_to(job, node)
+            await node.settle(succeeded(claimed, b"r", NOW, NOW))
+            await node.publish()
+            assert await sweep(node, NOW + 1, NOW) == 1
+
+    run(check())
+
+
+def test_a_block_in_which_some_are_over_and_were_left_is_read_again() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            for _ in range(3):
+                await end(other)
+            await other.tree.commit([Delete(paths.worker(other.session.who))])
+            assert [await sweep(node, NOW + 1, NOW, limit=2) for _ in range(3)] == [2, 1, 0]
 
     run(check())
 

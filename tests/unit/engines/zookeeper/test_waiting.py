@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper import locating, paths
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
@@ -14,6 +15,9 @@ from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import succeeded
 
 from .a_session import NOW, Node, fleet, ignore, one_node, run
+
+if TYPE_CHECKING:
+    from mainspring.engines.zookeeper.session import Session
 
 
 async def wait(node: Node, *ids: int) -> dict[int, Job]:
@@ -47,6 +51,18 @@ def test_whoever_waits_is_noted_once_and_found_by_the_others() -> None:
             await leave(third, job.id)
             assert await watchers(other, job.id) == {}
             assert await watchers(node, job.id) == {job.id: [2]}
+
+    run(check())
+
+
+def test_nodes_that_begin_to_wait_at_once_are_all_noted() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            nodes = [await made.join(f"n{number}") for number in range(4)]
+            job = await nodes[0].held(foreground=True)
+            await asyncio.gather(*(wait(node, job.id) for node in nodes))
+            assert await watchers(nodes[0], job.id) == {job.id: [2, 3, 4]}
+            assert (await nodes[0].present(job.id)).foreground
 
     run(check())
 
@@ -169,6 +185,27 @@ def test_to_leave_and_to_join_at_once() -> None:
                 live = new.id if dropped else job.id
                 assert await leave(other, live) == {live}
             assert await node.counts() == {}
+
+    run(check())
+
+
+def test_who_begins_to_wait_while_the_last_one_leaves_keeps_the_job() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            job = await node.submitted(foreground=True, waiter=1)
+            insist = locating.insist
+
+            async def overtaken(session: Session, places: list[str]) -> object:
+                found = await insist(session, places)
+                if session is node.session:
+                    locating.insist = insist
+                    await wait(other, job.id)
+                return found
+
+            locating.insist = overtaken  # type: ignore[assignment]
+            assert await leave(node, job.id) == set()
+            assert await watchers(node, job.id) == {job.id: [2]}
 
     run(check())
 
