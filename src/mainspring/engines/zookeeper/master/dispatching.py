@@ -15,7 +15,7 @@ import structlog
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, assign
-from mainspring.engines.zookeeper.master.buckets import Buckets
+from mainspring.engines.zookeeper.master.buckets import REST, Buckets
 from mainspring.engines.zookeeper.master.index import Index, Task, task_of_job
 from mainspring.engines.zookeeper.master.nudging import Nudges
 from mainspring.engines.zookeeper.master.reign import DeposedError
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 READ: Final = 1000
 """Records that are read at once."""
+AHEAD: Final = 200
+"""The same of functions that nobody waits for at this moment, so that the oldest and most urgent are known when somebody does."""
+RECENT: Final = 10.0
+"""Seconds for which a function is read ahead after somebody has wanted it."""
 HUNGRY: Final = 100_000.0
 """Names that are listed in a second while somebody waits for work."""
 CONTENT: Final = 20_000.0
@@ -75,6 +79,8 @@ class Dispatcher:
         self._asked: dict[str, tuple[int, float, int]] = {}
         """The claims that wait for an answer: their number, since when, and how much had changed by then."""
         self._refreshed = 0.0
+        self._recent: dict[bytes, float] = {}
+        """When somebody has wanted each function last."""
         self._others = True
         """Whether others may have left something pending of which this node does not know."""
         self._looking = False
@@ -160,7 +166,8 @@ class Dispatcher:
                 index.listed(bucket, names)
             if not self.buckets.dirty and self.workers.alone:
                 self._others = False
-        names = index.unread(wanted, READ)
+        self._recent.update(dict.fromkeys(wanted, now))
+        names = index.unread(wanted, READ) or index.unread(self._ahead(now), AHEAD)
         if names:
             await self._read(names)
         more = bool(self.buckets.fresh or index.unread(wanted, 1))
@@ -172,6 +179,13 @@ class Dispatcher:
         nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, names)]))
         for name, node in zip(names, nodes, strict=True):
             self.index.read(name, node)
+
+    def _ahead(self, now: float) -> list[bytes]:
+        """Return the functions that somebody has wanted a short time ago."""
+        for function, at in [*self._recent.items()]:
+            if at < now - RECENT:
+                del self._recent[function]
+        return sorted(self._recent)
 
     def _wanted(self) -> set[bytes]:
         return {want.function for want in self.workers.wants()}
@@ -191,6 +205,8 @@ class Dispatcher:
         times = self._nudges.times()
         if self.buckets.dirty:
             times.append(now if self.buckets.fresh else self._due(hungry=self._hungry()))
+        if self.index.unread(self._ahead(now), 1):
+            times.append(now + REST)
         times += [since + ANSWER for _, since, _ in self._asked.values()]
         if any(worker.room <= 0 and worker.wants for worker in self.workers.known.values()):
             times.append(self._refreshed + REFRESH)
