@@ -215,6 +215,14 @@ class Ensemble:
                 return line.removeprefix("Mode: ")
         return ""
 
+    def await_mode(self, index: int, mode: str) -> None:
+        """Wait until a server is of some `mode`."""
+        deadline = time.monotonic() + START
+        while self.mode(index) != mode:
+            if time.monotonic() > deadline:
+                raise ZooKeeperError(f"ZooKeeper does not become {mode!r}: {self.log(index)[-3000:]}")
+            time.sleep(0.02)
+
     def ask(self, word: bytes, index: int = 0) -> str:
         """Return a server's answer to one of its four-letter words; empty where nobody answers."""
         answer = b""

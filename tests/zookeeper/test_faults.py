@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +201,29 @@ def test_a_session_outlives_the_restart_of_its_server(zookeeper_program: str, ch
         run(test())
 
 
+def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_session(
+    zookeeper: str, chroot: str, way: Proxy
+) -> None:
+    """So does one that has just started."""
+
+    async def test() -> None:
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            silent.settimeout(PATIENCE)
+            async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 4.0) as tree:
+                first = tree.session
+                await do(way.retarget, silent.getsockname()[1])
+                await do(way.cut)
+                forgotten, _ = await asyncio.to_thread(silent.accept)
+                with forgotten:
+                    await do(way.retarget, int(zookeeper.rpartition(":")[2]))
+                    assert await tree.get("/") is not None
+                assert tree.session == first
+
+    run(test())
+
+
 def test_an_ensemble_that_loses_its_leader(ensemble: Ensemble, chroot: str) -> None:
     async def test() -> None:
         async with session(ensemble.url(chroot), 4.0) as tree:
@@ -248,8 +272,7 @@ def test_a_member_that_is_read_only_counts_as_away(zookeeper_program: str, chroo
                 first = tree.session
                 for index in (1, 2):
                     await do(ensemble.kill, index)
-                await do(ensemble.await_ready)
-                assert ensemble.mode() == "read-only"
+                await do(ensemble.await_mode, 0, "read-only")
                 with pytest.raises(StoreUnavailableError):
                     await tree.get("/")
                 with pytest.raises(StoreUnavailableError, match=r"zookeeper://127"):

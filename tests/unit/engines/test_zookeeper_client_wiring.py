@@ -34,7 +34,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def is_readable(one: Bell | ReadAhead) -> bool:
-    return bool(Handler(PATIENCE).select([one], [], [], 0)[0])
+    return bool(Handler(PATIENCE, PATIENCE).select([one], [], [], 0)[0])
 
 
 def test_a_bell_is_rung_more_often_than_a_pipe_has_room() -> None:
@@ -55,7 +55,7 @@ def test_a_bell_is_rung_more_often_than_a_pipe_has_room() -> None:
 def test_who_sleeps_is_woken_by_the_bell_for_each_request() -> None:
     with pair() as ends:
         bell = Bell(ends)
-        handler = Handler(PATIENCE)
+        handler = Handler(PATIENCE, PATIENCE)
         taken = 0
 
         def take() -> None:
@@ -111,7 +111,7 @@ def test_a_connection_is_ended_under_who_waits_for_it() -> None:
         ended: list[bytes] = []
 
         def wait() -> None:
-            Handler(PATIENCE).select([connection], [], [], PATIENCE)
+            Handler(PATIENCE, PATIENCE).select([connection], [], [], PATIENCE)
             ended.append(connection.recv(1))
 
         thread = threading.Thread(target=wait)

@@ -115,6 +115,8 @@ class KazooTree:
         self._address = address
         self._wanted = self._session_timeout = session_timeout
         self._patience = patience or session_timeout
+        self._attempt = min(max(session_timeout / 4, 0.25), 2.0)
+        """Seconds in which a member must be reached, and must have answered to our first word."""
         self._prefix = "" if address.chroot == "/" else address.chroot
         self._access = OPEN_ACL_UNSAFE if address.is_open else CREATOR_ALL_ACL
         self._client: Any = None
@@ -347,8 +349,10 @@ class KazooTree:
         """Look at the beginning of a connection, of which kazoo says too little."""
         if not isinstance(arguments[1], Connect):
             return invoke(*arguments, **more)
+        timeout, *rest = arguments
         try:
-            result = invoke(*arguments, **more)
+            # A server that has just started may take a connection and forget it. To wait as long as a session lives would end it.
+            result = invoke(min(timeout, self._attempt), *rest, **more)
         except ConnectionDropped:
             address = client._connection._socket.address  # noqa: SLF001
             if client.handler.is_read_only(address):
@@ -416,7 +420,7 @@ class KazooTree:
 
     def _make_client(self) -> Any:
         address = self._address
-        handler = Handler(min(max(self._wanted * 2 / 3 / len(address.hosts), 0.25), 5.0))
+        handler = Handler(self._attempt, self._wanted * 2 / 3)
         client = KazooClient(
             hosts=",".join(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name, port in address.hosts),
             timeout=self._wanted,

@@ -161,11 +161,16 @@ class Bell:
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Gives kazoo what is above. ``patience``: seconds for one attempt to connect to a member, and to send something."""
+    """Gives kazoo what is above.
 
-    def __init__(self, patience: float) -> None:
+    ``connecting`` are the seconds that one attempt to reach a member may take, and ``sending`` those in which it has to take
+    something of what is sent.
+    """
+
+    def __init__(self, connecting: float, sending: float) -> None:
         super().__init__()
-        self._patience = patience
+        self._connecting = connecting
+        self._sending = sending
 
     def async_result(self) -> Answer:
         """Return an answer that is to come."""
@@ -173,8 +178,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_connection(self, address: tuple[str, int], timeout: float | None = None, **more: Any) -> ReadAhead:
         """Connect to a member: one that swallows packets must not use up the time of the others."""
-        patience = min(timeout or self._patience, self._patience)
-        return ReadAhead(super().create_connection(address=address, timeout=patience, **more), address, self._patience)
+        timeout = min(timeout or self._connecting, self._connecting)
+        return ReadAhead(super().create_connection(address=address, timeout=timeout, **more), address, self._sending)
 
     def is_read_only(self, address: tuple[str, int]) -> bool:
         """Ask a member that has hung up whether it is without a majority, and serves readers only."""
