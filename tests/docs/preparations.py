@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.conftest import leave_out
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
+from tests.zookeeper import server as zookeeper_server
 
 from .pages import ROOT
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .running import Reader
+
+ZOOKEEPER_PROGRAMS: Final = "/usr/share/zookeeper/bin"
+"""Where Debian's package has them."""
 
 
 def gearmand_queue(reader: Reader) -> None:
@@ -54,8 +58,20 @@ def postgresql(reader: Reader) -> None:
     reader.environment |= {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": "postgres", "PATH": path}
 
 
+def zookeeper(reader: Reader) -> None:
+    """Run one ZooKeeper on port 2181, with its programs in PATH."""
+    try:
+        ensemble = zookeeper_server.Ensemble(parent=memory_directory())
+    except zookeeper_server.NotInstalledError:
+        leave_out("ZooKeeper")
+    reader.until_the_end.enter_context(ensemble)
+    reader.ports["2181"] = str(ensemble.ports[0])
+    reader.environment["PATH"] += f"{os.pathsep}{ZOOKEEPER_PROGRAMS}"
+
+
 PREPARATIONS: Final[dict[str, Callable[[Reader], None]]] = {
     "gearmand_queue": gearmand_queue,
     "javascript": javascript,
     "postgresql": postgresql,
+    "zookeeper": zookeeper,
 }
