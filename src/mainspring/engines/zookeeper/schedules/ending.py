@@ -7,12 +7,13 @@ side by side.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths
-from mainspring.engines.zookeeper.committer import Fenced
+from mainspring.engines.zookeeper.committer import Conflict, Fenced
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.transacting import RefusedError, patiently, transact
+from mainspring.engines.zookeeper.schedules.transacting import RefusedError, Transacted, patiently, transact_all
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
 
-SIDE_BY_SIDE: Final = 100
-"""Runs that end at once."""
 UNPUBLISHED: Final = 0.02
 """Seconds to wait before the end of a job is tried again whose task has another end that is not published yet."""
 
@@ -65,19 +64,22 @@ async def commit(session: Session, ends: Sequence[End]) -> list[Verdict | StoreE
         for place, verdict in zip(others, found, strict=True):
             verdicts[place] = verdict
 
-    async def commit_turn(places: Sequence[int]) -> None:
-        for place in places:
-            async with side_by_side:
-                verdicts[place] = await _end(session, ends[place])
+    async def commit_owned(turns: Sequence[Sequence[int]]) -> None:
+        for places in zip_longest(*turns):
+            some = [place for place in places if place is not None]
+            found = await transact_all(session, [_transaction(ends[place]) for place in some])
+            for place, outcome in zip(some, found, strict=True):
+                verdicts[place] = _verdict(session, outcome)
+            if any(isinstance(one, Conflict) and one.path.startswith(paths.COMPLETED) for one in verdicts):
+                await asyncio.sleep(UNPUBLISHED)
 
-    side_by_side = asyncio.Semaphore(SIDE_BY_SIDE)
     try:
         await locating.meet(session, [ends[place].job.term * TERM_SPAN for place in owned])
         known = await patiently(session, session.memory(Specifications).now)
     except StoreFencedError:
         return [Fenced(paths.worker(session.who))] * len(ends)
     turns = _turns(known, [(place, ends[place].job) for place in owned])
-    await asyncio.gather(commit_others(), *map(commit_turn, turns))
+    await asyncio.gather(commit_others(), commit_owned(turns))
     return verdicts
 
 
@@ -90,25 +92,29 @@ def _turns(known: Known, placed: Sequence[tuple[int, Job]]) -> list[list[int]]:
     return list(turns.values())
 
 
-async def _end(session: Session, end: End) -> Verdict | StoreError:
+def _transaction(end: End) -> Transacted:
     job = end.job
-    ended = Ended(job.id, job.state, job.term, job.attempt, end.worker, job.started_us, job.ended_us, job.error)
+    ended = [Ended.of(job, end.worker)]
 
     async def follow(tables: ZookeeperSchedules) -> None:
         tables.ends(job, _owner(job))
-        await work.follow(tables, [ended])
+        await work.follow(tables, ended)
 
-    try:
-        await transact(session, follow, end.entry)
-    except RefusedError as error:
-        if error.conflict.path.startswith(paths.COMPLETED):
-            await asyncio.sleep(UNPUBLISHED)
-        return error.conflict
-    except StoreFencedError:
-        return Fenced(paths.worker(session.who))
-    except StoreError as error:
-        return error
-    return None
+    return Transacted(follow, end.entry)
+
+
+def _verdict(session: Session, outcome: Any) -> Verdict | StoreError:
+    match outcome:
+        case RefusedError():
+            return outcome.conflict
+        case StoreFencedError():
+            return Fenced(paths.worker(session.who))
+        case StoreError() | None:
+            return outcome
+        case Exception():
+            raise outcome
+        case _:
+            raise TypeError(f"{outcome!r} is no outcome of what follows")
 
 
 def _owner(job: Job) -> tuple[str, int]:

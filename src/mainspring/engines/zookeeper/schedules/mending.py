@@ -82,7 +82,7 @@ async def _ends(session: Session, ids: set[int]) -> dict[int, Ended | None]:
             ends[job_id] = None
         elif one.state.ended:
             job = one.job()
-            ends[job_id] = Ended(job.id, job.state, job.term, job.attempt, "", job.started_us, job.ended_us, job.error)
+            ends[job_id] = Ended.of(job)
     await locating.meet(session, [end.term * TERM_SPAN for end in ends.values() if end is not None])
     return ends
 

@@ -8,8 +8,10 @@ from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Known, Specifications
 from mainspring.engines.zookeeper.schedules.contents import Row
 from mainspring.engines.zookeeper.schedules.jobs import NewJobs, Parents
+from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
 from mainspring.engines.zookeeper.transaction import OvertakenError, Transaction
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.errors import UsageError
 from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.model import ScheduleState
 from mainspring.schedules.parents import Join
@@ -103,6 +105,12 @@ class ZookeeperSchedules:
         self._rollbacks.clear()
         for function in self._commits:
             function()
+
+    def give_up(self) -> None:
+        """Write nothing: only what would come of it was asked for."""
+        self.rolled_back()
+        self._commits.clear()
+        self.transaction = Transaction(self._session.tree)
 
     def rolled_back(self) -> None:
         """The attempt is over: undo what it has said, unless it was written."""
@@ -241,7 +249,13 @@ class ZookeeperSchedules:
         changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
         if changed:
             self.transaction.write(places.CATALOGUE, contents.changed(node.data, known.version + 1, changed))
-            self._known = Known(known.version, Catalogue(after), leaders(after))
+            catalogue = Catalogue(after)
+            if (parent := too_much_follows(catalogue, changed)) is not None:
+                raise UsageError(
+                    f"too much runs after schedule {parent!r}: what its end starts has to fit into one transaction, of which "
+                    "ZooKeeper takes about a megabyte; give the schedules after it smaller arguments"
+                )
+            self._known = Known(known.version, catalogue, leaders(after))
 
     async def _write_states(self, schedules: Mapping[str, Stored | None]) -> None:
         added = [name for name, stored in schedules.items() if stored is not None and self._states[name] is None]

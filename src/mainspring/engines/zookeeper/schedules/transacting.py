@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
@@ -13,14 +13,19 @@ from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.session import Session
 
 T = TypeVar("T")
 
 LARGEST: Final = 1_020_000
 """Bytes that one multi may have, about: a server closes the connection of who sends more than 1,048,575."""
+
+
+SIDE_BY_SIDE: Final = 100
+"""Transactions that read at once; what they write goes out together."""
 
 
 class RefusedError(Exception):
@@ -31,34 +36,126 @@ class RefusedError(Exception):
         self.conflict = conflict
 
 
-async def transact(
-    session: Session, work: Callable[[ZookeeperSchedules], Awaitable[T]], first: Entry | None = None
-) -> T:
+class Transacted(NamedTuple):
+    """A transaction that is to happen."""
+
+    work: Callable[[ZookeeperSchedules], Awaitable[Any]]
+    """What it reads and writes. It may be run many times, each time on new tables."""
+    first: Entry | None = None
+    """What is written with it, before it."""
+
+
+async def transact(session: Session, work: Callable[[ZookeeperSchedules], Awaitable[T]]) -> T:
     """Run some work until what it has read still holds when it is written; returns what it has returned then.
 
-    The work may be run many times, each time on new tables. Reads are repeated as long as the ensemble is away. ``first`` is
-    written with it, before it. Raises RefusedError where that is refused, StoreFencedError where this node may not write any
-    more, StoreError where it is more than fits into one multi, and whatever the work raises.
+    Raises StoreFencedError where this node may not write any more, StoreError where it is more than fits into one multi, and
+    whatever the work raises.
     """
+    (outcome,) = await transact_all(session, [Transacted(work)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    found: T = outcome
+    return found
+
+
+async def transact_all(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
+    """Do the same for several, side by side and each by itself; returns what they have returned, or what they have raised.
+
+    RefusedError is the outcome where what was to be written first was refused. Reads are repeated as long as the ensemble is
+    away.
+    """
+    outcomes: list[Any] = []
+    for start in range(0, len(transactions), SIDE_BY_SIDE):
+        outcomes += await _transact(session, transactions[start : start + SIDE_BY_SIDE])
+    return outcomes
+
+
+async def _transact(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
+    overtaken = StoreUnavailableError(f"{PATIENCE} attempts to change schedules were all overtaken by others")
+    outcomes: list[Any] = [overtaken] * len(transactions)
+    left = list(range(len(transactions)))
     for _ in range(PATIENCE):
-        tables = ZookeeperSchedules(session)
+        tried = [_Try(session, place, transactions[place]) for place in left]
         try:
-            outcome = await work(tables)
-            if await _is_written(session, first, tables.transaction.entry()):
-                tables.committed()
-                return outcome
-        except OvertakenError:
-            await asyncio.sleep(0)
-        except SessionEndedError as error:
-            raise _fenced(session) from error
-        except StoreUnavailableError:
-            if session.committer.fenced:
-                raise _fenced(session) from None
-            await asyncio.sleep(AGAIN)
+            await asyncio.gather(*(one.run() for one in tried))
+            writing = [one for one in tried if one.entry is not None]
+            verdicts = await session.committer.commit([one.entry for one in writing if one.entry is not None])
+            for one, verdict in zip(writing, verdicts, strict=True):
+                one.decide(verdict)
         finally:
-            tables.rolled_back()
+            for one in tried:
+                one.tables.rolled_back()
+        for one in tried:
+            if not one.again:
+                outcomes[one.place] = one.outcome
+        left = [one.place for one in tried if one.again]
+        if not left:
+            break
         session.memory(Specifications).doubt()
-    raise StoreUnavailableError(f"{PATIENCE} attempts to change schedules were all overtaken by others")
+    return outcomes
+
+
+class _Try:
+    """One attempt of one transaction."""
+
+    def __init__(self, session: Session, place: int, transaction: Transacted) -> None:
+        self._session = session
+        self.place = place
+        self._transaction = transaction
+        self.tables = ZookeeperSchedules(session)
+        self.outcome: Any = None
+        """What the work has returned, or what it is to raise."""
+        self.entry: Entry | None = None
+        """What is to be written."""
+        self.again = False
+
+    async def run(self) -> None:
+        """Read and decide."""
+        try:
+            self.outcome = await self._transaction.work(self.tables)
+            self._plan()
+        except OvertakenError:
+            self.again = True
+        except SessionEndedError:
+            self.outcome = _fenced(self._session)
+        except StoreUnavailableError:
+            if self._session.committer.fenced:
+                self.outcome = _fenced(self._session)
+            else:
+                self.again = True
+                await asyncio.sleep(AGAIN)
+        except Exception as error:  # noqa: BLE001 - it is raised where the outcome is taken
+            self.outcome = error
+
+    def _plan(self) -> None:
+        entries = [one for one in (self._transaction.first, self.tables.transaction.entry()) if one is not None]
+        if not entries:
+            self.tables.committed()
+            return
+        whole = Entry([at for one in entries for at in one.changes], [at for one in entries for at in one.counts])
+        if whole.size > LARGEST:
+            self.outcome = StoreError(
+                f"what follows from one another in schedules has {whole.size} bytes, and ZooKeeper takes about {LARGEST} at "
+                "once: give them smaller arguments, or change fewer of them in one request"
+            )
+        else:
+            self.entry = whole
+
+    def decide(self, verdict: Verdict) -> None:
+        """Take what became of the entry."""
+        first = self._transaction.first
+        if verdict is None:
+            self.tables.committed()
+        elif isinstance(verdict, Fenced):
+            self.outcome = _fenced(self._session)
+        elif first is not None and verdict.at < len(first.changes):
+            self.outcome = RefusedError(verdict)
+        else:
+            self.again = True
+            if verdict.why is Refusal.NO_NODE:
+                parent = verdict.path.rpartition("/")[0]
+                self._session.forget(parent)
+                self._session.memory(Made).paths.discard(parent)
 
 
 async def patiently(session: Session, read: Callable[[], Awaitable[T]]) -> T:
@@ -72,30 +169,6 @@ async def patiently(session: Session, read: Callable[[], Awaitable[T]]) -> T:
             if session.committer.fenced:
                 raise _fenced(session) from None
             await asyncio.sleep(AGAIN)
-
-
-async def _is_written(session: Session, first: Entry | None, entry: Entry | None) -> bool:
-    entries = [one for one in (first, entry) if one is not None]
-    if not entries:
-        return True
-    whole = Entry(
-        [change for one in entries for change in one.changes], [count for one in entries for count in one.counts]
-    )
-    if whole.size > LARGEST:
-        raise StoreError(
-            f"what follows from one another in schedules has {whole.size} bytes, and ZooKeeper takes about {LARGEST} at once: "
-            "give them smaller arguments, or change fewer of them in one request"
-        )
-    (verdict,) = await session.committer.commit([whole])
-    if isinstance(verdict, Fenced):
-        raise _fenced(session)
-    if verdict is not None and first is not None and verdict.at < len(first.changes):
-        raise RefusedError(verdict)
-    if verdict is not None and verdict.why is Refusal.NO_NODE:
-        parent = verdict.path.rpartition("/")[0]
-        session.forget(parent)
-        session.memory(Made).paths.discard(parent)
-    return verdict is None
 
 
 def _fenced(session: Session) -> StoreFencedError:

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper.schedules import reading
+from mainspring.engines.zookeeper.schedules import reading, sizes
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.transacting import patiently, transact
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.engines.zookeeper.schedules.sizes import most_rows
+from mainspring.engines.zookeeper.schedules.transacting import Transacted, patiently, transact, transact_all
+from mainspring.errors import StoreError, StoreFencedError, UsageError
 from mainspring.schedules import rules, work
 from mainspring.schedules import store as ops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mainspring.engines.zookeeper.schedules.catalogue import Known
+    from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
     from mainspring.engines.zookeeper.session import Session
     from mainspring.storage.operation import Operation
 
-SIDE_BY_SIDE: Final = 100
-"""Families that are fired at once."""
 CATCH_UP: Final = 1000
 """Transactions by which schedules are brought up to date before they are changed. More is left to their own firing."""
-MOST_ROWS: Final = 300
-"""Rows of one transaction."""
-MOST_BYTES: Final = 300_000
-"""What jobs and rows of one transaction may have, about: as JSON some of it takes twice as much."""
-ROW: Final = 1_000
-"""Bytes of a row, of its job and of what both are found by."""
 
 
 async def each(session: Session, operations: Sequence[Any], one: Callable[[Session, Any], Awaitable[Any]]) -> list[Any]:
@@ -51,7 +43,7 @@ async def run(session: Session, operations: Sequence[Operation]) -> list[Any]:
 
 
 async def _run(session: Session, operation: Operation) -> Any:
-    return await transact(session, lambda tables: work.run(tables, operation))
+    return await transact(session, partial(_work, operation))
 
 
 async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -> list[Any]:
@@ -73,45 +65,68 @@ async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops
     families: dict[str, list[ops.Due]] = {}
     for one in operation.due:
         families.setdefault(known.turn(one.name), []).append(one)
-    turns = asyncio.Semaphore(SIDE_BY_SIDE)
-
-    async def fire_family(due: Sequence[ops.Due]) -> dict[str, ops.Fired]:
-        limit = min(operation.limit, _most(known, [one.name for one in due]))
-        share = ops.FireSchedules([*due], operation.now_us, _ignore, _ignore, limit)
-        async with turns:
-            return await _run(session, share)  # type: ignore[no-any-return]
-
+    shares = []
+    for due in families.values():
+        limit = min(operation.limit, most_rows(known.catalogue, [one.name for one in due]))
+        share = ops.FireSchedules(due, operation.now_us, _ignore, _ignore, limit)
+        shares.append(Transacted(partial(_work, share)))
     found: dict[str, ops.Fired] = {}
-    for outcome in await asyncio.gather(*map(fire_family, families.values()), return_exceptions=True):
-        if isinstance(outcome, BaseException):
+    for outcome in await transact_all(session, shares):
+        if isinstance(outcome, Exception):
             raise outcome  # the others have fired all the same
         found |= outcome
     return {one.name: found[one.name] for one in operation.due}
 
 
-def _most(known: Known, names: Sequence[str]) -> int:
-    """Return how many rows of each of some schedules one transaction takes, together with what may follow from each row."""
-    graph, schedules = known.catalogue.graph, known.catalogue.schedules
-    bytes_each = rows_each = 0
-    for name in names:
-        following = [schedules[name]] if name in schedules else []
-        following += graph.descendants(name)
-        rows_each += len(following)
-        bytes_each += sum(ROW + len(schedule.args) for schedule in following)
-    return max(min(MOST_ROWS // max(rows_each, 1), MOST_BYTES // max(bytes_each, 1)), 1)
+async def _work(operation: Operation, tables: ZookeeperSchedules) -> Any:
+    return await work.run(tables, operation)
 
 
 # ---- changing ----
 
 
 async def save(session: Session, operations: Sequence[ops.SaveSchedules]) -> list[Any]:
-    """Change schedules; see ``SaveSchedules``."""
+    """Change schedules; see ``SaveSchedules``.
+
+    More changes than fit into one multi (about 300) are checked together, and then made in their order, some at a time: who comes
+    in between, or a node that dies, leaves the first of them made.
+    """
     return await each(session, operations, _save)
 
 
 async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
-    await _catch_up(session, [change.name for change in operation.changes if change.kind == "put"], operation.now_us)
-    saved: ops.Saved = await _run(session, operation)
+    now_us = operation.now_us
+    await _catch_up(session, [change.name for change in operation.changes if change.kind == "put"], now_us)
+    portions = [ops.SaveSchedules(some, now_us, _ignore, _ignore) for some in sizes.portions(operation.changes)]
+    saved = ops.Saved({})
+    if len(portions) > 1:
+        saved = ops.Saved({}, (await transact(session, partial(_checked, operation))).error)
+    for portion in portions:
+        if saved.error is not None:
+            break
+        made = await transact(session, partial(_saved, portion))
+        saved = ops.Saved(saved.schedules | made.schedules, made.error)
+    left = [change.name for change in operation.changes if change.name not in saved.schedules]
+    if left:
+        found = await patiently(session, lambda: reading.schedules(session, left))
+        now = dict.fromkeys(left) | {one.schedule.name: one for one in found}
+        saved = ops.Saved(saved.schedules | now, saved.error)
+    return saved
+
+
+async def _saved(operation: ops.SaveSchedules, tables: ZookeeperSchedules) -> ops.Saved:
+    try:
+        saved: ops.Saved = await work.run(tables, operation)
+    except UsageError as error:
+        tables.give_up()
+        return ops.Saved({}, error)
+    return saved
+
+
+async def _checked(operation: ops.SaveSchedules, tables: ZookeeperSchedules) -> ops.Saved:
+    """Return what would come of some changes, and make none."""
+    saved = await _saved(operation, tables)
+    tables.give_up()
     return saved
 
 
@@ -129,7 +144,7 @@ async def _far_behind(session: Session, names: set[str], now_us: int) -> list[op
     """Return those of some schedules of which more is due than fits into one transaction with the others."""
     stored = await reading.schedules(session, sorted(names))
     known = await session.memory(Specifications).now()
-    limit = _most(known, [one.schedule.name for one in stored])
+    limit = most_rows(known.catalogue, [one.schedule.name for one in stored])
     found = []
     for schedule, state in stored:
         step = rules.decide(schedule, state, now_us, live=False, limit=limit)

@@ -1,0 +1,302 @@
+"""The handlers of schedules on one ensemble: what the suites of all engines do not ask."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.schedules import places, sizes, tables
+from mainspring.engines.zookeeper.schedules.catalogue import Specifications
+from mainspring.errors import ConflictError, UsageError
+from mainspring.jobs import store as job_ops
+from mainspring.jobs.rules import Event
+from mainspring.schedules import store as ops
+from mainspring.schedules.model import At, FireState, Overlap, Schedule
+
+from .a_schedule import MINUTE, START, Scheduler, schedulers
+from .a_session import ignore, run
+
+
+def puts(number: int, **fields: object) -> list[ops.Change]:
+    """Return changes that add many schedules."""
+    schedule = Schedule(**{"name": "s", "function": b"f", "trigger": At(START), **fields})  # type: ignore[arg-type]
+    return [ops.Change("put", f"s{at:05}", 0, replace(schedule, name=f"s{at:05}")) for at in range(number)]
+
+
+async def commits(scheduler: Scheduler, operation: object) -> tuple[object, int]:
+    """Return the outcome of an operation, and in how many multis it was written."""
+    before = scheduler.node.tree.content.commits
+    return await scheduler.ask(operation), scheduler.node.tree.content.commits - before
+
+
+def test_many_that_are_due_at_once_fire_in_few_multis() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            assert (await a.save(*puts(250))).error is None
+            fired, number = await commits(a, await a.firing())
+            assert isinstance(fired, dict)
+            assert all(one.won for one in fired.values())
+            assert number < 15
+            assert len(await a.pending("f")) == 250
+            await a.check()
+
+    run(check())
+
+
+def test_what_is_due_is_found_by_names_alone() -> None:
+    """With how many schedules there are, the number of reads does not grow."""
+
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.save(*puts(200, trigger=At(START + 90 * MINUTE)))
+            await a.add("near", trigger=At(START + MINUTE))
+            before = a.node.tree.reads
+            upcoming = await a.due(START + MINUTE)
+            assert [one.name for one, _ in upcoming.due] == ["near"]
+            assert upcoming.next_us == START + 90 * MINUTE
+            assert a.node.tree.reads - before <= 1 + 2 * places.SHARDS
+            later = await a.due(START + 100 * MINUTE, limit=50)
+            assert [one.name for one, _ in later.due] == ["near", *(f"s{at:05}" for at in range(49))]
+            assert later.next_us == START + 90 * MINUTE
+
+    run(check())
+
+
+def test_minutes_that_are_over_go() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.add("s", misfire="skip")
+            for minute in (0, 1, 40, 41):
+                a.now_us = START + minute * MINUTE
+                await a.fire()
+            await a.due()
+            assert len(a.node.tree.content.names(places.DUE) or ()) == 2  # the next one, and the one before
+            a.now_us = START + 42 * MINUTE
+            assert set(await a.fire()) == {"s"}
+            await a.check()
+
+    run(check())
+
+
+def test_a_minute_that_was_swept_meanwhile_is_made_again() -> None:
+    async def check() -> None:
+        async with schedulers("n1", "n2") as (a, b):
+            await a.add("s", trigger=At(START))
+            await a.fire()
+            b.now_us = START + 60 * MINUTE
+            await b.due()
+            assert a.node.tree.content.names(places.DUE) == []
+            await a.add("t", trigger=At(START + 1))
+            assert set((await a.schedules()).keys()) == {"s", "t"}
+            assert [one.name for one, _ in (await b.due()).due] == ["t"]
+
+    run(check())
+
+
+# ---- specifications ----
+
+
+def test_what_others_have_changed_is_read_and_nothing_else() -> None:
+    async def check() -> None:
+        async with schedulers("n1", "n2") as (a, b):
+            await a.save(*puts(50))
+            assert len(await b.schedules()) == 50
+            await a.add("new")
+            await a.save(ops.Change("remove", "s00007"))
+            before = b.node.tree.reads
+            known = await b.node.session.memory(Specifications).now(fresh=True)
+            assert b.node.tree.reads - before == 3  # sync, the version, and what has changed
+            assert known.catalogue.schedules.keys() == (await a.schedules()).keys()
+            assert await b.node.session.memory(Specifications).now() is known
+
+    run(check())
+
+
+def test_many_changes_are_made_in_portions() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            saved, number = await commits(a, ops.SaveSchedules(puts(1000), START, ignore, ignore))
+            assert isinstance(saved, ops.Saved)
+            assert saved.error is None
+            assert len(saved.schedules) == 1000
+            assert all(saved.schedules.values())
+            assert 3 <= number <= 20
+            assert len(await a.schedules()) == 1000
+
+    run(check())
+
+
+def test_many_changes_of_which_the_last_is_wrong_change_nothing() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.add("old")
+            orphan = Schedule(name="z", function=b"f", parents=("nobody",))
+            for wrong, error in (
+                (ops.Change("put", "z", 0, orphan), UsageError),
+                (ops.Change("pause", "old", 9), ConflictError),
+            ):
+                saved = await a.save(*puts(700), wrong)
+                assert isinstance(saved.error, error)
+                assert saved.schedules["old" if wrong.name == "old" else "s00001"] == (await a.schedules()).get(
+                    "old" if wrong.name == "old" else "s00001"
+                )
+                assert list(await a.schedules()) == ["old"]
+
+    run(check())
+
+
+def test_what_could_never_be_written_together_is_refused() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            parent = await a.add("parent")
+            large = b"x" * (sizes.MOST_FOLLOWING // 4)
+            first = Schedule(name="c1", function=b"f", parents=("parent",), args=large)
+            assert (await a.save(ops.Change("put", "c1", 0, first))).error is None
+            saved = await a.save(ops.Change("put", "c2", 0, replace(first, name="c2")))
+            assert isinstance(saved.error, UsageError)
+            assert saved.schedules == {"c2": None}
+            assert set(await a.schedules()) == {parent.name, "c1"}
+            await a.fire()
+            await a.end(await a.claim("parent"))
+            assert await a.told("c1") == ["fired"]
+
+    run(check())
+
+
+def test_a_schedule_that_is_far_behind_is_brought_up_to_date_before_it_is_changed() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            schedule = await a.add("s", misfire="skip")
+            a.now_us = START + 700 * MINUTE
+            changed = replace(schedule, trigger=At(START + 800 * MINUTE))
+            saved = await a.save(ops.Change("put", "s", 1, changed))
+            assert isinstance(saved.error, ConflictError), "it was changed meanwhile"
+            now = saved.schedules["s"]
+            assert now is not None
+            assert (await a.save(ops.Change("put", "s", now.state.version, changed))).error is None
+            assert len(await a.rows("s")) == 701
+
+    run(check())
+
+
+# ---- the names of jobs ----
+
+
+def test_the_next_run_has_the_unique_before_the_last_one_is_published() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.add("s", unique=b"u", overlap=Overlap.QUEUE)
+            await a.fire()
+            a.now_us = START + MINUTE
+            await a.fire()
+            first = await a.claim("s")
+            await a.end(first)
+            assert await a.told("s") == ["succeeded", "fired"]
+            (second,) = await a.pending("s")
+            assert second.id != first.id
+            await a.check()
+            # Whoever publishes what it has completed itself does not look, unless it is told that something is new.
+            result = await a.node.tree.get(a.node.session.result(first.id))
+            assert result is not None
+            assert result.version > 0
+            name = await a.node.tree.get(paths.name("s:u"))
+            assert name is not None
+            assert records.decode(name.data)["id"] == second.id
+            refused = await a.ask(job_ops.Redrive(first.id, ignore, ignore))
+            assert not refused.redriven
+
+    run(check())
+
+
+def test_a_failed_run_whose_name_has_gone_over_is_not_put_back() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.add("s", unique=b"u", overlap=Overlap.QUEUE)
+            await a.fire()
+            a.now_us = START + MINUTE
+            await a.fire()
+            first = await a.claim("s")
+            await a.end(first, Event.FAIL)
+            (second,) = await a.pending("s")
+            refused = await a.ask(job_ops.Redrive(first.id, ignore, ignore))
+            assert (refused.redriven, refused.rival) == (False, second.id)
+
+    run(check())
+
+
+def test_a_run_takes_the_name_of_one_that_has_ended_and_is_not_published() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.add("s", unique=b"u")
+            await a.fire()
+            await a.end(await a.claim("s"))
+            a.now_us = START + MINUTE
+            await a.fire()
+            assert await a.told("s") == ["succeeded", "fired"]
+            await a.check()
+
+    run(check())
+
+
+def test_those_that_join_one_job_end_with_it_and_the_rest_a_little_later() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            more = 5
+            await a.add("s", unique=b"u", misfire="all")
+            await a.fire()
+            a.now_us = START + (tables.JOINED_AT_ONCE + more) * MINUTE
+            await a.fire()
+            rows = await a.rows("s")
+            assert [row.state for row in rows[:2]] == [FireState.FIRED, FireState.JOINED]
+            assert {row.job for row in rows} == {rows[0].job}
+            assert await a.mend() == 0
+            await a.end(await a.claim("s"))
+            assert sum(bool(row.outcome) for row in await a.rows("s")) == 1 + tables.JOINED_AT_ONCE
+            assert await a.mend() == more
+            assert all(row.outcome == "succeeded" for row in await a.rows("s"))
+            assert await a.mend() == 0
+            await a.check()
+
+    run(check())
+
+
+# ---- ends ----
+
+
+def test_owned_jobs_end_with_their_rows_however_they_end() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            for name in ("s", "t", "u", "v"):
+                await a.add(name, overlap=Overlap.QUEUE, expires=30.0 if name == "v" else None)
+            a.now_us = START
+            await a.fire()
+            await a.end(await a.claim("s"), Event.FAIL)
+            (waiting,) = await a.pending("t")
+            await a.ask(job_ops.Cancel(waiting.id, b"{}", a.now_us, ignore, ignore))
+            await a.ask(job_ops.Wake(START + 31_000_000, ignore, ignore))
+            stale = await a.claim("u")
+            assert await a.end(stale) == set()
+            assert await a.end(stale) == {stale.id}
+            told = [await a.told(name) for name in ("s", "t", "u", "v")]
+            assert told == [["failed"], ["cancelled"], ["succeeded"], ["expired"]]
+            await a.check()
+
+    run(check())
+
+
+def test_the_runs_of_one_family_that_end_together_are_not_overtaken_by_each_other() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            await a.add("s", misfire="all")
+            await a.add("c", parents=("s",))
+            a.now_us = START + 29 * MINUTE
+            await a.fire()
+            jobs = [await a.node.assign_to(job, a.node) for job in await a.pending("s")]
+            ends = job_ops.Settle([a.settlement(job) for job in jobs], ignore, ignore)
+            stale, number = await commits(a, ends)
+            assert stale == set()
+            assert number <= len(jobs) + 5
+            assert await a.told("c") == ["fired"] * 30
+            await a.check()
+
+    run(check())

@@ -1,0 +1,167 @@
+"""What the schedules' nodes are called and contain comes back as it was."""
+
+from __future__ import annotations
+
+from string import printable
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.zookeeper.memory import PATH
+
+from mainspring.engines.zookeeper import records
+from mainspring.engines.zookeeper.schedules import contents, places, sizes
+from mainspring.engines.zookeeper.schedules.contents import Row
+from mainspring.jobs.model import Retry
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.model import At, Cron, Every, Fire, FireState, Overlap, Reason, Schedule, ScheduleState
+from mainspring.schedules.parents import Join
+from mainspring.schedules.store import Change, Standing, standing
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+names: SearchStrategy[str] = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=40)
+awkward = st.sampled_from([".", "..", "...", "a/b", "a.b", "~x", "50%", "%2E", "ä ö", "1.2.3", "q.j.s"])
+times = st.integers(0, 2**55)
+NAMES = names | awkward
+
+
+@given(NAMES, times, st.integers(1, 2**40))
+def test_names_make_paths_and_come_back(name: str, time_us: int, number: int) -> None:
+    paths = [
+        places.spec(name), places.state(name), places.row(name, time_us), places.join(name, time_us),
+        places.unfinished(name), places.queued(name), places.declared(name),
+    ]  # fmt: skip
+    assert all(PATH.fullmatch(path) for path in paths)
+    assert places.name_of(places.part(name)) == name
+    due = places.due(name, ScheduleState(version=number, next_us=time_us))
+    assert due is not None
+    assert places.due_name(due.rpartition("/")[2]) == (time_us, number, name)
+    assert places.mendable(places.queued(name).rpartition("/")[2]) == ("q", name, 0, 0)
+    joined = Fire(schedule=name, fire_us=time_us, state=FireState.JOINED, job=number)
+    stuck = Fire(schedule=name, fire_us=time_us, state=FireState.FIRED, job=number, outcome="failed", children_left=2)
+    for row, said in ((joined, ("j", name, time_us, number)), (stuck, ("s", name, time_us, 0))):
+        path = places.mending(row)
+        assert path is not None
+        assert places.mendable(path.rpartition("/")[2]) == said
+
+
+@given(NAMES, NAMES)
+def test_different_names_have_different_places(one: str, other: str) -> None:
+    if one != other:
+        assert places.spec(one) != places.spec(other)
+        assert places.declared(one) != places.declared(other)
+
+
+def test_a_schedule_that_never_fires_is_not_due() -> None:
+    assert places.due("a", ScheduleState()) is None
+
+
+@given(
+    st.builds(
+        Schedule,
+        name=NAMES,
+        function=st.binary(max_size=20),
+        args=st.binary(max_size=50) | st.text(printable).map(str.encode),
+        trigger=st.none() | st.builds(Every, times) | st.builds(At, times) | st.just(Cron("0 * * * *")),
+        misfire=st.sampled_from(["skip", "once", "all"]) | st.integers(0, 9),
+        overlap=st.sampled_from(Overlap),
+        parents=st.lists(NAMES, max_size=3).map(tuple),
+        retry=st.none() | st.just(Retry(max_attempts=3)),
+        unique=st.binary(max_size=9),
+        jitter=st.floats(0, 9),
+        expires=st.none() | st.floats(0, 9),
+    )
+)
+def test_a_schedule_comes_back(schedule: Schedule) -> None:
+    assert contents.decode(contents.encode(schedule), Schedule) == schedule
+
+
+@given(
+    st.builds(
+        Fire,
+        schedule=NAMES,
+        fire_us=times,
+        state=st.sampled_from(FireState),
+        reason=st.none() | st.sampled_from(Reason),
+        job=times,
+        error=st.binary(max_size=20),
+        outcome=st.sampled_from(["", "failed"]),
+    ),
+    st.lists(st.tuples(NAMES, times), max_size=3),
+)
+def test_a_row_comes_back_with_those_that_have_joined(fire: Fire, joined: list[tuple[str, int]]) -> None:
+    row = contents.decode_row(Row(fire, joined).encode())
+    assert (row.fire, row.joined) == (fire, joined)
+    assert (places.mending(fire) is not None) == (standing(fire) in {Standing.JOINED, Standing.ENDED})
+
+
+def test_states_and_joins_come_back() -> None:
+    state = ScheduleState(version=7, next_us=5, queued=2, declared=b"\x00\xff", app="x", forgotten_us=3)
+    assert contents.decode(contents.encode(state), ScheduleState) == state
+    join = Join("child", 5, 2, stopped=True)
+    assert contents.decode(contents.encode(join), Join) == join
+
+
+def test_people_can_read_a_schedule() -> None:
+    data = contents.encode(Schedule(name="a", function=b"reports.daily", args=b'{"to": "x"}', trigger=Every(5)))
+    record = records.decode(data)
+    assert (record["function"], record["args"]) == ("reports.daily", '{"to": "x"}')
+
+
+# ---- what has changed since ----
+
+
+def test_changes_are_told_to_those_who_know_what_was_before() -> None:
+    data = contents.changed(contents.changed(b"", 1, ["a"]), 2, ["b", "c"])
+    assert [contents.changes_since(data, version) for version in range(3)] == [{"a", "b", "c"}, {"b", "c"}, set()]
+
+
+def test_changes_of_long_ago_are_not_told() -> None:
+    data = b""
+    for version in range(1, 2 * contents.KEPT):
+        data = contents.changed(data, version, [f"s{version}"])
+    newest = 2 * contents.KEPT - 1
+    assert contents.changes_since(data, newest - contents.KEPT - 1) is None
+    known = contents.changes_since(data, newest - contents.KEPT)
+    assert known is not None
+    assert len(known) == contents.KEPT
+    many = contents.changed(data, newest + 1, [f"m{number}" for number in range(contents.KEPT + 1)])
+    assert contents.changes_since(many, newest) is None
+    assert contents.changes_since(many, newest + 1) == set()
+
+
+# ---- how much goes into one transaction ----
+
+
+def _catalogue(*schedules: Schedule) -> Catalogue:
+    return Catalogue({one.name: one for one in schedules})
+
+
+def test_rows_of_one_transaction_are_fewer_where_more_follows_from_each() -> None:
+    alone = Schedule(name="a", function=b"f", trigger=Every(5))
+    assert sizes.most_rows(_catalogue(alone), ["a"]) == sizes.MOST_ROWS
+    children = [Schedule(name=f"c{number}", function=b"f", parents=("a",)) for number in range(9)]
+    assert sizes.most_rows(_catalogue(alone, *children), ["a"]) == sizes.MOST_ROWS // 10
+    large = Schedule(name="a", function=b"f", trigger=Every(5), args=b"x" * sizes.MOST_BYTES)
+    assert sizes.most_rows(_catalogue(large), ["a"]) == 1
+    assert sizes.most_rows(_catalogue(), ["gone"]) == sizes.MOST_ROWS
+
+
+def test_what_runs_after_one_schedule_has_to_fit() -> None:
+    parent = Schedule(name="a", function=b"f", trigger=Every(5))
+    half = b"x" * (sizes.MOST_FOLLOWING // 4)
+    children = [Schedule(name=f"c{number}", function=b"f", args=half, parents=("a",)) for number in range(2)]
+    assert sizes.too_much_follows(_catalogue(parent, children[0]), ["c0"]) is None
+    assert sizes.too_much_follows(_catalogue(parent, *children), ["c1"]) == "a"
+    assert sizes.too_much_follows(_catalogue(parent, *children), ["other"]) is None
+
+
+def test_changes_are_parted_in_their_order() -> None:
+    large = Schedule(name="a", function=b"f", args=b"x" * (sizes.MOST_BYTES // 2))
+    changes = [Change("remove", "r"), *(Change("put", "p", 0, large) for _ in range(3)), Change("pause", "q")]
+    parts = list(sizes.portions(changes))
+    assert [change for part in parts for change in part] == changes
+    assert len(parts) == 3
+    assert list(sizes.portions([])) == []
