@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.tree import Create, Delete, Refused, Write
+from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refused, Write
 from mainspring.errors import StoreFencedError
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
-    from mainspring.engines.zookeeper.tree import Node, Tree
+    from mainspring.engines.zookeeper.tree import Change, Node, Tree
 
 _decode: Final = msgspec.json.Decoder(NodeRow).decode
 
@@ -59,7 +59,10 @@ async def _find(tree: Tree, term: int) -> tuple[str, Node] | None:
 
 
 async def end(tree: Tree, term: int, counter: int | None) -> bool:
-    """End a term by deleting its node's ephemeral: each of its batches checks that."""
+    """End a term by deleting its node's ephemeral: each of its batches checks that.
+
+    Where it was the master, it is so no more: its session may go on for as long as it can be heard, though it hears nothing.
+    """
     while True:
         found = await _find(tree, term)
         if found is None:
@@ -67,8 +70,12 @@ async def end(tree: Tree, term: int, counter: int | None) -> bool:
         who, node = found
         if counter is not None and _decode(node.data).counter != counter:
             return False
-        version = node.version if counter is not None else -1
-        outcome = await tree.commit([Delete(paths.worker(who), version)])
+        version = node.version if counter is not None else ANY
+        changes: list[Change] = [Delete(paths.worker(who), version)]
+        master = await tree.get(paths.MASTER)
+        if master is not None and records.decode(master.data)["worker"] == who:
+            changes.append(Delete(paths.MASTER, master.version))
+        outcome = await tree.commit(changes)
         if not isinstance(outcome, Refused):
             return True
 
