@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.client import KazooClient
+from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.client import KazooTree
@@ -21,10 +22,11 @@ from mainspring.engines.zookeeper.tree import (
     SessionEndedError,
     Write,
 )
-from mainspring.errors import SettingsError, StoreError, StoreUnavailableError
+from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     from mainspring.engines.zookeeper.tree import Change
 
@@ -240,5 +242,60 @@ def test_nodes_can_be_everybodys(zookeeper: str, chroot: str) -> None:
         assert await nobody.commit([Write("/a", b"2")]) == Done(["/a"])
         await own.close()
         await nobody.close()
+
+    asyncio.run(test())
+
+
+def test_what_belongs_to_somebody_else_is_neither_read_nor_written(zookeeper: str, chroot: str) -> None:
+    async def test() -> None:
+        nobody = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        await nobody.open()
+        somebody = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        await somebody.open()
+        await somebody.commit([Create("/a", b"1")])
+        await nobody.sync()
+        for forbidden in (nobody.get("/a"), nobody.commit([Create("/b"), Write("/a", b"2")])):
+            with pytest.raises(StoreForeignError, match="no permission"):
+                await forbidden
+        assert await nobody.get("/b") is None
+        await nobody.close()
+        await somebody.close()
+
+    asyncio.run(test())
+
+
+def test_an_ensemble_that_takes_nobody_without_credentials(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
+    options = ["-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest"]
+    with Ensemble(parent=tmp_path, java=options) as server:
+
+        async def test() -> None:
+            nobody = KazooTree(parse(server.url(chroot)), 4.0)
+            with pytest.raises(SettingsError, match="nobody without user and password"):
+                await nobody.open()
+            somebody = KazooTree(parse(server.url(chroot).replace("//", "//user:secret@")), 4.0)
+            await somebody.open()
+            await somebody.close()
+
+        asyncio.run(test())
+
+
+def test_credentials_that_are_refused(zookeeper: str, chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server takes any digest; of a scheme that it does not know it says so."""
+
+    async def test() -> None:
+        tree = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        make = tree._make_client
+
+        def made() -> Any:
+            client = make()
+            client.auth_data = {("unheard-of", "user:secret")}
+            return client
+
+        monkeypatch.setattr(tree, "_make_client", made)
+        began = time.monotonic()
+        with pytest.raises(SettingsError, match="refuses user and password") as caught:
+            await tree.open()
+        assert time.monotonic() - began < 3
+        assert "secret" not in str(caught.value)
 
     asyncio.run(test())

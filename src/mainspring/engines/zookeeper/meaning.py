@@ -106,5 +106,13 @@ def of_commit(error: Exception) -> Exception:
     return of_read(error)
 
 
+_TOLD: Final = {
+    NoAuthError: "no permission",
+    AuthFailedError: "user and password are refused",
+    SessionClosedRequireSaslError: "it takes nobody without user and password, or not in this way",
+    ConnectionLoss: "the connection was lost",
+}
+
+
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip()
+    return _TOLD.get(type(error)) or f"{type(error).__name__} {error}".strip()
