@@ -48,8 +48,9 @@ def always(life: Sound) -> None:
     for queue in dispatch.queues.values():
         _counters(queue, life, running)
         if not dispatch.paused and (dispatch.believes is None or dispatch.believes()):
-            assert queue.woken >= queue.size or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
-            assert not queue.size or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
+            able = queue.startable(queue.woken + 1)
+            assert queue.woken >= able or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
+            assert not able or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
         if not window.claiming.shared:  # there it is a hint, put right again and again
             assert queue.live >= 0
     expected = sum(len(held.job.payload) for held in window.held.values() if not held.stored)
@@ -58,7 +59,8 @@ def always(life: Sound) -> None:
 
 def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> None:
     held_here = [held for held in life.service.window.held.values() if held.queue is queue]
-    waiting = [held for ready in queue.ready for held in ready if held.queued]
+    ready = [held for ready in queue.ready for held in ready if held.queued]
+    waiting = ready if queue.gate is None else queue.queued()
     assert queue.size == len(waiting), f"size of {queue.name!r}"
     assert len(set(map(id, waiting))) == len(waiting)
     assert all(held in held_here for held in waiting), "what waits is not held"

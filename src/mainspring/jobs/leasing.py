@@ -150,10 +150,12 @@ class LeasedAccount:
         kept, self._keep = self._keep, None
         refused = False
         if ask.limit:
+            fresh = grant.tokens > self.leased
             self.leased = grant.tokens
             refused = grant.tokens < ask.tokens
             fair = rules.fair_share(ask.limit, grant.claimants)
-            if grant.short and self.leased > fair:
+            if grant.short and self.leased > fair and not fresh:
+                # What has just come is used first: where nodes are more than tokens, it would only go round otherwise.
                 self._keep = fair
             elif kept is not None:
                 # Those who wanted what was given back come first, also who asks again only after the longest pause.

@@ -292,7 +292,11 @@ class Sharing:
             held = window.held.get(self._service.handles.of(job_id))
             if held is not None:
                 held.queue.live -= 1
+                gate, held.gate = held.gate, None
                 window.release(held)
+                if gate is not None:  # it was handed out meanwhile
+                    gate.give_back(held.job.key)
+                    window.serve(held.queue)
 
     def _stay(self, withdrawn: Iterable[Held]) -> None:
         window = self._window

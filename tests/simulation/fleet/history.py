@@ -90,6 +90,10 @@ class FleetHistory:
                 for job in [job for jobs in outcome for job in jobs]:
                     assert job.id in self.live, f"{job.id} is claimed although it has ended"
                     self._lease(node, job.id, job.term)
+            case ops.ClaimByKey():
+                for job in outcome.jobs:
+                    assert job.id in self.live, f"{job.id} is claimed although it has ended"
+                    self._lease(node, job.id, job.term)
             case ops.Wait():
                 for job in outcome.values():
                     if not State(job.state).ended:

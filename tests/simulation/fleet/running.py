@@ -14,7 +14,7 @@ from .world import FleetWorld
 STEPS = 700
 
 
-def simulate_fleet(*seeds: int, steps: int = STEPS) -> int:
+def simulate_fleet(*seeds: int, steps: int = STEPS, kind: type[FleetWorld] = FleetWorld) -> int:
     """Run the seeds one after the other, every other one with a window so small that most jobs stay in the store.
 
     Returns how many jobs were settled. Raises SimulationError.
@@ -23,7 +23,7 @@ def simulate_fleet(*seeds: int, steps: int = STEPS) -> int:
     for seed in seeds:
         with capture_logs(), patch.object(claiming, "SMALLEST", 3 if seed % 2 else claiming.SMALLEST):
             try:
-                world = FleetWorld(seed)
+                world = kind(seed)
                 world.run(steps)
             except Exception as error:
                 raise SimulationError(f"seed {seed} of the fleet: {error!r}") from error

@@ -17,7 +17,7 @@ from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
-from mainspring.resources.store import ListLimits
+from mainspring.resources.store import Acquire, ListLimits
 from mainspring.schedules.store import READING
 from mainspring.storage.engine import Opened
 
@@ -97,6 +97,9 @@ class SharedMemoryEngine:
         pending = self._pending()
         freed = resources.frees(content.tables, group)
         outcomes = execute(content.tables, group, self, content.terms)
+        for operation in group:
+            if isinstance(operation, Acquire) and operation.term in content.ended:
+                resources.end(content.tables, operation.term)  # it was asked for under the term before
         self._tell(waits, pending)
         for term in content.ears:
             if freed and term != self._term:

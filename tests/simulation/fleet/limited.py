@@ -1,0 +1,54 @@
+"""A fleet whose functions have limits: never do more jobs of one run than it may have, whatever befalls the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.resources.model import FunctionLimits, Limits
+from tests.simulation.actors import FUNCTIONS
+
+from .world import FleetWorld
+
+if TYPE_CHECKING:
+    from mainspring.jobs.held import Held
+
+
+class LimitedWorld(FleetWorld):
+    """One run with limits that were said before the first node began. Of some functions only those of the (empty) key."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.most = 0
+        """So many have run at the same time where no more may."""
+
+    def _begin(self, name: str) -> None:
+        tables = self.content.tables
+        if not tables.limits:
+            self.limits = {function: self.chance.choice((1, 2, 3)) for function in FUNCTIONS}
+            for function, limit in self.limits.items():
+                by_key = self.chance.random() < 0.3
+                said = Limits(concurrency_per_key=limit) if by_key else Limits(concurrency=limit)
+                tables.limits[function] = FunctionLimits(function, commanded=said, version=1)
+        super()._begin(name)
+
+    def assigned(self, handle: bytes) -> None:
+        """A worker is given a job."""
+        super().assigned(handle)
+        self._check(self._here.service.window.held[handle].queue.name)
+
+    def check(self) -> None:
+        """See to what is true at any moment."""
+        super().check()
+        for function in FUNCTIONS:
+            self._check(function)
+
+    def _check(self, function: bytes) -> None:
+        """Count the running jobs of the nodes that may believe in their leases: others stop theirs, and nobody counts these."""
+        running: list[Held] = []
+        for life in self.lives.values():
+            if life.ready and not life.closed and not life.store.is_over():
+                held = life.service.window.held.values()
+                running += [one for one in held if one.worker is not None and one.queue.name == function]
+        limit = self.limits[function]
+        assert len(running) <= limit, f"{len(running)} jobs of {function!r} run at once, and {limit} may"
+        self.most += len(running) == limit
