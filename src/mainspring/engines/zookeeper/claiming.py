@@ -192,6 +192,12 @@ class Claims:
 
     # ---- the master is elsewhere ----
 
+    async def catch_up(self) -> None:
+        """Take in what the last master has assigned to this node and not told: this one is the master now."""
+        tasks = await self._session.tree.children(paths.queue(self._session.who)) or ()
+        for start in range(0, len(tasks), READ_AT_ONCE):
+            await self._fetch(tasks[start : start + READ_AT_ONCE])
+
     def rewrite(self) -> None:
         """Tell the next master what this node wants: it was the master itself until now."""
         self._unwritten = True

@@ -93,7 +93,7 @@ class Master:
                 group.create_task(_until_deposed(reign), name="zookeeper reign")
                 group.create_task(publisher.run(), name="zookeeper publications")
                 group.create_task(self._recover(reign, dispatcher, publisher), name="zookeeper recoveries")
-                group.create_task(self._dispatch(dispatcher), name="zookeeper assignments")
+                group.create_task(self._dispatch(reign, dispatcher), name="zookeeper assignments")
                 if self._standing:
                     group.create_task(Waker(reign).run(), name="zookeeper waking")
         finally:
@@ -116,7 +116,8 @@ class Master:
             except StoreUnavailableError:
                 await asyncio.sleep(AGAIN)
 
-    async def _dispatch(self, dispatcher: Dispatcher) -> None:
+    async def _dispatch(self, reign: Reign, dispatcher: Dispatcher) -> None:
+        await reign.read(self.claims.catch_up)
         await dispatcher.claim(self.claims.wants, self.claims.asked)
         await dispatcher.run()
 
