@@ -1,0 +1,174 @@
+"""Outcomes are published once, and whoever waits is told."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.zookeeper import paths, records, waiting
+from mainspring.engines.zookeeper.session import Completion
+from mainspring.engines.zookeeper.tree import Create, Write
+from mainspring.events.relay import Settled
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Options, State
+
+from .a_master import Fleet, Member, eventually, fleet, ignore, run
+
+if TYPE_CHECKING:
+    from mainspring.engines.zookeeper.master.publishing import Publisher
+    from mainspring.jobs.model import Job
+
+
+async def wait(node: Member, job: Job) -> None:
+    """Note that somebody at a node waits for a job."""
+    operation = ops.Wait(node.session.term, [job.id], ignore, ignore)
+    await waiting.HANDLERS[ops.Wait](node.session, [operation])
+
+
+def is_published(nodes: Fleet, job: Job, node: Member) -> bool:
+    return nodes.state(job, node.session.node) is not None
+
+
+def has_heard(node: Member, job: Job) -> bool:
+    return job.id in heard(node)
+
+
+def heard(node: Member) -> list[int]:
+    return [job_id for message in node.heard if isinstance(message, Settled) for job_id in message.ids]
+
+
+def test_all_that_is_said_of_it_goes_to_its_result() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master()
+            for node in (master, await nodes.join("n2")):
+                job = await node.held(unique=b"u")
+                await node.succeed(job, result=b"answer")
+                await eventually(partial(is_published, nodes, job, node))
+                found = nodes.outcome(job, node.session.node)
+                assert (found["state"], found["result"], found["id"]) == ("succeeded", "answer", job.id)
+                assert nodes.tasks(paths.COMPLETED) == nodes.tasks(paths.NAMES) == []
+
+    run(check())
+
+
+def test_whoever_waits_anywhere_is_told() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master()
+            others = [await nodes.join(name) for name in ("n2", "n3")]
+            for holder in (master, others[0]):
+                job = await holder.held()
+                for node in others:
+                    await wait(node, job)
+                await holder.succeed(job)
+                for node in others:
+                    await eventually(partial(has_heard, node, job))
+            assert heard(master) == []
+
+    run(check())
+
+
+def test_who_begins_to_wait_at_the_last_moment_is_told_or_sees_the_end() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master, node = await nodes.master(), await nodes.join("n2")
+            job = await master.held()
+            handle = master.session.handle(job.id)
+            at_last: list[Any] = []
+
+            def meanwhile(changes: Any) -> None:
+                # Between the completion and its publication, somebody has begun to wait.
+                if not at_last and any(one.path.startswith(f"{paths.RESULTS}/") for one in changes):
+                    at_last.append(changes)
+                    path = f"{paths.block(job.id)}/{handle}"
+                    before = nodes.content.read(path)
+                    assert before is not None
+                    said = {**records.decode(before.data), "waiters": [node.session.term]}
+                    nodes.content.apply([Write(path, records.encode(said), before.version)])
+
+            master.tree.before = meanwhile
+            await master.succeed(job)
+            await eventually(lambda: heard(node) == [job.id])
+            assert at_last
+            assert nodes.state(job) is State.SUCCEEDED
+
+    run(check())
+
+
+def test_what_is_kept_is_kept_with_its_name() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            first = await node.held(unique=b"u", options=Options(keep_unique=60.0))
+            await node.succeed(first)
+            await eventually(lambda: nodes.state(first) is State.SUCCEEDED)
+            again = node.job(unique=b"u", options=Options(keep_unique=60.0))
+            assert (await node.submit(again))[again.id].id == first.id
+            # One that does not join it has the name, and leaves what is kept where it was.
+            other = await node.held(unique=b"u")
+            await node.succeed(other)
+            await eventually(lambda: nodes.state(other) is State.SUCCEEDED)
+            again = node.job(unique=b"u", options=Options(keep_unique=60.0))
+            assert (await node.submit(again))[again.id].id == first.id
+
+    run(check())
+
+
+def test_a_stale_completion_does_no_harm_to_the_next_of_its_name() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            first = await node.held(unique=b"u")
+            await node.succeed(first)
+            await eventually(lambda: nodes.state(first) is State.SUCCEEDED)
+            data = nodes.content.read(paths.result(first.id, "n1"))
+            assert data is not None
+            publisher: Publisher | None = node.master.publisher
+            assert publisher is not None
+            second = await node.held(unique=b"u")
+            node.session.completions = ignore  # nobody tells the master of the second one in memory
+            await node.succeed(second)
+            assert nodes.tasks(paths.COMPLETED) == ["f:u"]
+            first.state = int(State.SUCCEEDED)
+            publisher.completions([Completion("f:u", first, data.data)])
+            await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
+            assert nodes.state(second) is State.SUCCEEDED
+            assert nodes.content.read(paths.result(first.id, "n1")) == data
+            assert publisher.published == 2
+
+    run(check())
+
+
+def test_a_completion_without_a_result_is_published_all_the_same() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            job = node.job(unique=b"u")
+            job.state = int(State.SUCCEEDED)
+            data = records.encode_job(job, node.session.handle(job.id))
+            await node.tree.commit([Create(paths.completed("f:u"), data)])
+            publisher = node.master.publisher
+            assert publisher is not None
+            publisher.completions([Completion("f:u", job, data)])
+            await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
+            assert nodes.state(job) is State.SUCCEEDED
+
+    run(check())
+
+
+def test_many_at_once() -> None:
+    async def check(nodes: Fleet) -> None:
+        master, node = await nodes.master(), await nodes.join("n2")
+        for holder in (master, node):
+            jobs = [holder.job(state=State.LEASED) for _ in range(700)]
+            await holder.submit(*jobs)
+            await holder.succeed(*jobs)
+            await eventually(lambda: nodes.tasks(paths.COMPLETED) == nodes.tasks(paths.NAMES) == [])
+        assert await node.counts() == {(b"f", State.SUCCEEDED, 1): 1400}
+
+    async def whole() -> None:
+        async with fleet() as nodes:
+            await check(nodes)
+
+    run(whole())
