@@ -202,7 +202,7 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
             if not itself:
                 node.running = asyncio.create_task(node.session.claims.run())
                 await nodes.join("other")
-            assert await node.claim(limit=200) == []
+            assert await node.claim(limit=30) == []
             path = paths.queue(node.session.who)
             untold = False
             died = asyncio.Event()
@@ -218,8 +218,8 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
                 untold = not told and any(one.path.startswith(f"{path}/") for one in changes)
 
             master.tree.before = silenced
-            monkeypatch.setattr(committer, "MOST_CHANGES", 20)
-            jobs = [node.job() for _ in range(200)]
+            monkeypatch.setattr(committer, "MOST_CHANGES", 3)
+            jobs = [node.job() for _ in range(30)]
             await node.submit(*jobs)
             await asyncio.wait_for(died.wait(), 5)
             master.running.cancel()
@@ -227,8 +227,8 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
             found: set[int] = set()
 
             async def all_of_them() -> bool:
-                found.update(job.id for job in await node.claim(limit=200))
-                return len(found) == 200
+                found.update(job.id for job in await node.claim(limit=30))
+                return len(found) == 30
 
             await eventually(all_of_them)
             assert node.reigns == itself
@@ -259,7 +259,7 @@ def test_many_tasks_for_one_claim() -> None:
             claimed: list[int] = []
 
             async def all_of_them() -> bool:
-                claimed.extend(job.id for job in await node.claim(limit=2000))
+                claimed.extend(job.id for job in await node.claim(limit=300))
                 return len(claimed) >= len(jobs)
 
             await eventually(all_of_them)
