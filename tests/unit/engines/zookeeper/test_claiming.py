@@ -224,13 +224,8 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
             await asyncio.wait_for(died.wait(), 5)
             master.running.cancel()
             nodes.members.remove(master)
-            found: set[int] = set()
-
-            async def all_of_them() -> bool:
-                found.update(job.id for job in await node.claim(limit=30))
-                return len(found) == 30
-
-            await eventually(all_of_them)
+            await eventually(lambda: node.session.claims.waiting == 30)
+            assert {job.id for job in await node.claim(limit=30)} == {job.id for job in jobs}
             assert node.reigns == itself
 
     run(check())
