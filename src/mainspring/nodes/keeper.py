@@ -22,6 +22,10 @@ AGAIN: Final = 0.5
 """Seconds after which the store is tried again where it could not answer."""
 TIME_FOR: Final = 30.0
 """Seconds for which the store's clock is known once it was asked, unless this machine's own is set meanwhile."""
+SLOW: Final = 0.2
+"""Seconds after which an answer tells little of the time: by up to half of what it took it may be wrong."""
+WITHOUT: Final = 4 * TIME_FOR
+"""Seconds after which a slow answer is better than what is known."""
 SET: Final = 0.01
 """By how many seconds wall time and monotonic time may part before somebody has set the clock."""
 
@@ -154,9 +158,12 @@ class Keeper:
             return
         store = await self._port.now()
         after = clock.monotonic()
+        if after - before > SLOW and before - self._timed < WITHOUT:
+            return  # what is known is better than that; the next beat asks again
         # The moment at which the store looked at its clock is somewhere between: half of the way is the best guess.
         self._node.store_time(store - (clock.wall() - (after - before) / 2))
-        self._timed, self._pace = after, clock.wall() - clock.monotonic()
+        if after - before <= SLOW:
+            self._timed, self._pace = after, clock.wall() - clock.monotonic()
 
     def _observe(self, rows: Sequence[NodeRow], asked: float) -> None:
         self.membership.observe(rows, asked, self._clock.monotonic())

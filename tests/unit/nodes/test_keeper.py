@@ -1,0 +1,128 @@
+"""How a node follows the store's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.ids import Term
+from mainspring.nodes.keeper import SLOW, TIME_FOR, WITHOUT, Keeper
+from mainspring.testing import ManualClock
+
+from .rows import row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.nodes.model import NodeRow
+
+BEAT = 5.0
+
+
+class Store:
+    """A store and a node in one: answers take as long as the test says, and the node's clock is what it was told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.way_there = self.way_back = 0.0
+        self.offset = 0.0
+        """By how much the node is put right."""
+        self.ahead = 3600.0
+        """By how much the store's clock is before the node's machine's."""
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        return [row]
+
+    async def rows(self) -> Sequence[NodeRow]:
+        return []
+
+    async def now(self) -> float:
+        self.clock.advance(self.way_there)
+        store = self.clock.wall() + self.ahead
+        self.clock.advance(self.way_back)
+        return store
+
+    async def end(self, term: int, counter: int | None = None) -> bool:
+        raise AssertionError((term, counter))
+
+    async def abandoned(self) -> Sequence[int]:
+        return []
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        raise AssertionError((term, draining))
+
+    def row(self, counter: int) -> NodeRow:
+        return row(1, counter)
+
+    def fenced(self) -> None:
+        raise AssertionError
+
+    def recover(self, terms: Sequence[int]) -> None:
+        raise AssertionError(terms)
+
+    def begin_again(self, term: Term) -> None:
+        raise AssertionError(term)
+
+    def members(self, live: tuple[NodeRow, ...]) -> None:
+        pass
+
+    def drain(self, draining: bool) -> None:
+        raise AssertionError(draining)
+
+    def store_time(self, offset: float) -> None:
+        self.offset = offset
+
+
+async def begun() -> Term:
+    raise AssertionError
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+async def beats(store: Store, keeper: Keeper, seconds: float) -> None:
+    for _ in range(round(seconds / BEAT)):
+        store.clock.advance(BEAT)
+        await keeper.step()
+
+
+def test_a_quick_answer_puts_the_clock_right(store: Store) -> None:
+    async def main() -> None:
+        keeper = Keeper(store, store, store.clock, begun, beat=BEAT)
+        await keeper.start(Term(1), store.clock.monotonic())
+        assert store.offset == pytest.approx(store.ahead)
+
+    asyncio.run(main())
+
+
+def test_a_slow_answer_does_not_make_it_worse(store: Store) -> None:
+    async def main() -> None:
+        keeper = Keeper(store, store, store.clock, begun, beat=BEAT)
+        await keeper.start(Term(1), store.clock.monotonic())
+        store.way_back = SLOW * 10
+        await beats(store, keeper, TIME_FOR * 2)
+        assert store.offset == pytest.approx(store.ahead)
+        store.way_back, store.ahead = 0.0, 7200.0
+        await beats(store, keeper, BEAT)
+        assert store.offset == pytest.approx(store.ahead), "it is asked again with the next beat"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [0.0, WITHOUT + TIME_FOR])
+def test_a_slow_answer_is_better_than_none(store: Store, seconds: float) -> None:
+    async def main() -> None:
+        keeper = Keeper(store, store, store.clock, begun, beat=BEAT)
+        store.way_back = SLOW * 2 if not seconds else 0.0
+        await keeper.start(Term(1), store.clock.monotonic())
+        store.way_back = SLOW * 2
+        if seconds:
+            store.ahead = 7200.0
+        await beats(store, keeper, seconds)
+        assert store.offset == pytest.approx(store.ahead, abs=SLOW * 1.01)
+
+    asyncio.run(main())
