@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.committer import Committer, Entry, Fenced
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 M = TypeVar("M")
+
+REMEMBERED: Final = 50_000
+"""Parents that are known to be there: there are new ones every minute, so that after so many all are forgotten."""
 
 
 class Completion(NamedTuple):
@@ -118,6 +121,8 @@ class Session:
         if isinstance(verdict, Fenced):
             raise StoreFencedError(f"term {self.term} was ended by another node")
         assert verdict is None or verdict.why is Refusal.EXISTS, verdict
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
         self._known.add(path)
 
     def forget(self, path: str) -> None:

@@ -16,7 +16,8 @@ from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreFencedError
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import FireState, Overlap
+from mainspring.schedules.model import At, FireState, Overlap
+from mainspring.schedules.retention import KEPT
 
 from .a_schedule import MINUTE, START, Race, Scheduler, schedulers
 from .a_session import ignore, run
@@ -328,6 +329,40 @@ def test_two_that_mend_at_once_mend_once() -> None:
                 assert one + two == 1
                 assert await a.told("s") == ["succeeded", "fired"]
                 assert len(await a.pending("s")) == 1
+            if not step.was_met:
+                break
+            steps += 1
+        assert steps >= FEW
+
+    run(race())
+
+
+def test_two_that_forget_at_once_forget_once() -> None:
+    """A row that one has dropped meanwhile is no obstacle, and the other one goes on behind it."""
+
+    async def race() -> None:
+        steps = 0
+        while True:
+            async with schedulers("n1", "n2") as (a, b):
+                await a.add("s", misfire="skip", misfire_after=0.0)
+                a.now_us = START + (KEPT + 20) * MINUTE - 1
+                await a.fire()
+                if steps % 2:
+                    await a.save(ops.Change("remove", "s"))
+                step = Race(a, steps)
+                before_us = START + 10_000 * MINUTE
+                one, two = await step.run(
+                    a.ask(ops.ForgetFires("", before_us, ignore, ignore)),
+                    b.ask(ops.ForgetFires("", before_us, ignore, ignore, limit=15)),
+                )
+                assert one.number + two.number == 20
+                assert [row.fire_us for row in await a.rows("s")] == [START + (20 + at) * MINUTE for at in range(KEPT)]
+                # Nothing of it comes again.
+                if steps % 2:
+                    await a.add("s", trigger=At(START + 19 * MINUTE))
+                    await a.fire()
+                    assert (await a.told("s"))[0] == "misfire"
+                await a.check()
             if not step.was_met:
                 break
             steps += 1

@@ -32,6 +32,10 @@ JOINED_AT_ONCE: Final = 50
 """Rows that end in the transaction in which the job ends that they have joined. More of them are found by mending."""
 
 
+REMEMBERED: Final = 50_000
+"""Parents of rows that are known to be there: after so many, they are looked at anew."""
+
+
 class Mended:
     """What one transaction mends, as it was found outside of it: the answers to ``joined``, ``queued`` and ``stuck``."""
 
@@ -286,6 +290,8 @@ class ZookeeperSchedules:
     async def _make_blocks(self, blocks: Collection[str]) -> None:
         unknown = set(blocks) - self._made
         await self._create(unknown)
+        if len(self._made) > REMEMBERED:
+            self._made.clear()
         self.after_commit(lambda: self._made.update(unknown))
 
     async def _create(self, parents: Collection[str]) -> None:
