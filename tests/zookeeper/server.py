@@ -145,8 +145,10 @@ class Ensemble:
         self.start(index)
 
     def pause(self, index: int = 0) -> None:
-        """Hold a server (SIGSTOP): its connections stay, and nobody answers."""
+        """Hold a server (SIGSTOP) until it stands: its connections stay, and nobody answers."""
         self._signal(index, signal.SIGSTOP)
+        while not _stands(self.pid(index)):
+            time.sleep(0.002)
 
     def resume(self, index: int = 0) -> None:
         """Let a held server go on."""
@@ -300,3 +302,12 @@ class Ensemble:
         assert process is not None
         process.wait(STOP)
         self._processes[index] = None
+
+
+def _stands(pid: int) -> bool:
+    """Whether all threads of a process are stopped."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return all(state == "T" for state in states)
