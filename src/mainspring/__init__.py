@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SettingsError,
         UsageError,
     )
+    from mainspring.stores import ZooKeeper
     from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
 
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
         "SettingsError",
         "UsageError",
     ),
+    "mainspring.stores": ("ZooKeeper",),
     "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -79,6 +81,7 @@ __all__ = [
     "Snooze",
     "Task",
     "UsageError",
+    "ZooKeeper",
     "current_job",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
@@ -18,6 +18,7 @@ from mainspring.client.submission import Key, Submission, Verbatim
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED, Limits
+from mainspring.stores import ZooKeeper, check_limits, check_store
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Function, Registry
 from mainspring.worker.runtime import Worker, WorkerSettings
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
     from datetime import date, datetime
+
+    # Python has TypeVars with a default since 3.13, and type checkers in every version.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    S_co = TypeVarWithDefault("S_co", covariant=True, default=Any)
+else:
+    S_co = TypeVar("S_co", covariant=True)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,7 +104,7 @@ def _payload(signature: Signature, args: Arguments) -> bytes:
     return signature.encode((), dict(args)) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
 
-class App:
+class App(Generic[S_co]):
     """Tasks, and the servers that their jobs go to.
 
     ``server`` is ``HOST:PORT``, or several with commas, tried in that order; without it the environment's
@@ -105,16 +113,54 @@ class App:
 
     ``name`` tells Apps with schedules that share a store apart; without it, the name of the file that workers are
     started with, without its ending.
+
+    ``store`` is the store that its tasks are written for: a URL, or ``ZooKeeper(URL)``, on which no limits can be said, as
+    type checkers know. ``mainspring run`` opens it where no other one is named; an App itself connects to servers alone.
+
+    In annotations ``App`` alone is one with whatever store; ``App[ZooKeeper]`` and ``App[str | None]`` tell them apart.
+
+    Raises UsageError where the store is none.
     """
 
+    @overload
     def __init__(
-        self, server: str | None = None, *, tls: ssl.SSLContext | None = None, name: str | None = None
+        self: App[str | None],
+        server: str | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        store: str | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: App[ZooKeeper],
+        server: str | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        store: ZooKeeper,
+    ) -> None: ...
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        store: str | ZooKeeper | None = None,
     ) -> None:
+        check_store(store)
+        self._store: Any = store
         self._server = server
         self._tls = tls
         self.registry = Registry()
         self.schedules = Declarations(name)
         self.connections = Connections(self.servers, self.tls)
+
+    @property
+    def store(self) -> S_co:
+        """What the App was given as its store: a URL, a ZooKeeper, or None."""
+        store: S_co = self._store
+        return store
 
     def servers(self) -> tuple[Address, ...]:
         """Return the servers' addresses.  Raises SettingsError."""
@@ -145,6 +191,19 @@ class App:
     @overload
     def task(
         self,
+        /,
+        *,
+        name: str | None = None,
+        executor: Literal["thread", "process"] = "thread",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        expires: Duration | None = None,
+        priority: Priority | None = None,
+    ) -> _Define: ...
+    @overload
+    def task(
+        self: App[str | None],
         /,
         *,
         name: str | None = None,
@@ -187,11 +246,18 @@ class App:
         ``concurrency`` is how many of the task's jobs run at the same time, ``rate`` how many start in time, on all
         nodes together; the same ``per_key`` for the jobs of one ``concurrency_key``. They hold while workers with this
         task are connected, for whoever submits; ``mainspring functions`` shows and overrules them. The other options
-        are defaults for the task's jobs; see ``Submission.options``.
+        are defaults for the task's jobs; see ``Submission.options``. An App on ZooKeeper does not have limits and keys.
 
-        Raises UsageError where an option is wrong or the name is taken.
+        Raises UsageError where an option is wrong, the name is taken, or the App's store keeps no limits.
         """
         options = build_options(retry=retry, timeout=timeout, heartbeat=heartbeat, expires=expires, priority=priority)
+        said = {
+            "concurrency": concurrency,
+            "concurrency_per_key": concurrency_per_key,
+            "rate": rate,
+            "rate_per_key": rate_per_key,
+        }
+        check_limits(self._store, {**said, "concurrency_key": concurrency_key})
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         if executor not in {"thread", "process"}:
             raise UsageError(f"executor must be 'thread' or 'process'; it is {executor!r}")

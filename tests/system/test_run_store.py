@@ -1,0 +1,155 @@
+"""``mainspring run`` keeps jobs where the App says, unless it is told another place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .processes import command, environment, eventually, lives, mainspring, node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .processes import Node
+
+APP = """
+from mainspring import App, ZooKeeper
+
+app = App(store={store})
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+"""
+OPTIONS = ("--gearman", "127.0.0.1:0", "--grace", "1s")
+OVERRULED = "the App's store is not used"
+
+
+def write(directory: Path, store: str) -> None:
+    (directory / "app.py").write_text(APP.format(store=store))
+
+
+def events(running: Node) -> list[dict[str, Any]]:
+    lines = running.log.read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def is_logged(running: Node, words: str) -> bool:
+    return any(words in event["event"] for event in events(running))
+
+
+def opened(running: Node) -> str:
+    (started,) = [event for event in events(running) if event["event"] == "started"]
+    return str(started["store"])
+
+
+def stopped(running: Node) -> None:
+    """Stop it once it has begun: then the log says what there was to be said."""
+    eventually(lambda: is_logged(running, "connected"), "the worker connects")
+    assert running.stop() == 0
+
+
+def test_jobs_are_kept_where_the_app_says(tmp_path: Path) -> None:
+    write(tmp_path, "'sqlite:///mine.db'")
+    with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
+        done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
+        assert (done.returncode, done.stdout) == (0, b"8"), done
+        stopped(running)
+    assert opened(running) == f"sqlite:///{tmp_path}/mine.db"
+    assert not is_logged(running, OVERRULED)
+    assert not (tmp_path / "mainspring.db").exists()
+
+
+def test_an_app_without_a_store_has_the_usual_one(tmp_path: Path) -> None:
+    write(tmp_path, "None")
+    with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
+        stopped(running)
+    assert opened(running) == f"sqlite:///{tmp_path}/mainspring.db"
+
+
+@pytest.mark.parametrize("where", ["option", "variable", "file"])
+def test_what_is_given_wins_and_the_log_says_so(tmp_path: Path, where: str) -> None:
+    write(tmp_path, "'postgresql://jobs:secret@localhost/jobs'")
+    given: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    if where == "option":
+        given = ("--store", "sqlite:///given.db")
+    elif where == "variable":
+        variables = {"MAINSPRING_STORE": "sqlite:///given.db"}
+    else:
+        (tmp_path / "mainspring.toml").write_text('store = "sqlite:///given.db"\n')
+    with node("run", "app.py", *OPTIONS, *given, cwd=tmp_path, faces=("gearman",), **variables) as running:
+        eventually(lambda: is_logged(running, OVERRULED), "the log says it")
+        stopped(running)
+    assert opened(running) == f"sqlite:///{tmp_path}/given.db"
+    (event,) = [event for event in events(running) if OVERRULED in event["event"]]
+    assert event["given"] == opened(running)
+    assert event["app"] == "postgresql://jobs:***@localhost/jobs"
+
+
+def test_nothing_is_said_where_both_name_the_same(tmp_path: Path) -> None:
+    # The App is asked after the start: what it has to say is there when its process has ended, which the file tells.
+    write(tmp_path, "'sqlite:///mine.db'")
+    code = "\nimport os, sys\nif 'app_store' in sys.orig_argv[2]: open('asked', 'w').write(str(os.getpid()))\n"
+    path = tmp_path / "app.py"
+    path.write_text(path.read_text() + code)
+    with node("run", "app.py", *OPTIONS, "--store", f"sqlite:///{tmp_path}/mine.db", cwd=tmp_path) as running:
+        asked = tmp_path / "asked"
+        eventually(lambda: asked.exists() and asked.read_text(), "the App is asked")
+        eventually(lambda: not lives(int(asked.read_text())), "its process has ended")
+        stopped(running)
+    assert not is_logged(running, OVERRULED)
+
+
+def test_a_file_that_cannot_be_imported_ends_run_before_it_is_a_node(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("x = 1\nraise RuntimeError('oops')\n")
+    done = mainspring("run", "app.py", *OPTIONS, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b'app.py", line 2' in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(b"mainspring: importing ")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".log") == ["app.py"]
+
+
+def test_the_store_of_the_app_is_checked_with_the_other_options(tmp_path: Path) -> None:
+    write(tmp_path, "'sqlite:///mine.db'")
+    done = mainspring("run", "app.py", *OPTIONS, "--cluster", "zookeeper://localhost", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"sqlite:///mine.db is none: leave it out\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_stop_while_the_app_is_asked(tmp_path: Path, number: signal.Signals) -> None:
+    fifo = tmp_path / "began"
+    os.mkfifo(fifo)
+    (tmp_path / "app.py").write_text("import threading\nopen('began', 'w').close()\nthreading.Event().wait()\n")
+    with subprocess.Popen(
+        command("run", "app.py", *OPTIONS), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
+    ) as running:
+        fifo.read_bytes()
+        running.send_signal(number)
+        assert running.communicate(timeout=30)[1] == b""
+        assert running.returncode == 0
+
+
+def test_an_app_on_zookeeper_is_run_there(tmp_path: Path, zookeeper: str, chroot: str) -> None:
+    url = f"zookeeper://{zookeeper}{chroot}"
+    write(tmp_path, f"ZooKeeper({url!r})")
+    with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
+        done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
+        assert (done.returncode, done.stdout) == (0, b"8"), done
+        stopped(running)
+    assert opened(running) == url
+
+
+def test_a_limit_on_zookeeper_ends_run_with_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path, "ZooKeeper('zookeeper://localhost')")
+    path = tmp_path / "app.py"
+    path.write_text(path.read_text().replace("@app.task", "@app.task(concurrency=1)"))
+    done = mainspring("run", "app.py", *OPTIONS, cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"leave out concurrency=, or use a store on SQLite or PostgreSQL\n" in done.stderr

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mainspring import App, Rate, SettingsError, UsageError, ZooKeeper
+
+URL = "zookeeper://zk1:2181,zk2:2181/chroot"
+LIMITS: dict[str, Any] = {
+    "concurrency": 1,
+    "concurrency_per_key": 1,
+    "rate": Rate(1),
+    "rate_per_key": Rate(1),
+    "concurrency_key": "key",
+}
+
+
+def test_an_app_says_what_it_was_given() -> None:
+    assert App().store is None
+    assert App(store="memory://").store == "memory://"
+    assert App(store=ZooKeeper(URL)).store == ZooKeeper(URL)
+    assert App(store=ZooKeeper(URL)).store.url == URL
+
+
+def test_an_address_is_a_value() -> None:
+    assert len({ZooKeeper(URL), ZooKeeper(URL), ZooKeeper(f"{URL}/more")}) == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ZooKeeper(URL).url = "zookeeper://other"  # type: ignore[misc]
+
+
+def test_a_password_is_not_shown() -> None:
+    shown = repr(ZooKeeper("zookeeper://user:secret@zk1:2181/chroot"))
+    assert shown == "ZooKeeper('zookeeper://user@zk1:2181/chroot')"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite:///jobs.db", "is no address of ZooKeeper"),
+        ("zk1:2181", "is no address of ZooKeeper"),
+        ("zookeeper:///chroot", "names no host"),
+        ("zookeeper://zk1:0/chroot", "a port is a number"),
+        ("zookeeper://zk1/zookeeper/x", "choose another chroot"),
+        ("zookeeper://zk1/x?acl=all", "acl=all"),
+        (None, "is no address of ZooKeeper"),
+    ],
+)
+def test_what_is_no_address_is_refused_where_it_is_written(url: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        ZooKeeper(url)
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        ("jobs.db", "is no store: write sqlite:///jobs.db"),
+        ("sqlite:///", "names no file"),
+        ("redis://here", "this version does not have"),
+        (URL, r"store=ZooKeeper\('zookeeper://…'\)"),
+        (5, "store must be a URL or ZooKeeper"),
+        ("", "is no store"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused(store: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        App(store=store)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_an_app_on_zookeeper_does_not_have(name: str) -> None:
+    app = App(store=ZooKeeper(URL))
+    with pytest.raises(
+        UsageError, match=rf"keeps no limits: leave out {name}=, or use a store on SQLite or PostgreSQL"
+    ):
+        app.task(**{name: LIMITS[name]})
+
+
+def test_all_that_has_to_go_is_named_at_once() -> None:
+    with pytest.raises(UsageError, match="leave out concurrency=, rate=, or use"):
+        App(store=ZooKeeper(URL)).task(concurrency=1, rate=Rate(1), timeout=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("store", [None, "memory://", "sqlite:///jobs.db", "postgresql://localhost/jobs"])
+def test_every_other_app_has_them(store: str | None) -> None:
+    app = App(store=store)
+
+    @app.task(**LIMITS)
+    def f() -> None: ...
+
+    assert f.function.limits.per_key
+
+
+def test_the_rest_of_an_app_on_zookeeper_is_as_ever() -> None:
+    app = App(store=ZooKeeper(URL))
+
+    @app.task
+    def f(number: int) -> int:
+        return number
+
+    @app.task(timeout=3, priority="low")
+    async def g() -> None: ...
+
+    @app.scheduled("@daily", timeout=3)
+    def h() -> None: ...
+
+    assert [function.name for function in app.registry] == ["f", "g", "h"]
+    assert f(7) == 7

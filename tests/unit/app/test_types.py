@@ -1,0 +1,103 @@
+"""What users' type checkers say of an App: a file of theirs, read by mypy --strict."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mainspring
+
+if TYPE_CHECKING:
+    import pytest
+
+CODE = """
+from typing import Any, assert_type
+
+from mainspring import App, Job, Rate, ZooKeeper
+
+usual = App()
+on_sqlite = App("127.0.0.1:4730", store="sqlite:///jobs.db")
+on_zookeeper = App(store=ZooKeeper("zookeeper://zk1:2181/jobs"))
+assert_type(usual, App[str | None])
+assert_type(on_sqlite, App[str | None])
+assert_type(on_zookeeper, App[ZooKeeper])
+assert_type(on_zookeeper.store, ZooKeeper)
+
+usual.task(concurrency=1, concurrency_per_key=1, rate=Rate(1), rate_per_key=Rate(1), concurrency_key="k", timeout=1)
+on_sqlite.task(concurrency=1)
+on_zookeeper.task(concurrency=1)  # refused
+on_zookeeper.task(concurrency_per_key=1)  # refused
+on_zookeeper.task(rate=Rate(1))  # refused
+on_zookeeper.task(rate_per_key=Rate(1))  # refused
+on_zookeeper.task(concurrency_key="k")  # refused
+on_zookeeper.task(name="f", timeout=1, priority="low")
+App(store=5)  # refused
+
+
+@on_zookeeper.task
+def double(number: int) -> int:
+    return 2 * number
+
+
+@on_zookeeper.task(timeout=3)
+async def later(number: int) -> str:
+    return str(number)
+
+
+@usual.task(concurrency=1)
+def alone() -> bytes:
+    return b""
+
+
+assert_type(double.submit(1), Job[int])
+assert_type(later.submit(1), Job[str])
+assert_type(alone.submit(), Job[bytes])
+double.submit("1")  # refused
+
+
+class Ours(App):
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:4730", name="ours")
+
+
+def prepare(app: App) -> App:
+    @app.task(concurrency=1)
+    def one() -> None: ...
+
+    return app
+
+
+def only(app: App[ZooKeeper]) -> None: ...
+
+
+ours: App = Ours()
+prepare(ours)
+prepare(usual)
+prepare(on_zookeeper)
+only(on_zookeeper)
+only(usual)  # refused
+"""
+
+
+def test_what_mypy_lets_pass(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    path = tmp_path / "tasks.py"
+    path.write_text(CODE)
+    assert pytestconfig.cache is not None
+    cache = str(pytestconfig.cache.mkdir("mypy"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", cache, str(path)],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(mainspring.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refused = {number for number, line in enumerate(CODE.splitlines(), 1) if line.endswith("# refused")}
+    assert {int(number) for number in re.findall(r"^tasks\.py:(\d+): error:", done.stdout, re.MULTILINE)} == refused, (
+        done
+    )
+    assert 'Unexpected keyword argument "concurrency" for overloaded function "task" of "App"' in done.stdout
