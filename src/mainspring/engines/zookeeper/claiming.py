@@ -69,6 +69,8 @@ class Claims:
         """The queue has changed, or is not watched."""
         self._news.set()
         self._is_over = False
+        self._passed: set[int] = set()
+        """The jobs that this node has held since it began to read its queue."""
         self._quiet = False
         """A claim is being answered: what is left after it is told to the node."""
 
@@ -164,7 +166,10 @@ class Claims:
         now = asyncio.get_running_loop().time()
         functions = set()
         for task, job in tasks:
+            if job.id in self._session.assignments:
+                continue  # the queue was read while the master, this node itself, was about to say so
             self._session.assignments[job.id] = 0
+            self._passed.add(job.id)
             self._arrived.setdefault(job.function, deque()).append(_Arrival(job, task, now))
             functions.add(job.function)
             self._given(job.function)
@@ -227,11 +232,10 @@ class Claims:
         return max(min(times) - now, 0.0) if times else None
 
     async def _step(self, now: float) -> None:
-        if self._session.assign is None:
-            if self._unwritten:
-                await self._write()
-            if self._changed:
-                await self._read()
+        if self._unwritten and self._session.assign is None:
+            await self._write()
+        if self._changed:
+            await self._read()  # also where this node is the master by now: the last one may have assigned it something
         self._close(lambda claim: claim.until <= now)
         await self._give_back(now - PATIENCE)
 
@@ -247,6 +251,7 @@ class Claims:
         """Read what the master has said, and the tasks that are new."""
         tree, queue = self._session.tree, paths.queue(self._session.who)
         self._changed = False
+        self._passed = set(self._session.assignments)
         try:
             node = await tree.get(queue, self._on_change)
             if node is None or not node.data:
@@ -275,11 +280,12 @@ class Claims:
                 continue
             record = records.decode(node.data)
             # What this node has leased as it submitted it is in its queue too, but no master has assigned it.
-            if record.get("term") != session.term or "master" not in record or record["id"] in session.assignments:
+            if record.get("term") != session.term or "master" not in record or record["id"] in self._passed:
                 continue
             arrivals.append((task, records.decode_job(record)))
         await session.meet(job.id for _, job in arrivals)
-        self.arrive(arrivals)
+        # What it has held meanwhile may have ended meanwhile, and what was read is older.
+        self.arrive([(task, job) for task, job in arrivals if job.id not in self._passed])
 
     def _close(self, over: Callable[[_Open], bool]) -> None:
         """Answer the claims for which nothing has come."""

@@ -149,18 +149,23 @@ async def insist(session: Session, paths: Sequence[str]) -> list[Node | None]:
 
 
 async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
-    """Find tasks; those whose name is unknown are left out. Raises StoreFencedError, StoreCorruptError."""
+    """Find tasks; those whose name is unknown are left out. The terms of their jobs are known afterwards.
+
+    Raises StoreFencedError, StoreCorruptError.
+    """
     found: dict[str, Spot] = {}
     left = list(dict.fromkeys(tasks))
     for turn in range(ROUNDS):
         if not left:
-            return found
+            break
         if turn > 1:
             await asyncio.sleep(AGAIN / ROUNDS * turn)
         left = await _locate(session, left, found)
-    if not left:
-        return found
-    raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
+    if left:
+        raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
+    names = [spot.name for spot in found.values()]
+    await meet(session, [name.id for name in names if name.id] + [name.kept["id"] for name in names if name.kept])
+    return found
 
 
 async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) -> list[str]:

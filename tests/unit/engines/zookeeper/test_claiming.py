@@ -177,6 +177,75 @@ def test_a_want_that_is_for_once_is_over_with_its_answer() -> None:
     run(check())
 
 
+# ---- the queue is read while something happens to it ----
+
+
+def test_what_has_arrived_does_not_arrive_again() -> None:
+    # A node reads its queue while it becomes the master, and assigns to itself what it is about to read.
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            job = await node.submitted()
+            (claimed,) = await node.claim()
+            assert claimed.id == job.id
+            node.session.claims.arrive([(paths.task_name(b"f", b"", job.id), job)])
+            assert node.session.claims.waiting == 0
+
+    run(check())
+
+
+def test_what_ends_while_the_queue_is_read_does_not_arrive_again() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            jobs = [await node.submitted() for _ in range(3)]
+            claimed = await node.claim()
+            assert len(claimed) == len(jobs)
+            get_many, is_read = node.tree.get_many, asyncio.Event()
+
+            async def late(places: Any) -> Any:
+                found = await get_many(places)
+                if places[0].startswith(paths.RUNNING) and not is_read.is_set():
+                    is_read.set()
+                    assert await node.succeed(*claimed) == set()
+                return found
+
+            node.tree.get_many = late  # type: ignore[method-assign]
+            # Another master is heard of, and the whole queue is listed.
+            other = Notice(99, 0, 0, [])
+            await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
+            await asyncio.wait_for(is_read.wait(), 5)
+            await eventually(lambda: node.session.claims._notice == other)
+            assert node.session.claims.waiting == 0
+
+    run(check())
+
+
+def test_what_the_last_master_assigned_arrives_where_this_node_is_the_next() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            job = await node.submitted()
+            claimed = await node.assign_to(job, node)
+            node.session.assignments.clear()
+            task = paths.task_name(b"f", b"", job.id)
+            running = await node.tree.get(paths.running(task))
+            assert running is not None
+            record = {**records.decode(running.data), "master": 0}
+            notice = Notice(0, 0, 1, [task])
+            # Both as the last one would have written them; the watch tells of it only now.
+            await node.tree.commit(
+                [
+                    Write(paths.running(task), records.encode(record)),
+                    Write(paths.queue(node.session.who), encode_notice(notice)),
+                ]
+            )
+            await eventually(lambda: node.session.claims.waiting == 1)
+            assert [one.id for one in await node.claim()] == [claimed.id]
+
+    run(check())
+
+
 # ---- masters that come and go ----
 
 

@@ -83,6 +83,17 @@ def test_a_second_request_joins_a_live_job(state: State) -> None:
     run(check())
 
 
+def test_who_joins_the_job_of_a_term_that_began_later_knows_its_handle() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            one, two = await nodes.join("n1"), await nodes.join("n2")
+            job = await two.submitted(unique=b"u")
+            assert [found.id for found in (await one.submit(one.job(unique=b"u"))).values()] == [job.id]
+            assert one.session.handle(job.id) == f"H:n2:{job.id}"
+
+    run(check())
+
+
 def test_what_runs_is_joined_as_running() -> None:
     async def check() -> None:
         async with one_node() as node:
