@@ -194,7 +194,7 @@ def test_what_has_arrived_does_not_arrive_again() -> None:
     run(check())
 
 
-def test_what_ends_while_the_queue_is_read_does_not_arrive_again() -> None:
+def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         async with fleet() as nodes:
             node = await elsewhere(nodes)
@@ -210,7 +210,7 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again() -> None:
                     assert await node.succeed(*claimed) == set()
                 return found
 
-            node.tree.get_many = late  # type: ignore[method-assign]
+            monkeypatch.setattr(node.tree, "get_many", late)
             # Another master is heard of, and the whole queue is listed.
             other = Notice(99, 0, 0, [])
             await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.master import assigning, workers
+from mainspring.engines.zookeeper.tree import Create
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs.model import Priority, State
 
-from .a_master import eventually, fleet, run
+from .a_master import Member, eventually, fleet, run
+
+if TYPE_CHECKING:
+    import pytest
+
+    from mainspring.jobs.model import Job
 
 
 def test_the_masters_own_claims_read_nothing() -> None:
@@ -82,5 +92,49 @@ def test_nodes_are_told_of_what_waits_for_nobody() -> None:
             await node.submitted()
             await eventually(lambda: Pending([b"f"]) in node.heard and Pending([b"f"]) in other.heard)
             assert draining.heard == []
+
+    run(check())
+
+
+def test_what_nobody_can_read_is_left_alone() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            await nodes.master()
+            node = await nodes.join("n2")
+            assert await node.claim() == []
+            junk = [Create(paths.pending("f:junk"), b"junk"), Create(paths.completed("f:done"), b"{}")]
+            junk += [Create(paths.worker("by hand-9"), b"?"), Create(paths.wants("by hand-9"), b"[1]")]
+            await node.tree.commit([*junk, Create(paths.queue("by hand-9"))])
+            job = await node.submitted()
+            await eventually(lambda: node.session.claims.waiting == 1)
+            assert [one.id for one in await node.claim()] == [job.id]
+            assert nodes.tasks(paths.PENDING) == ["f:junk"]
+            assert nodes.tasks(paths.COMPLETED) == ["f:done"]
+            assert nodes.members[0].reigns
+
+    run(check())
+
+
+def test_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (assigning, workers):
+        monkeypatch.setattr(module, "QUEUE", 5)
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master()
+            node = await nodes.join("n2")
+            await node.submit(*[node.job() for _ in range(20)])
+            for one in (master, node):
+                held: list[Job] = []
+                await eventually(partial(_claimed, one, held, 5))
+                assert await one.claim(limit=9) == []
+                await one.succeed(*held[:3])
+                more: list[Job] = []
+                await eventually(partial(_claimed, one, more, 3))
+                assert len(nodes.queue(one)) == 5
+
+    async def _claimed(node: Member, held: list[Job], number: int) -> bool:
+        held += await node.claim(limit=9)
+        return len(held) >= number
 
     run(check())

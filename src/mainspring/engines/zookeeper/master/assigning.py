@@ -22,12 +22,14 @@ QUEUE: Final = 20_000
 class Taker:
     """A worker, as far as it takes tasks."""
 
-    __slots__ = ("draining", "room", "who")
+    __slots__ = ("draining", "room", "under_way", "who")
 
     def __init__(self, who: str, room: int = QUEUE) -> None:
         self.who = who
         self.room = room
         """How many more tasks its queue may have."""
+        self.under_way = 0
+        """How many are being written into it."""
         self.draining = False
 
     @property
@@ -129,4 +131,5 @@ class _Turn:
         self._shares[want.taker] += 1
         want.left -= 1
         want.taker.room -= 1
+        want.taker.under_way += 1
         self._given.append((want, task))

@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import Conflict, Entry
-from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, assign
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.master.assigning import assign
 from mainspring.engines.zookeeper.master.buckets import REST, Buckets
-from mainspring.engines.zookeeper.master.index import Index, Task, task_of_job
+from mainspring.engines.zookeeper.master.giving import Giver
+from mainspring.engines.zookeeper.master.index import Index, task_of_job
 from mainspring.engines.zookeeper.master.nudging import Nudges
 from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.master.workers import Workers
 from mainspring.engines.zookeeper.news import news
-from mainspring.engines.zookeeper.submitting import leased
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.tree import Write
 from mainspring.engines.zookeeper.wants import encode_notice
-from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.master.reign import Reign
     from mainspring.engines.zookeeper.master.workers import Worker
     from mainspring.engines.zookeeper.session import Waiting
-    from mainspring.jobs.model import Job
     from mainspring.jobs.store import Want
 
 READ: Final = 1000
@@ -74,6 +71,7 @@ class Dispatcher:
         self.index = index or Index()
         self.workers = Workers(reign, self._news.set)
         self.buckets = Buckets(reign.tree, paths.PENDING, self._news.set)
+        self._giver = Giver(reign, self.workers, self.index)
         self._nudges = Nudges(reign.tell)
         self._own = self.workers.own
         self._asked: dict[str, tuple[int, float, int]] = {}
@@ -104,7 +102,7 @@ class Dispatcher:
         own = self._own
         for function, some in wants.items():
             own.want(function, some)
-        own.room = QUEUE - len(self._session.assignments)
+        self.workers.own_room()
         own.once = once = not self._session.claims.standing
         self._news.set()
         if not self.buckets.fresh:
@@ -147,8 +145,6 @@ class Dispatcher:
         if now >= self._refreshed + REFRESH:
             self._refreshed = now
             await self.workers.look_at_rooms()
-        # Whoever was assigned something by the last master, and not told of it any more, looks now.
-        await self._tell([worker for worker in self.workers.known.values() if worker.notice is None])
 
     # ---- what waits ----
 
@@ -178,7 +174,8 @@ class Dispatcher:
     async def _read(self, names: Sequence[str]) -> None:
         nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, names)]))
         for name, node in zip(names, nodes, strict=True):
-            self.index.read(name, node)
+            if not self.index.read(name, node):
+                log.warning("a pending task cannot be read, and is left alone", path=paths.pending(name))
 
     def _ahead(self, now: float) -> list[bytes]:
         """Return the functions that somebody has wanted a short time ago."""
@@ -217,77 +214,20 @@ class Dispatcher:
     async def _assign(self) -> None:
         """Assign what is known to those who want it, and wait until it is written."""
         while given := assign(self.index, self.workers.wants()):
-            by_worker: dict[str, list[tuple[OpenWant, Task]]] = {}
-            for want, task in given:
-                by_worker.setdefault(want.taker.who, []).append((want, task))
-            await asyncio.gather(*(self._give(who, some) for who, some in by_worker.items()))
-
-    async def _give(self, who: str, given: list[tuple[OpenWant, Task]]) -> None:
-        """Write one worker's new tasks, and tell it."""
-        worker = self.workers.known.get(who)
-        records_of = await self._records([task for _, task in given])
-        entries: list[Entry] = []
-        mine: list[tuple[Task, Job]] = []
-        written: list[tuple[OpenWant, Task]] = []
-        for want, task in given:
-            data = records_of.get(task.name)
-            if worker is None or data is None:
-                self.index.settle(task, back=data is not None)
-                continue
-            record = {**records.decode(data), "state": "leased", "term": worker.term, "master": self._reign.version}
-            entries.append(_assigned(who, task, record))
-            written.append((want, task))
-            if worker is self._own:
-                mine.append((task, records.decode_job(record)))
-        if worker is None or not entries:
-            return
-        guards: list[Check] = []
-        if worker is not self._own:
-            guards = [Check(paths.worker(who))]
-            if not worker.once:
-                worker.answered = worker.asked
-            notice = worker.tell(self._reign.version, [task.name for _, task in written])
-            entries.append(Entry([Write(paths.queue(who), encode_notice(notice))]))
-        verdicts = await self._reign.commit(entries, guards)
-        for (want, task), verdict in zip(written, verdicts, strict=False):
-            self._given(want, task, verdict)
-        if mine:
-            await self._session.meet(task.id for task, _ in mine)
-            held = [(task.name, job) for (task, job), verdict in zip(mine, verdicts, strict=True) if verdict is None]
-            self._session.claims.arrive(held)
-
-    def _given(self, want: OpenWant, task: Task, verdict: Verdict) -> None:
-        """Learn what became of an assignment."""
-        if verdict is None:
-            self.index.settle(task, back=False)
-            return
-        want.left += 1
-        want.taker.room += 1
-        if isinstance(verdict, Conflict) and not (verdict.at == 2 and verdict.why is Refusal.NO_NODE):
-            if verdict.at != 0:
-                log.error("a task is in two places", task=task.name, path=verdict.path)
-            # Somebody was faster, or has changed it: what is there now is listed again.
-            self.index.settle(task, back=False)
-            self.buckets.touch(paths.bucket(task.name))
-            return
-        self.workers.known.pop(want.taker.who, None)  # it has gone: nothing more for it
-        self.index.settle(task, back=True)
-        self._news.set()
-
-    async def _records(self, tasks: Sequence[Task]) -> dict[str, bytes]:
-        """Return the records of tasks, of which some are read again; those that have changed meanwhile are refused later."""
-        found = {task.name: task.data for task in tasks if task.data is not None}
-        missing = [task.name for task in tasks if task.data is None]
-        if missing:
-            nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, missing)]))
-            found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
-        return found
+            for task in await self._giver.give(given):
+                # Somebody was faster, or has changed it: what is there now is listed again.
+                self.buckets.touch(paths.bucket(task.name))
 
     # ---- answers ----
 
     async def _answer(self, now: float) -> None:
-        """Answer the claims for which all was looked at, or that have waited for long enough."""
+        """Answer the claims for which all was looked at, or that have waited for long enough.
+
+        What the last master has answered is answered again: whoever was assigned something by it, and not told, looks now.
+        """
         answered = []
+        for gone in self._asked.keys() - self.workers.known.keys():
+            del self._asked[gone]
         unread = bool(self.index.unread(sorted(self._wanted()), 1))
         for who, worker in self.workers.known.items():
             asked = self._asked.get(who)
@@ -323,16 +263,3 @@ class Dispatcher:
         """Tell nodes of what waits and was not asked for."""
         waiting = self.index.functions() - self._wanted()
         self._nudges.tell(waiting, self.workers.known.values(), now)
-
-
-def _assigned(who: str, task: Task, record: dict[str, Any]) -> Entry:
-    """Return what gives a pending task to a worker."""
-    held = leased(record["id"], record["handle"], record.get("attempt", 0))
-    return Entry(
-        [
-            Delete(paths.pending(task.name), task.version),
-            Create(paths.running(task.name), records.encode(record)),
-            Create(paths.assignment(who, task.name), held),
-        ],
-        [(task.function, State.PENDING, task.priority, -1), (task.function, State.LEASED, task.priority, 1)],
-    )

@@ -148,14 +148,20 @@ class Index:
                 chosen.append(name)
         return chosen
 
-    def read(self, name: str, node: Node | None) -> None:
-        """Take in what was read under a name; None: it has gone."""
+    def read(self, name: str, node: Node | None) -> bool:
+        """Take in what was read under a name; None: it has gone. False where it is no record: it is left alone from now on."""
         if name in self._busy:
-            return
+            return True
+        self.forget(name)
         if node is None:
-            self.forget(name)
-        else:
-            self.put(task_of_node(name, node))
+            return True
+        try:
+            task = task_of_node(name, node)
+        except (ValueError, KeyError, TypeError):
+            self._busy.add(name)
+            return False
+        self.put(task)
+        return True
 
     # ---- tasks ----
 

@@ -159,7 +159,7 @@ class Publisher:
     async def _look(self, tasks: Sequence[str]) -> tuple[list[Ending], dict[str, list[int]], list[Entry]]:
         nodes = await self._get([*map(paths.completed, tasks)])
         found = [(task, node.data) for task, node in zip(tasks, nodes, strict=True) if node is not None]
-        endings = [_ending(task, data) for task, data in found]
+        endings = [one for task, data in found if (one := self._read(task, data)) is not None]
         results = await self._get([one.result for one in endings])
         names = await self._get([paths.name(one.task) for one in endings])
         waiters: dict[str, list[int]] = {}
@@ -179,6 +179,14 @@ class Publisher:
             still.append(one)
         return still, waiters, entries
 
+    def _read(self, task: str, data: bytes) -> Ending | None:
+        try:
+            record = records.decode(data)
+            return Ending(task, records.decode_job(record), record["handle"], data)
+        except (ValueError, KeyError, TypeError):
+            log.warning("a completed task cannot be read, and is left alone", path=paths.completed(task))
+            return None
+
     async def _get(self, places: list[str]) -> list[Node | None]:
         return await self._reign.read(lambda: self._reign.tree.get_many(places))
 
@@ -191,8 +199,3 @@ class Publisher:
         for term, ids in by_term.items():
             for start in range(0, len(ids), TOLD):
                 self._reign.tell(term, Settled(ids[start : start + TOLD]))
-
-
-def _ending(task: str, data: bytes) -> Ending:
-    record = records.decode(data)
-    return Ending(task, records.decode_job(record), record["handle"], data)

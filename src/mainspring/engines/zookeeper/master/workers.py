@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, Taker
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _row: Final = msgspec.json.Decoder(NodeRow).decode
 TOLD: Final = 300
 """Names in one notice: a worker that has missed more lists its queue."""
+
+log = structlog.get_logger("mainspring.zookeeper")
 
 
 class Worker(Taker):
@@ -75,6 +78,12 @@ class Workers:
         """Return all open wants."""
         return [want for one in self.known.values() for some in one.wants.values() for want in some if want.is_open]
 
+    def forget(self, who: str) -> None:
+        """A worker has gone, before its node was seen to."""
+        if self.known.pop(who, None) is not None:
+            self._stale_list = True
+            self._changed()
+
     async def look(self) -> None:
         """Read what has changed."""
         if self._stale_list:
@@ -83,14 +92,18 @@ class Workers:
         wants, self._stale_wants = self._stale_wants & self.known.keys(), set()
         await asyncio.gather(*map(self._read_row, rows), *map(self._read_wants, wants))
 
+    def own_room(self) -> None:
+        """See how much room this node itself has."""
+        self.own.room = QUEUE - len(self._reign.session.assignments) - self.own.under_way
+
     async def look_at_rooms(self) -> None:
         """Read again how much the full queues contain."""
-        self.own.room = QUEUE - len(self._reign.session.assignments)
+        self.own_room()
         full = [one for one in self.known.values() if one.room <= 0 and one.wants and one is not self.own]
         queues = [paths.queue(one.who) for one in full]
         if queues:
             for one, queue in zip(full, await Reign.read(lambda: self._reign.tree.get_many(queues)), strict=True):
-                one.room = QUEUE - queue.children if queue is not None else 0
+                one.room = QUEUE - queue.children - one.under_way if queue is not None else 0
 
     async def _list(self) -> None:
         tree = self._reign.tree
@@ -124,7 +137,11 @@ class Workers:
         node = await Reign.read(lambda: self._reign.tree.get(paths.worker(who), on_change))
         worker = self.known.get(who)
         if node is not None and worker is not None:
-            row = _row(node.data)
+            try:
+                row = _row(node.data)
+            except ValueError:
+                log.warning("what a worker says of itself cannot be read", path=paths.worker(who))
+                return
             worker.leaving = row.draining
             worker.draining = worker.leaving or worker.sent_away
 
@@ -138,8 +155,12 @@ class Workers:
         worker = self.known.get(who)
         if node is None or queue is None or worker is None:
             return
-        worker.room = QUEUE - queue.children
-        asked = decode_wants(node.data)
+        worker.room = QUEUE - queue.children - worker.under_way
+        try:
+            asked = decode_wants(node.data)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            log.warning("what a worker wants cannot be read", path=paths.wants(who))
+            return
         worker.asked, worker.once = asked.asked, asked.once
         worker.wants.clear()
         for function, wants in asked.wants.items():

@@ -1,0 +1,144 @@
+"""Assignments are written, each task as a whole, and the workers that have them are told in the same batch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import Conflict, Entry
+from mainspring.engines.zookeeper.submitting import leased
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.wants import encode_notice
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.zookeeper.committer import Verdict
+    from mainspring.engines.zookeeper.master.assigning import OpenWant
+    from mainspring.engines.zookeeper.master.index import Index, Task
+    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.workers import Worker, Workers
+    from mainspring.jobs.model import Job
+
+    Given = tuple[OpenWant, Task]
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+
+class Giver:
+    """Gives tasks to workers. What was taken out of the index is gone afterwards, or put back."""
+
+    def __init__(self, reign: Reign, workers: Workers, index: Index) -> None:
+        self._reign = reign
+        self._session = reign.session
+        self._workers = workers
+        self._index = index
+
+    async def give(self, given: Sequence[Given]) -> list[Task]:
+        """Write who has which task; returns those that were not as they had been read.
+
+        Raises DeposedError, SessionEndedError.
+        """
+        by_worker: dict[str, list[Given]] = {}
+        for want, task in given:
+            by_worker.setdefault(want.taker.who, []).append((want, task))
+        found = await asyncio.gather(*(self._give(who, some) for who, some in by_worker.items()))
+        return [task for some in found for task in some]
+
+    async def _give(self, who: str, given: list[Given]) -> list[Task]:
+        try:
+            return await self._give_to(who, given)
+        finally:
+            for want, _ in given:
+                want.taker.under_way -= 1
+
+    async def _give_to(self, who: str, given: list[Given]) -> list[Task]:
+        worker = self._workers.known.get(who)
+        data = await self._records([task for _, task in given])
+        if worker is None:
+            for want, task in given:
+                self._take_back(want, task)
+            return []
+        known = [(want, task, data[task.name]) for want, task in given if task.name in data]
+        for want, task in given:
+            if task.name not in data:
+                want.left += 1
+                self._index.settle(task, back=False)
+        held = [_held(record, worker.term, self._reign.version) for _, _, record in known]
+        entries = [assigned(who, task, record) for (_, task, _), record in zip(known, held, strict=True)]
+        verdicts = await self._write(worker, entries, [task.name for _, task, _ in known])
+        changed = [
+            task for (want, task, _), verdict in zip(known, verdicts, strict=True) if self._lost(want, task, verdict)
+        ]
+        if worker is self._workers.own:
+            jobs = [(task.name, records.decode_job(record)) for (_, task, _), record in zip(known, held, strict=True)]
+            await self._arrive([job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is None])
+        return changed
+
+    async def _write(self, worker: Worker, entries: list[Entry], tasks: list[str]) -> list[Verdict]:
+        """Write a worker's tasks, and tell it; this node itself is told in memory."""
+        if not entries:
+            return []
+        if worker is self._workers.own:
+            return await self._reign.commit(entries)
+        if not worker.once:
+            worker.answered = worker.asked
+        notice = worker.tell(self._reign.version, tasks)
+        told = Entry([Write(paths.queue(worker.who), encode_notice(notice))])
+        return (await self._reign.commit([*entries, told], [Check(paths.worker(worker.who))]))[:-1]
+
+    async def _arrive(self, tasks: list[tuple[str, Job]]) -> None:
+        await self._session.meet(job.id for _, job in tasks)
+        self._session.claims.arrive(tasks)
+
+    def _lost(self, want: OpenWant, task: Task, verdict: Verdict) -> bool:
+        """Learn what became of an assignment; says whether the task is not as it was read."""
+        if verdict is None:
+            self._index.settle(task, back=False)
+            return False
+        if isinstance(verdict, Conflict) and not (verdict.at == 2 and verdict.why is Refusal.NO_NODE):
+            if verdict.at != 0:
+                log.error("a task is in two places", task=task.name, path=verdict.path)
+            want.left += 1
+            want.taker.room += 1
+            self._index.settle(task, back=False)
+            return True
+        self._workers.forget(want.taker.who)
+        self._take_back(want, task)
+        return False
+
+    def _take_back(self, want: OpenWant, task: Task) -> None:
+        """Leave a task to others: the worker has gone."""
+        want.left = 0
+        self._index.settle(task, back=True)
+
+    async def _records(self, tasks: Sequence[Task]) -> dict[str, bytes]:
+        """Return the records of tasks, of which some are read again; those that have changed meanwhile are refused later."""
+        found = {task.name: task.data for task in tasks if task.data is not None}
+        missing = [task.name for task in tasks if task.data is None]
+        if missing:
+            nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, missing)]))
+            found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
+        return found
+
+
+def _held(record: bytes, term: int, master: int) -> dict[str, Any]:
+    """Return the record of a task as its worker has it. By ``master`` it knows that it was assigned, and not submitted so."""
+    return {**records.decode(record), "state": "leased", "term": term, "master": master}
+
+
+def assigned(who: str, task: Task, record: dict[str, Any]) -> Entry:
+    """Return what gives a pending task to a worker."""
+    held = leased(record["id"], record["handle"], record.get("attempt", 0))
+    return Entry(
+        [
+            Delete(paths.pending(task.name), task.version),
+            Create(paths.running(task.name), records.encode(record)),
+            Create(paths.assignment(who, task.name), held),
+        ],
+        [(task.function, State.PENDING, task.priority, -1), (task.function, State.LEASED, task.priority, 1)],
+    )
