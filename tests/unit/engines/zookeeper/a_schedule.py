@@ -6,7 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.zookeeper import cancelling, paths, timing
+from mainspring.engines.zookeeper import cancelling, locating, paths, records, timing
+from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.jobs import store as job_ops
@@ -145,6 +146,22 @@ class Scheduler:
         """Settle a job; returns the stale ones."""
         stale: set[int] = await self.ask(job_ops.Settle([self.settlement(job, event)], ignore, ignore))
         return stale
+
+    async def publish(self) -> None:
+        """Publish all that is completed, as a master does that has to look."""
+        tree = self.node.tree
+        for bucket in paths.BUCKETS:
+            for task in await tree.children(f"{paths.COMPLETED}/{bucket}") or ():
+                completed, name = await tree.get_many([paths.completed(task), paths.name(task)])
+                assert completed is not None
+                record = records.decode(completed.data)
+                one = publishing.Ending(task, records.decode_job(record), record["handle"], completed.data)
+                result = await tree.get(one.result)
+                assert result is not None
+                assert name is not None
+                said = locating.name_of(name)
+                entry = publishing.entry(one, result.version, said if said.id == one.job.id else None)
+                assert await self.node.session.committer.commit([entry]) == [None]
 
     # ---- what has to hold ----
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from mainspring.engines.zookeeper import paths, records
@@ -108,6 +110,17 @@ def test_what_others_have_changed_is_read_and_nothing_else() -> None:
             assert b.node.tree.reads - before == 3  # sync, the version, and what has changed
             assert known.catalogue.schedules.keys() == (await a.schedules()).keys()
             assert await b.node.session.memory(Specifications).now() is known
+
+    run(check())
+
+
+def test_whoever_asks_during_the_first_look_waits_for_it() -> None:
+    async def check() -> None:
+        async with schedulers("n1", "n2") as (a, b):
+            await a.save(*puts(3))
+            specifications = b.node.session.memory(Specifications)
+            for known in await asyncio.gather(*(specifications.now() for _ in range(3))):
+                assert len(known.catalogue.schedules) == 3
 
     run(check())
 

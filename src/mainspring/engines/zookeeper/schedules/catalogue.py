@@ -54,10 +54,11 @@ class Specifications:
         if fresh:
             await self._tree.sync()
             self._stale = True
-        if self._stale:
+        if self._stale or self._lock.locked():  # who comes during a look waits for it
             async with self._lock:
                 if self._stale:
                     await self._refresh()
+        assert self._known.version >= 0, "no version would be guarded by any"
         return self._known
 
     async def _refresh(self) -> None:
