@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from tests.postgres.proxy import Proxy
+    from .stores import Way
 
 ACTORS_END = 20.0
 
@@ -27,17 +27,16 @@ ACTORS_END = 20.0
 class Seat:
     """A name, under which one node after the other runs, and its way to the store."""
 
-    def __init__(self, fleet: Fleet, addresses: Addresses, name: str, store: str, proxy: Proxy | None) -> None:
+    def __init__(self, fleet: Fleet, addresses: Addresses, name: str, way: Way) -> None:
         self._fleet = fleet
         self._addresses = addresses
-        self._store = store
         self.name = name
-        self.proxy = proxy
+        self.way = way
         self.node: FleetNode | None = None
 
     def launch(self, plant: str | None = None) -> None:
         """Start a node."""
-        self.node = self._fleet.launch(self.name, store=self._store, plant=plant)
+        self.node = self._fleet.launch(self.name, store=self.way.url, plant=plant)
 
     def ready(self) -> FleetNode:
         """Wait until it listens."""
@@ -85,24 +84,21 @@ class Chaos:
         self,
         nursery: Nursery,
         directory: Path,
-        stores: Sequence[tuple[str, Proxy | None]],
+        ways: Sequence[Way],
         seed: int,
         *,
         play: Play = TOGETHER,
         lease: float = LEASE,
         plant: str | None = None,
     ) -> None:
-        """``stores`` are the ways to the store, one for each node; ``plant`` names a defect to give them all."""
+        """``ways`` are the ways to the store, one for each node; ``plant`` names a defect to give them all."""
         self.random = random.Random(seed)
         self._plant = plant
         self._events = play.events
         self.ledger = play.ledger()
         self.addresses = Addresses()
         self.fleet = Fleet(nursery, directory, "", lease=lease)
-        self.seats = [
-            Seat(self.fleet, self.addresses, f"n{number}", store, proxy)
-            for number, (store, proxy) in enumerate(stores, 1)
-        ]
+        self.seats = [Seat(self.fleet, self.addresses, f"n{number}", way) for number, way in enumerate(ways, 1)]
         self._actors = [
             kind(f"{kind.__name__} {number}", self.addresses, self.ledger, play.pace, str(seed))
             for kind, count in play.cast

@@ -16,7 +16,7 @@ from .stores import POSTGRESQL, STORES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .stores import Store
+    from .stores import Store, Way
 
 HERE = Path(__file__).parent
 
@@ -52,6 +52,13 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Give a store that is empty: on PostgreSQL, unless the test is one of ``on_each_store``."""
     with STORES[getattr(request, "param", POSTGRESQL)](request.getfixturevalue) as store:
         yield store
+
+
+@pytest.fixture
+def way(store: Store) -> Iterator[Way]:
+    """Give a way to the store that can be disturbed."""
+    with store.ways(1) as (way,):
+        yield way
 
 
 @pytest.fixture

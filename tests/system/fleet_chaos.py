@@ -45,7 +45,8 @@ def part(chaos: Chaos) -> None:
     """Part a node from the database in one of the ways in which that happens, for as long."""
     chance = chaos.random
     seat = chance.choice(chaos.seats)
-    proxy = seat.proxy
+    way = seat.way
+    proxy = way.proxy
     assert proxy is not None
     how = chance.choice(["hold", "unanswered", "unheard", "refuse", "cut", "forget", "lose answer", "lose request"])
     match how:
@@ -62,8 +63,8 @@ def part(chaos: Chaos) -> None:
         case "forget":
             proxy.forget()
         case "lose answer":
-            proxy.lose_answer(chance.choice([b"COMMIT", b""]))
+            way.lose_answer(to=chance.choice([None, b""]))
         case _:
-            proxy.lose_request(chance.choice([b"COMMIT", b""]))
+            way.lose_request(of=chance.choice([None, b""]))
     time.sleep(chance.uniform(0, 2 * chaos.fleet.lease + 1))
     proxy.heal()

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.postgres.proxy import Proxy
 
 from .chaos import Chaos, Findings
 from .fleet import LEASE
 from .fleet_chaos import freeze, kill, part
 from .ledger import SLACK
+from .stores import STORES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tests.postgres.server import PostgresServer
-
     from .fleet import Nursery
+    from .stores import Store
 
 NODES = 3
 SEEDS = 10
@@ -36,22 +36,18 @@ LONGEST_AWAY = 2 * LEASE + 1
 class Ground:
     """Where seeds are run: what a test needs to run one after the other, or side by side."""
 
-    def __init__(self, nursery: Nursery, postgres: PostgresServer, directory: Path) -> None:
+    def __init__(self, nursery: Nursery, place: Callable[[], AbstractContextManager[Store]], directory: Path) -> None:
         self._nursery = nursery
-        self._postgres = postgres
+        self._place = place
         self._directory = directory
 
     def survive(
         self, disturb: Callable[[Chaos], None], seed: int, *, rounds: int = KILLS, plant: str | None = None
     ) -> Findings:
-        """Run one seed in a directory and a database of its own, each node with a way of its own to the database."""
+        """Run one seed in a directory and a store of its own, each node with a way of its own to the store."""
         own = self._directory / str(seed)
         own.mkdir()
-        store = self._postgres.create_database()
-        with ExitStack() as stack:
-            stack.callback(self._postgres.drop_database, store)
-            proxies = [stack.enter_context(Proxy(self._postgres.port)) for _ in range(NODES)]
-            ways = [(proxy.through(store), proxy) for proxy in proxies]
+        with self._place() as store, store.ways(NODES) as ways:
             return Chaos(self._nursery, own, ways, seed, plant=plant).run(disturb, rounds)
 
     def check(
@@ -66,9 +62,12 @@ class Ground:
         assert sum(one.acknowledged for one in findings.values()) > 20 * len(seeds)
 
 
-@pytest.fixture
-def ground(nursery: Nursery, postgres: PostgresServer, tmp_path: Path) -> Ground:
-    return Ground(nursery, postgres, tmp_path)
+@pytest.fixture(params=STORES)
+def ground(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Ground:
+    fixture = cache(request.getfixturevalue)
+    with STORES[request.param](fixture):
+        pass  # its servers run from now on: threads cannot ask for fixtures
+    return Ground(nursery, lambda: STORES[request.param](fixture), tmp_path)
 
 
 def test_kills_lose_nothing_and_run_nothing_again(ground: Ground) -> None:

@@ -10,6 +10,7 @@ from tests.postgres.server import PostgresServer, memory_directory, name_of, sev
 
 from .chaos import Chaos
 from .fleet import LEASE
+from .stores import Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +51,7 @@ def test_a_database_that_is_restarted_under_load(
             server.start()
 
     store = server.create_database()
-    survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1), disturb, ROUNDS)
+    survives(Chaos(nursery, tmp_path, [Way(store)] * 3, 1), disturb, ROUNDS)
 
 
 def test_a_database_that_hangs_under_load(nursery: Nursery, server: PostgresServer, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_database_that_hangs_under_load(nursery: Nursery, server: PostgresServ
         server.resume()
 
     store = server.create_database()
-    survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1), disturb, ROUNDS)
+    survives(Chaos(nursery, tmp_path, [Way(store)] * 3, 1), disturb, ROUNDS)
 
 
 def test_a_failover_to_a_synchronous_standby_under_load(nursery: Nursery, tmp_path: Path) -> None:
@@ -71,6 +72,6 @@ def test_a_failover_to_a_synchronous_standby_under_load(nursery: Nursery, tmp_pa
             primary.kill()
             standby.promote()
 
-        survives(Chaos(nursery, tmp_path, [(store, None)] * 3, 1), disturb, 1)
+        survives(Chaos(nursery, tmp_path, [Way(store)] * 3, 1), disturb, 1)
         # What was acknowledged before is there now: the run has asked for each job at the new primary.
         assert not primary.is_running

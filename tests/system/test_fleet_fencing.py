@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
+    from tests.postgres.proxy import Proxy
+
     from .extension import ExtensionPeer
     from .fleet import Fleet, FleetNode
-    from .stores import Store
+    from .stores import Store, Way
 
 
 pytestmark = on_each_store
@@ -34,6 +36,11 @@ PATIENT = 30.0
 def patient(peer: ExtensionPeer) -> ExtensionPeer:
     peer.socket.settimeout(PATIENT)
     return peer
+
+
+def proxy_of(way: Way) -> Proxy:
+    assert way.proxy is not None
+    return way.proxy
 
 
 def timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
@@ -161,9 +168,9 @@ def test_a_node_that_is_stopped_for_less_than_its_lease_keeps_its_jobs(fleet: Fl
 
 @pytest.mark.parametrize("how", ["held", "unanswered", "cut"])
 def test_a_node_that_is_cut_off_gives_up_before_others_take_over(
-    fleet: Fleet, store: Store, stack: ExitStack, how: str
+    fleet: Fleet, way: Way, stack: ExitStack, how: str
 ) -> None:
-    n1, n2 = fleet.start("n1", store=store.through), fleet.start("n2")
+    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
     client = patient(stack.enter_context(n2.extended()))
     holder = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f", b"payload")
@@ -173,11 +180,11 @@ def test_a_node_that_is_cut_off_gives_up_before_others_take_over(
 
     parted = time.monotonic()
     if how == "held":
-        store.proxy.freeze()
+        proxy_of(way).freeze()
     elif how == "unanswered":
-        store.proxy.freeze(Direction.TO_CLIENT)
+        proxy_of(way).freeze(Direction.TO_CLIENT)
     else:
-        store.proxy.refuse()
+        proxy_of(way).refuse()
     stopped, taken = timed(holder.stopped), timed(heir.job)
     stopped_at, word = stopped()
     taken_at, _ = taken()
@@ -187,34 +194,34 @@ def test_a_node_that_is_cut_off_gives_up_before_others_take_over(
     assert stopped_at - parted < LEASE
     assert taken_at - parted < TAKEN_WITHIN
     holder.settle(job, b"succeeded", b"late")  # answered when the store can be asked what became of the job
-    store.proxy.heal()
+    proxy_of(way).heal()
     assert holder.verdict(job) == b"stale"
     eventually(lambda: n1.term != before, "it takes part again")
     works(n1, n2)
 
 
-def test_a_node_that_would_not_give_up_is_found(fleet: Fleet, store: Store, stack: ExitStack) -> None:
+def test_a_node_that_would_not_give_up_is_found(fleet: Fleet, way: Way, stack: ExitStack) -> None:
     """The check above has to fail without the lease's end; otherwise it proves nothing."""
-    n1, n2 = fleet.start("n1", store=store.through, plant="fencing"), fleet.start("n2")
+    n1, n2 = fleet.start("n1", store=way.url, plant="fencing"), fleet.start("n2")
     client = patient(stack.enter_context(n2.extended()))
     holder = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f", b"payload")
     assert holder.job().handle == handle
     heir = patient(stack.enter_context(n2.worker(b"f")))
-    store.proxy.freeze()
+    proxy_of(way).freeze()
     assert heir.job().handle == handle
     assert not arrives(holder, 0.1), "two workers have one job, and neither was stopped"
-    store.proxy.heal()
+    proxy_of(way).heal()
 
 
-def test_a_node_whose_connections_are_forgotten_goes_on(fleet: Fleet, store: Store, stack: ExitStack) -> None:
-    n1, n2 = fleet.start("n1", store=store.through), fleet.start("n2")
+def test_a_node_whose_connections_are_forgotten_goes_on(fleet: Fleet, store: Store, way: Way, stack: ExitStack) -> None:
+    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
     client = patient(stack.enter_context(n1.extended()))
     worker = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f", b"payload")
     job = worker.job()
     before = n1.term
-    assert store.proxy.forget() == store.connections
+    assert proxy_of(way).forget() == way.traits.connections
     worker.settle(job, b"succeeded", b"late")
     heir = patient(stack.enter_context(n2.worker(b"f")))
     if store.kind == ZOOKEEPER:
@@ -234,10 +241,10 @@ def test_a_node_whose_connections_are_forgotten_goes_on(fleet: Fleet, store: Sto
     works(n1, n2)
 
 
-def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet, store: Store) -> None:
-    n1, n2 = fleet.start("n1", store=store.through), fleet.start("n2")
+def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet, way: Way) -> None:
+    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
     before = n1.term
-    trap = store.proxy.lose_request(store.begin)
+    trap = way.lose_request(of=way.traits.begin)
     n2.ask("nodes.remove", node="n1", force=True)
     trap.wait()
     eventually(lambda: n1.term != before, "it takes part again", patience=PATIENT)
@@ -249,13 +256,13 @@ def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet,
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
 def test_a_submit_is_stored_and_acknowledged_once_where_an_answer_is_lost(
-    fleet: Fleet, store: Store, stack: ExitStack, lost: str
+    fleet: Fleet, way: Way, stack: ExitStack, lost: str
 ) -> None:
-    n1 = fleet.start("n1", store=store.through)
+    n1 = fleet.start("n1", store=way.url)
     client = patient(stack.enter_context(n1.extended()))
     client.put(b"f", b"first")
     for round_ in range(3):
-        trap = store.lose_answer() if lost == "answer" else store.lose_request()
+        trap = way.lose_answer() if lost == "answer" else way.lose_request()
         handles = [client.put(b"f", b"%d" % round_)]
         trap.wait()
         assert client.said() == []
@@ -266,13 +273,13 @@ def test_a_submit_is_stored_and_acknowledged_once_where_an_answer_is_lost(
     assert status["jobs"]["total"] == 4
 
 
-def test_a_settlement_is_recorded_once_where_an_answer_is_lost(fleet: Fleet, store: Store, stack: ExitStack) -> None:
-    n1 = fleet.start("n1", store=store.through)
+def test_a_settlement_is_recorded_once_where_an_answer_is_lost(fleet: Fleet, way: Way, stack: ExitStack) -> None:
+    n1 = fleet.start("n1", store=way.url)
     client = patient(stack.enter_context(n1.extended()))
     worker = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f")
     job = worker.job()
-    trap = store.lose_answer()
+    trap = way.lose_answer()
     assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
     trap.wait()
     assert client.outcome(handle).data == b"result"
@@ -280,11 +287,11 @@ def test_a_settlement_is_recorded_once_where_an_answer_is_lost(fleet: Fleet, sto
     worker.silent()
 
 
-def test_a_claim_whose_answer_is_lost_strands_nothing(fleet: Fleet, store: Store, stack: ExitStack) -> None:
-    n1, n2 = fleet.start("n1", store=store.through), fleet.start("n2")
+def test_a_claim_whose_answer_is_lost_strands_nothing(fleet: Fleet, way: Way, stack: ExitStack) -> None:
+    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
     client = patient(stack.enter_context(n2.extended()))
     handles = {client.put(b"f", b"%d" % number) for number in range(10)}
-    trap = store.lose_answer()
+    trap = way.lose_answer()
     worker = patient(stack.enter_context(n1.worker(b"f", places=10)))
     assert {worker.job().handle for _ in handles} == handles
     trap.wait()

@@ -11,6 +11,7 @@ from tests.interop.packets import Kind, got
 from .chaos import ALONE, Chaos, Findings, crash
 from .extension import More
 from .servers import serving
+from .stores import Way
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ def survive(nursery: Nursery, directory: Path, seed: int, *, plant: str | None =
     """Run one seed in a directory of its own."""
     own = directory / str(seed)
     own.mkdir()
-    return Chaos(nursery, own, [("sqlite:///jobs.db", None)], seed, play=ALONE, plant=plant).run(crash, KILLS)
+    return Chaos(nursery, own, [Way("sqlite:///jobs.db")], seed, play=ALONE, plant=plant).run(crash, KILLS)
 
 
 def check(nursery: Nursery, directory: Path, seeds: range) -> None:
