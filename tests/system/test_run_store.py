@@ -106,9 +106,10 @@ def test_nothing_is_said_where_both_name_the_same(tmp_path: Path) -> None:
     assert not is_logged(running, OVERRULED)
 
 
-def test_a_file_that_cannot_be_imported_ends_run_before_it_is_a_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--daemon",)])
+def test_a_file_that_cannot_be_imported_ends_run_before_it_is_a_node(tmp_path: Path, more: tuple[str, ...]) -> None:
     (tmp_path / "app.py").write_text("x = 1\nraise RuntimeError('oops')\n")
-    done = mainspring("run", "app.py", *OPTIONS, cwd=tmp_path)
+    done = mainspring("run", "app.py", *OPTIONS, *more, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b'app.py", line 2' in done.stderr
     assert done.stderr.splitlines()[-1].startswith(b"mainspring: importing ")

@@ -64,6 +64,8 @@ class RunOptions(NodeOptions):
         ),
     ] = UNSAID
 
+    # `super()` is not to be had here: a dataclass with slots is another class than the one that its methods were written in.
+
     def settings(self) -> ServerSettings:
         """Return what the options add up to while the App has not said anything.  Raises SettingsError."""
         if self.store != UNSAID:
@@ -98,8 +100,8 @@ def run(app: AppSelector, /, *, workers: WorkerOptions = USUAL_WORKERS, node: Ru
     ready, such as "listening gearman 127.0.0.1:4730". The workers end with the node.
 
     Jobs are kept in the store of App(store=…), where no other is given: to learn it, the file is imported once more, in
-    a process of its own that ends before the node starts. A store that is given is used; the log says where the App has
-    another.
+    a process of its own that ends before the node starts. Where one is given, the node starts at once, and the log says
+    afterwards if the App has another.
 
     EXAMPLES
       mainspring run app.py
