@@ -75,6 +75,11 @@ class Store(NamedTuple):
     def traits(self) -> Traits:
         return TRAITS[self.kind]
 
+    @property
+    def way(self) -> Way:
+        """The straight way."""
+        return Way(self.url, None, self.traits)
+
     @contextmanager
     def ways(self, number: int) -> Iterator[list[Way]]:
         """Give some ways there, each by a proxy of its own before one of the servers, in turns."""

@@ -1,0 +1,144 @@
+"""Members of the ensemble fail under load, and nodes with them: nothing acknowledged is lost, nothing settled runs again."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import Kind
+from tests.postgres.server import memory_directory
+from tests.zookeeper.server import Ensemble
+
+from .chaos import Chaos
+from .ensemble_chaos import EVENTS, anything
+from .extension import More
+from .fleet import LEASE, Fleet
+from .ledger import SLACK
+from .servers import eventually
+from .stores import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .chaos import Findings
+    from .fleet import Nursery
+
+NODES = 3
+ROUNDS = 4
+SEEDS = 2
+LONG_SEEDS = 100
+LONG_ROUNDS = 12
+LONGEST_AWAY = 2 * LEASE + 1
+PATIENT = 40.0
+
+
+@pytest.fixture(scope="module")
+def own(zookeeper_program: str) -> Iterator[Ensemble]:
+    """Give an ensemble that the module's tests disturb."""
+    del zookeeper_program
+    with Ensemble(3, parent=memory_directory()) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(autouse=True)
+def _healed(own: Ensemble) -> Iterator[None]:
+    yield
+    own.heal()
+
+
+class Ground:
+    """Where seeds are run."""
+
+    def __init__(self, nursery: Nursery, ensemble: Ensemble, directory: Path) -> None:
+        self._nursery = nursery
+        self._ensemble = ensemble
+        self._directory = directory
+
+    def survive(
+        self, disturb: Callable[[Chaos], None], seed: int, *, rounds: int = ROUNDS, plant: str | None = None
+    ) -> Findings:
+        """Run one seed in a directory and a tree of its own, each node with a way of its own to one of the members."""
+        directory = self._directory / str(seed)
+        directory.mkdir()
+        with place_of(self._ensemble).ways(NODES) as ways:
+            return Chaos(self._nursery, directory, ways, seed, plant=plant).run(disturb, rounds)
+
+
+@pytest.fixture
+def ground(nursery: Nursery, own: Ensemble, tmp_path: Path) -> Ground:
+    return Ground(nursery, own, tmp_path)
+
+
+def sound(found: Findings, *, overlap: float = SLACK) -> None:
+    """Say that a run has lost and doubled nothing."""
+    assert (found.lost, found.violations) == ([], [])
+    assert found.overlap <= overlap
+    assert found.acknowledged
+
+
+@pytest.mark.parametrize("event", sorted(EVENTS))
+def test_members_fail_under_load(nursery: Nursery, own: Ensemble, tmp_path: Path, event: str) -> None:
+    # The nodes know all members, and go to another one.
+    ways = [place_of(own).way] * NODES
+    sound(Chaos(nursery, tmp_path, ways, 1).run(lambda chaos: EVENTS[event](chaos, own), 2))
+
+
+def test_anything_loses_nothing_and_runs_nothing_again(ground: Ground, own: Ensemble) -> None:
+    for seed in range(SEEDS):
+        sound(ground.survive(anything(own), seed), overlap=LONGEST_AWAY)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_much_of_anything_loses_nothing_and_runs_nothing_again(ground: Ground, own: Ensemble) -> None:
+    for seed in range(SEEDS, SEEDS + LONG_SEEDS):
+        sound(ground.survive(anything(own), seed, rounds=LONG_ROUNDS), overlap=LONGEST_AWAY)
+
+
+# ---- what a client sees of it
+
+
+def test_without_a_majority_nothing_is_acknowledged_and_it_comes_in_the_end(
+    nursery: Nursery, own: Ensemble, tmp_path: Path
+) -> None:
+    with Fleet(nursery, tmp_path, place_of(own).url) as fleet, ExitStack() as stack:
+        n1, n2 = fleet.several("n1", "n2")
+        client = stack.enter_context(n1.extended())
+        before = [client.put(b"f", b"%d" % number) for number in range(5)]
+        for index in (0, 1):
+            own.kill(index)
+        client.request(b"f", b"without")
+        client.socket.settimeout(LEASE / 2)
+        with pytest.raises(TimeoutError):
+            client.next()
+        client.socket.settimeout(PATIENT)
+        eventually(lambda: "has given up" in n1.written(), "the node fences itself", patience=PATIENT)
+        own.heal()
+        answer = client.next()  # it is told either way
+        assert answer.kind in {More.SUBMITTED, Kind.ERROR}
+        acknowledged = {*before, *(answer.arguments[:1] if answer.kind is More.SUBMITTED else ())}
+        worker = stack.enter_context(n2.worker(b"f", places=10))
+        worker.socket.settimeout(PATIENT)
+        eventually(lambda: len(n2.ask("nodes.list")["nodes"]) == 2, "both take part", patience=PATIENT)
+        seen: set[bytes] = set()
+        while not acknowledged <= seen:
+            job = worker.job()
+            assert job.handle not in seen
+            seen.add(job.handle)
+        assert len(seen) <= len(before) + 1
+
+
+def test_a_node_that_starts_without_a_majority_waits_for_it(nursery: Nursery, own: Ensemble, tmp_path: Path) -> None:
+    for index in (0, 1):
+        own.kill(index)
+    with Fleet(nursery, tmp_path, place_of(own).url) as fleet:
+        node = fleet.launch("n1")
+        eventually(node.written, "it says what it waits for")
+        time.sleep(0.5)
+        assert node.lives
+        own.heal()
+        with node.ready().extended() as client:
+            client.put(b"f")
