@@ -75,6 +75,16 @@ def test_what_has_gone_from_its_bucket_is_forgotten() -> None:
     assert len(index) == 1
 
 
+def test_what_came_while_its_bucket_was_listed_stays() -> None:
+    one = task(1, unique=b"a")
+    index = known(one)
+    asked = index.moment
+    two = task(2, unique=next(b"%d" % n for n in range(999) if paths.bucket(f"f:{n}") == paths.bucket(one.name)))
+    index.put(two)
+    index.listed(paths.bucket(one.name), [], asked)
+    assert walked(index) == [two]
+
+
 def test_what_is_being_assigned_is_not_taken_in_again() -> None:
     one = task(1)
     index = known(one)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 READ: Final = 1000
 """Records that are read at once."""
+ENOUGH: Final = 3000
+"""Tasks of a function that are known, where there are very many."""
 AHEAD: Final = 200
 """The same of functions that nobody waits for at this moment, so that the oldest and most urgent are known when somebody does."""
 RECENT: Final = 10.0
@@ -51,7 +53,7 @@ LOOK: Final = 0.1
 """Seconds for which tasks are looked for before those that were found are assigned."""
 START: Final = 0.7
 """The same at the start, when all buckets are listed: a small tree is known by then."""
-ANSWER: Final = 0.5
+ANSWER: Final = 1.0
 """Seconds after which a claim is answered although not all has been looked at."""
 REFRESH: Final = 1.0
 """Seconds after which the rooms of workers whose queues are full are read again."""
@@ -105,10 +107,11 @@ class Dispatcher:
         self.workers.own_room()
         own.once = once = not self._session.claims.standing
         self._news.set()
-        if not self.buckets.fresh:
+        unread = bool(self.index.unread(self._short(), 1))
+        if not self.buckets.fresh and not unread:
             with contextlib.suppress(DeposedError):  # the loop will learn it as well
                 await self._assign()
-        if self._others and (self._looking or self.buckets.dirty or self.index.unread(sorted(self._wanted()), 1)):
+        if unread or self._looking or (self._others and self.buckets.dirty):
             own.asked = max(own.asked, asked)
             return False
         if once and own.asked == own.answered:
@@ -158,15 +161,16 @@ class Dispatcher:
         if index.is_full and hungry:
             index.forget_unwanted(wanted)
         if self.buckets.dirty and (self.buckets.fresh or now >= self._due(hungry=hungry)):
+            since = index.moment
             for bucket, names in (await self.buckets.names(HUNGRY if hungry else CONTENT)).items():
-                index.listed(bucket, names)
+                index.listed(bucket, names, since)
             if not self.buckets.dirty and self.workers.alone:
                 self._others = False
         self._recent.update(dict.fromkeys(wanted, now))
-        names = index.unread(wanted, READ) or index.unread(self._ahead(now), AHEAD)
+        names = index.unread(self._short(), READ) or index.unread(self._ahead(now), AHEAD)
         if names:
             await self._read(names)
-        more = bool(self.buckets.fresh or index.unread(wanted, 1))
+        more = bool(self.buckets.fresh or index.unread(self._short(), 1))
         if more:
             self._news.set()
         return more
@@ -183,6 +187,16 @@ class Dispatcher:
             if at < now - RECENT:
                 del self._recent[function]
         return sorted(self._recent)
+
+    def _short(self) -> list[bytes]:
+        """Return the wanted functions of which more is to be read before anything of them is assigned.
+
+        Of few tasks all are read, so that they are assigned in their order; of very many so many that nobody waits for a read.
+        """
+        index = self.index
+        return sorted(
+            name for name in self._wanted() if index.listed_only(name) <= READ or index.waiting(name) < ENOUGH
+        )
 
     def _wanted(self) -> set[bytes]:
         return {want.function for want in self.workers.wants()}
@@ -228,7 +242,7 @@ class Dispatcher:
         answered = []
         for gone in self._asked.keys() - self.workers.known.keys():
             del self._asked[gone]
-        unread = bool(self.index.unread(sorted(self._wanted()), 1))
+        unread = bool(self.index.unread(self._short(), 1))
         for who, worker in self.workers.known.items():
             asked = self._asked.get(who)
             if worker.asked <= worker.answered:

@@ -118,12 +118,22 @@ class Index:
 
     # ---- names ----
 
-    def listed(self, bucket: str, names: Iterable[str]) -> int:
-        """Take in what a bucket contains now; returns how many names are new."""
+    @property
+    def moment(self) -> int:
+        """A number that rises with each task that is put."""
+        return self._last_item
+
+    def listed(self, bucket: str, names: Iterable[str], since: int | None = None) -> int:
+        """Take in what a bucket contains; returns how many names are new.
+
+        ``since`` is the `moment` at which it was asked for: what was put after that may have come too late to be listed.
+        """
         known = self._known[bucket]
         there = set(names)
         for gone in known - there:
-            self.forget(gone)
+            item = self._items.get(gone)
+            if since is None or item is None or item[1] <= since:
+                self.forget(gone)
         new = 0
         self.more.discard(bucket)
         for name in there - known - self._busy:
@@ -135,6 +145,10 @@ class Index:
             self._unread.setdefault(paths.function_of(name), {})[name] = None
             new += 1
         return new
+
+    def listed_only(self, function: bytes) -> int:
+        """Return how many names of a function are known of which nothing was read."""
+        return len(self._unread.get(function, ()))
 
     def unread(self, wanted: Collection[bytes], number: int) -> list[str]:
         """Return names to be read next, at most so many: of the wanted functions, and those that do not tell theirs."""
