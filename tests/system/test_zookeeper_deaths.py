@@ -1,0 +1,174 @@
+"""Nodes on an ensemble die, alone, all at once, and with them the master: their tasks run elsewhere, soon and once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.packets import encode
+
+from .extension import More
+from .fleet import LEASE, Fleet
+from .servers import eventually
+from .stores import ZOOKEEPER
+from .zookeeper_tree import Looker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+
+    from .extension import ExtensionPeer
+    from .fleet import FleetNode
+    from .stores import Store
+
+pytestmark = pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
+PATIENT = 40.0
+HELD = 1000
+RECOVERED_WITHIN = LEASE + 1
+"""Seconds after the death of a worker in which all that it held runs elsewhere: a figure of bench/, and here a report."""
+
+
+@pytest.fixture
+def looker(store: Store, fleet: Fleet) -> Iterator[Looker]:
+    with Looker(store.url) as looker:
+        yield looker
+    del fleet
+
+
+def submit(client: ExtensionPeer, number: int, function: bytes = b"f") -> set[bytes]:
+    """Submit many jobs; returns their handles."""
+    handles: set[bytes] = set()
+    client.socket.settimeout(PATIENT)
+    for start in range(0, number, 500):
+        count = min(500, number - start)
+        client.write(b"".join(encode(More.SUBMIT, function, b"", b"", b"%d" % at) for at in range(count)))
+        handles |= {client.hear(More.SUBMITTED)[0] for _ in range(count)}
+    assert len(handles) == number
+    return handles
+
+
+def gather(workers: list[ExtensionPeer], number: int) -> dict[bytes, int]:
+    """Wait until workers have so many jobs; returns how often each was given out."""
+    seen: dict[bytes, int] = {}
+    deadline = time.monotonic() + PATIENT
+    while len(seen) < number:
+        assert time.monotonic() < deadline, f"{len(seen)} of {number}"
+        for worker in workers:
+            for packet in worker.said():
+                if packet.kind is More.ASSIGN:
+                    seen[packet.arguments[0]] = seen.get(packet.arguments[0], 0) + 1
+    return seen
+
+
+def master_and_others(fleet: Fleet, looker: Looker) -> tuple[FleetNode, list[FleetNode]]:
+    """Return the node that is the master, and the others."""
+    eventually(looker.master, "there is a master", patience=PATIENT)
+    name = looker.master().rpartition("-")[0]
+    live = fleet.live()
+    (master,) = [node for node in live if node.name == name]
+    return master, [node for node in live if node is not master]
+
+
+@pytest.mark.parametrize("which", ["worker", "master"])
+def test_what_a_dead_node_held_runs_elsewhere(
+    fleet: Fleet, looker: Looker, stack: ExitStack, record_property: Callable[[str, object], None], which: str
+) -> None:
+    fleet.several("n1", "n2", "n3")
+    master, others = master_and_others(fleet, looker)
+    dying, (first, second) = (master, others) if which == "master" else (others[0], [master, others[1]])
+    holder = stack.enter_context(dying.worker(b"f", places=HELD))
+    handles = submit(stack.enter_context(second.extended()), HELD)
+    assert set(gather([holder], HELD)) == handles
+    heirs = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (first, second)]
+    dying.kill()
+    began = time.monotonic()
+    seen = gather(heirs, HELD)
+    seconds = time.monotonic() - began
+    record_property("seconds", round(seconds, 2))
+    print(f"{HELD} tasks of a dead {which} run elsewhere after {seconds:.2f} s; the session lasts {LEASE} s")  # noqa: T201
+    assert seen == dict.fromkeys(handles, 1)
+    assert looker.names("/queues") == looker.names("/workers") != []
+
+
+def test_the_master_dies_under_load(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+    fleet.several("n1", "n2", "n3")
+    master, (one, other) = master_and_others(fleet, looker)
+    client = stack.enter_context(one.extended())
+    worker = stack.enter_context(other.worker(b"f", places=1))
+    client.socket.settimeout(PATIENT)
+    handles: list[bytes] = []
+    gaps: list[float] = []
+    last = began = time.monotonic()
+    dead = False
+    while time.monotonic() - began < LEASE + 3:
+        handles.append(client.put(b"f"))
+        worker.socket.settimeout(PATIENT)
+        job = worker.job()
+        assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+        worker.ready()
+        gaps.append(time.monotonic() - last)
+        last = time.monotonic()
+        if not dead and last - began > 0.5:
+            dead = True
+            master.kill()
+    assert looker.master() not in {"", f"{master.name}-{master.term if master.lives else 0}"}
+    print(f"longest time without a job beside a failing master: {max(gaps):.2f} s, {len(handles)} jobs")  # noqa: T201
+    assert {client.outcome(handle).data for handle in handles} == {b"done"}
+
+
+def test_what_was_completed_without_a_master_is_published_by_the_next(
+    fleet: Fleet, looker: Looker, stack: ExitStack
+) -> None:
+    fleet.several("n1", "n2")
+    master, (other,) = master_and_others(fleet, looker)
+    client = stack.enter_context(other.extended())
+    worker = stack.enter_context(other.worker(b"f", places=20))
+    handles = submit(client, 20)
+    jobs = [worker.job() for _ in handles]
+    master.kill()
+    for job in jobs:
+        assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+    assert looker.names("/queues/" + next(who for who in looker.names("/workers") if who.startswith(other.name))) == []
+    eventually(lambda: not looker.tasks("/completed_tasks"), "all is published", patience=PATIENT)
+    assert not looker.tasks("/names")
+    assert {client.outcome(handle).data for handle in handles} == {b"done"}
+
+
+def test_workers_die_while_there_is_no_master(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+    fleet.several("n1", "n2", "n3", "n4")
+    master, others = master_and_others(fleet, looker)
+    *dying, survivor = others
+    client = stack.enter_context(survivor.extended())
+    client.socket.settimeout(PATIENT)
+    handles: set[bytes] = set()
+    for node in dying:
+        holder = stack.enter_context(node.worker(node.name.encode(), places=50))
+        handles |= submit(client, 50, node.name.encode())
+        assert len(gather([holder], 50)) == 50
+    for node in (master, *dying):
+        node.kill()
+    heir = stack.enter_context(survivor.worker(*(node.name.encode() for node in dying), places=100))
+    assert gather([heir], 100) == dict.fromkeys(handles, 1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, LEASE + 1])
+def test_all_nodes_die_at_once_and_are_started_again(
+    fleet: Fleet, looker: Looker, stack: ExitStack, seconds: float
+) -> None:
+    nodes = fleet.several("n1", "n2", "n3")
+    client = nodes[0].extended()
+    waiting = submit(client, 30, b"waits")
+    delayed = {client.put(b"later", delay=4.0) for _ in range(5)}
+    with nodes[1].worker(b"held", places=50) as holder:
+        held = submit(client, 50, b"held")
+        assert len(gather([holder], 50)) == 50
+        for node in nodes:
+            node.kill()
+    client.close()
+    time.sleep(seconds)  # their sessions go on for a while, or have ended
+    again = fleet.several("n1", "n2", "n3")
+    workers = [stack.enter_context(node.worker(b"waits", b"held", b"later", places=100)) for node in again]
+    seen = gather(workers, 85)
+    assert seen == dict.fromkeys(waiting | held | delayed, 1)
+    assert len(looker.names("/workers")) == 3
