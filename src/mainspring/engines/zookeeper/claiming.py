@@ -284,6 +284,7 @@ class Claims:
                 continue
             arrivals.append((task, records.decode_job(record)))
         await session.meet(job.id for _, job in arrivals)
+        arrivals.sort(key=lambda arrival: (arrival[1].priority, arrival[1].id))  # a list of names is in no order
         # What it has held meanwhile may have ended meanwhile, and what was read is older.
         self.arrive([(task, job) for task, job in arrivals if job.id not in self._passed])
 

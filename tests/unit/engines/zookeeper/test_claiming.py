@@ -314,6 +314,18 @@ def test_a_claim_under_a_term_that_has_ended_fails() -> None:
     run(check())
 
 
+def test_what_arrives_is_in_its_order() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            jobs = [node.job(unique=b"%d" % number) for number in range(20)]
+            await node.submit(*jobs)
+            claimed = await node.claim(limit=20)
+            assert [job.id for job in claimed] == [job.id for job in jobs]
+
+    run(check())
+
+
 def test_many_tasks_for_one_claim() -> None:
     async def check() -> None:
         async with fleet() as nodes:
