@@ -40,6 +40,8 @@ class Transaction:
         self._expected: dict[str, int] = {}
         self._first: dict[str, Change] = {}
         """What has to happen to each path, in the order in which they were written first."""
+        self._undone: set[str] = set()
+        """What was created here and deleted again: both are written, for the creation guards that it was not there."""
         self._counts: list[Count] = []
 
     # ---- reading ----
@@ -70,6 +72,7 @@ class Transaction:
         before = self._read.get(path)
         self._first[path] = Create(path, data) if before is None else Write(path, data, before.version)
         self._written[path] = Node(data, 0, 0, 0, 0)
+        self._undone.discard(path)
 
     def write(self, path: str, data: bytes) -> None:
         """Replace the data of a node that was read."""
@@ -79,7 +82,7 @@ class Transaction:
         """Delete a node that was read or written, and is there."""
         before = self._read.get(path)
         if before is None:
-            self._first.pop(path, None)
+            self._undone.add(path)
         else:
             self._first[path] = Delete(path, before.version)
         self._written[path] = None
@@ -123,4 +126,4 @@ class Transaction:
             if node is not None and path not in self._first and path not in self._unchecked
         ]
         checks += [Check(path, version) for path, version in self._expected.items() if path not in self._first]
-        return Entry([*checks, *self._first.values()], self._counts)
+        return Entry([*checks, *self._first.values(), *map(Delete, sorted(self._undone))], self._counts)
