@@ -79,7 +79,7 @@ def test_reads_see_its_own_writes_and_nothing_else() -> None:
     ("steps", "wanted"),
     [
         ((("create", C, b"1"), ("write", C, b"2")), [Create(C, b"2")]),
-        ((("create", C, b"1"), ("delete", C)), None),
+        ((("create", C, b"1"), ("delete", C)), [Create(C, b"1"), Delete(C)]),
         ((("write", A, b"1"), ("write", A, b"2")), [Write(A, b"2", 0)]),
         ((("write", A, b"1"), ("delete", A)), [Delete(A, 0)]),
         ((("delete", A), ("create", A, b"1")), [Write(A, b"1", 0)]),
