@@ -99,8 +99,7 @@ class Node:
         self.face = GearmanFace(
             self.service,
             GearmanSettings(
-                # A payload that the store cannot take would cost its whole group: it is refused from its header.
-                max_packet=min(self.settings.limits.max_packet, self.engine.max_value),
+                max_packet=self.settings.limits.max_packet,
                 max_value=self.engine.max_value,
                 queued_jobs=self.settings.limits.queued_jobs,
                 queued_bytes=self.settings.limits.queued_bytes,

@@ -99,7 +99,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
 
 def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payload: bytes) -> Job | None:
     priority = _PRIORITIES[said.priority]
-    if unique or not function or peer.service.dispatch.limited:
+    if unique or not function or peer.service.dispatch.limited or len(payload) > peer.face.settings.max_value:
         checked = peer.check(function, unique, payload, priority)
         if checked is None:
             return None

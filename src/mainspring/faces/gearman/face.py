@@ -22,7 +22,7 @@ class GearmanSettings:
     max_packet: int = MAX_BODY
     """Bytes of one packet's body."""
     max_value: int = 2**32 - 1
-    """Bytes of a payload or result that the store can take."""
+    """Bytes of a payload or result that the store can take: a larger payload is refused, a larger result is a failure."""
     queued_jobs: int = 4096
     """Submits of a peer that wait for the store; above it reading from it pauses, until half of them are stored."""
     queued_bytes: int = 8 * 2**20

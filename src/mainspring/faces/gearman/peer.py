@@ -52,6 +52,9 @@ _HANDLERS: dict[int, Handler] = {
 }
 
 
+_ELSEWHERE = b"keep what is larger elsewhere, and submit where it is"
+
+
 class Peer(asyncio.Protocol):
     """A client, a worker, both, or somebody with a text command."""
 
@@ -115,13 +118,14 @@ class Peer(asyncio.Protocol):
         """Handle what one read has brought: runs of background submits as one batch each."""
         dispatch = self.service.dispatch
         next_id = self.face.next_id
+        largest = self.face.settings.max_value
         for kind, args in self.wire.receive(data):
             priority = _BACKGROUND.get(kind)
             if priority is not None:
                 if self._waits:
                     self.submit_batch()
                 function, unique, payload = args
-                if unique or not function or dispatch.limited:
+                if unique or not function or dispatch.limited or len(payload) > largest:
                     checked = self.check(function, unique, payload, priority)
                     if checked is None:
                         continue
@@ -236,6 +240,11 @@ class Peer(asyncio.Protocol):
             return None
         if len(unique) > UNIQUE_LIMIT:
             self.refuse(b"ARGUMENT_TOO_LARGE", b"a unique has at most %d bytes" % UNIQUE_LIMIT)
+            return None
+        largest = self.face.settings.max_value
+        if len(payload) > largest:
+            text = b"a payload has %d bytes, and this node's store takes %d: %b" % (len(payload), largest, _ELSEWHERE)
+            self.refuse(b"ARGUMENT_TOO_LARGE", text)
             return None
         if unique == b"-":
             unique = clients.unique_of_payload(payload)

@@ -70,6 +70,24 @@ def test_answers_come_in_the_order_of_the_requests(node: Node) -> None:
     assert heard[3] == ("JOB_CREATED", [stored])
 
 
+@pytest.mark.parametrize("kind", [Type.SUBMIT_JOB, Type.SUBMIT_JOB_BG, Type.SUBMIT_JOB_HIGH_BG])
+def test_a_payload_that_the_store_cannot_take_is_refused_alone(node: Node, kind: Type) -> None:
+    object.__setattr__(node.face.settings, "max_value", 4)
+    client = node.connect()
+    client.send(request(kind, F, b"", b"1234") + request(kind, F, b"", b"12345") + request(kind, F, b"", b""))
+    node.commit()
+    created, (name, args), other = client.hear()
+    assert (created[0], name, other[0]) == ("JOB_CREATED", "ERROR", "JOB_CREATED")
+    assert args[0] == "ARGUMENT_TOO_LARGE"
+    assert "has 5 bytes, and this node's store takes 4: keep what is larger elsewhere" in args[1]
+
+
+def test_the_extension_refuses_a_payload_that_the_store_cannot_take(node: Node) -> None:
+    object.__setattr__(node.face.settings, "max_value", 4)
+    name, args = node.connect(extended=True).ask(Type.SUBMIT, F, b"", b"", b"12345")
+    assert (name, args[0]) == ("ERROR", "ARGUMENT_TOO_LARGE")
+
+
 def test_a_store_that_fails_refuses_each_background_job(node: Node) -> None:
     client = node.connect()
     client.send(request(Type.SUBMIT_JOB_BG, F, b"", b"") * 2)
