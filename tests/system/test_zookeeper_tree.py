@@ -1,0 +1,258 @@
+"""What a person sees in the tree with ZooKeeper's own tools, and which part of it is whose by its permissions."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kazoo.exceptions import NoAuthError
+from tests.interop.packets import Kind
+from tests.postgres.server import memory_directory
+from tests.zookeeper.server import Ensemble
+
+from .extension import FaultError, More
+from .fleet import Fleet
+from .processes import mainspring
+from .servers import eventually
+from .stores import ZOOKEEPER, place_of
+from .zookeeper_tree import Looker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from .fleet import Nursery
+    from .stores import Store
+
+PATIENT = 30.0
+on_zookeeper = pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
+LARGEST = 480 * 1024
+
+
+@pytest.fixture
+def looker(store: Store, fleet: Fleet) -> Iterator[Looker]:
+    with Looker(store.url) as looker:
+        yield looker
+    del fleet
+
+
+@on_zookeeper
+def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    client = stack.enter_context(n1.extended())
+    handle = client.put(b"resize", b"a.jpg", b"pictures/a b").decode()
+    task = "resize:pictures%2Fa%20b"
+    bucket = f"{zlib.crc32(task.encode()) & 0xFF:02x}"
+    assert looker.names(f"/pending_tasks/{bucket}") == [task]
+    record = looker.record(f"/pending_tasks/{bucket}/{task}")
+    expected = {
+        "handle": handle,
+        "state": "pending",
+        "function": "resize",
+        "unique": "pictures/a b",
+        "payload": "a.jpg",
+    }
+    assert record.items() >= expected.items()
+    assert looker.record(f"/names/{bucket}/{task}")["handle"] == handle
+    (block,) = looker.names("/results")
+    assert looker.names(f"/results/{block}") == [handle]
+    assert looker.record(f"/results/{block}/{handle}")["task"] == task
+
+    worker = stack.enter_context(n2.worker(b"resize"))
+    job = worker.job()
+    who = f"n2-{n2.term}"
+    assert looker.names("/workers") == sorted([f"n1-{n1.term}", who])
+    assert looker.names(f"/queues/{who}") == [task]
+    assert not looker.tasks("/pending_tasks")
+    assert looker.record(f"/running_tasks/{bucket}/{task}").items() >= {**expected, "state": "leased"}.items()
+    eventually(lambda: looker.record(f"/queues/{who}/{task}")["state"] == "running", "it is seen to run")
+
+    assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+    eventually(lambda: not looker.tasks("/completed_tasks"), "it is published")
+    for root in ("/running_tasks", "/names", "/queues"):
+        assert not looker.tasks(root)
+    result = looker.record(f"/results/{block}/{handle}")
+    assert (result["state"], result["result"], result["worker"]) == ("succeeded", "done", who)
+    assert looker.master() in {f"n1-{n1.term}", who}
+
+
+@on_zookeeper
+def test_a_long_name_is_cut_and_is_single_still(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    one, other = (stack.enter_context(node.extended()) for node in (n1, n2))
+    function = b"\xff" * 500
+    handle = one.put(function, b"payload", b"\xfe/" * 30)
+    other.request(function, b"another", b"\xfe/" * 30)
+    assert other.hear(More.SUBMITTED) == (handle, b"1")
+    (task,) = looker.tasks("/pending_tasks")
+    assert len(task) <= 200
+    with n2.worker(function) as worker:
+        assert worker.job().function == function
+
+
+@on_zookeeper
+def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, looker: Looker) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    with n1.extended() as client, n2.worker(b"f") as worker:
+        handle = client.put(b"f")
+        assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
+        assert client.outcome(handle).data == b"done"
+    n1.stop()
+    n2.stop()
+    for root in ("/workers", "/queues", "/wants", "/mail"):
+        assert looker.names(root) == []
+    assert looker.master() == ""
+    assert not any(
+        path.startswith(("/names/", "/running_tasks/")) and path.count("/") > 2 for path in looker.everything()
+    )
+
+
+# ---- what is not to be had
+
+
+@on_zookeeper
+def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(fleet: Fleet, stack: ExitStack) -> None:
+    n1 = fleet.start("n1")
+    client, worker = stack.enter_context(n1.extended()), stack.enter_context(n1.worker(b"f"))
+    worker.socket.settimeout(PATIENT)
+    client.request(b"f", b"x" * (LARGEST + 1))
+    code, message = client.hear(Kind.ERROR)
+    assert code == b"ARGUMENT_TOO_LARGE"
+    assert b"%d" % LARGEST in message
+    assert b"keep what is larger elsewhere, and submit where it is" in message
+    # At the limit, whatever JSON makes of it, and with as large a result.
+    for sign in (b'"', b"\n", b"\0", b"\xff"):
+        handle = client.put(b"f", sign * LARGEST)
+        job = worker.job()
+        assert job.payload == sign * LARGEST
+        assert worker.settled_as(job, b"succeeded", sign * LARGEST) == b"recorded"
+        assert client.outcome(handle).data == sign * LARGEST
+        worker.ready()
+    handle = client.put(b"f")
+    assert worker.settled_as(worker.job(), b"succeeded", b"x" * (LARGEST + 1)) == b"recorded"
+    outcome = client.outcome(handle)
+    assert (outcome.state, outcome.error["type"]) == (b"failed", "ResultTooLarge")
+
+
+@on_zookeeper
+def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_path: Path) -> None:
+    n1 = fleet.start("n1")
+    for order in (("pause", "f"), ("limit", "f", "--concurrency", "2")):
+        refused = mainspring("functions", *order, "--server", n1.address, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert b"keeps no limits, pauses or keys of functions: a store on SQLite or PostgreSQL does" in refused.stderr
+    with n1.extended() as client:
+        client.request(b"f", options={"concurrency_key": "k"})
+        code, message = client.hear(Kind.ERROR)
+        assert code == b"INVALID_ARGUMENTS"
+        assert b"keeps no limits" in message
+        with pytest.raises(FaultError):
+            client.call("functions.pause", function="f")
+
+
+@on_zookeeper
+def test_the_commands_read_as_on_any_store(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
+    n1, n2 = fleet.several("n1", "n2")
+    client, worker = stack.enter_context(n1.extended()), stack.enter_context(n2.worker(b"f"))
+    handle = client.put(b"f", b"payload", b"u")
+    worker.job()
+    client.put(b"waits")
+    eventually(lambda: client.show(handle)["state"] == "running", "it is seen to run")
+
+    def said(*command: str) -> list[list[str]]:
+        done = mainspring(*command, "--server", n1.address, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.decode().splitlines()]
+
+    assert [row[:4] for row in said("jobs", "list", "--function", "f")[1:]] == [[handle.decode(), "f", "u", "running"]]
+    assert ["state:", "running"] in said("jobs", "show", handle.decode())
+    assert {(row[0], row[2]) for row in said("nodes", "list")[1:]} == {("n1", "live"), ("n2", "live")}
+    assert ["functions:", "f"] in said("nodes", "show", "n2") or ["functions:", "-"] in said("nodes", "show", "n2")
+    assert ["total", "running", "waiting"] in said("status")
+
+
+# ---- whose it is
+
+
+@pytest.fixture(scope="module")
+def secured(zookeeper_program: str) -> Iterator[Ensemble]:
+    """Give an ensemble for trees with credentials, which becomes read only without a majority."""
+    del zookeeper_program
+    with Ensemble(3, parent=memory_directory(), java=["-Dreadonlymode.enabled=true"]) as ensemble:
+        yield ensemble
+
+
+def named(url: str, credentials: str) -> str:
+    return url.replace("zookeeper://", f"zookeeper://{credentials}@")
+
+
+def test_a_tree_with_credentials_is_nobody_elses(nursery: Nursery, secured: Ensemble, tmp_path: Path) -> None:
+    url = place_of(secured).url
+    with Fleet(nursery, tmp_path, named(url, "me:right")) as fleet:
+        n1, n2 = fleet.several("n1", "n2")
+        with n1.extended() as client, n2.worker(b"f") as worker:
+            handle = client.put(b"f", b"secret")
+            job = worker.job()
+            assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
+            assert client.outcome(handle).data == b"done"
+            client.put(b"g", b"secret", b"u")
+            with Looker(url, auth_data=[("digest", "me:right")]) as owner:
+                paths = ["", *owner.everything()]
+                for path in paths:
+                    for acl in owner.client.get_acls(owner.chroot + path)[0]:
+                        assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "me"), path
+            with Looker(url) as other, Looker(url, auth_data=[("digest", "me:wrong")]) as guessing:
+                for stranger in (other, guessing):
+                    client_of = stranger.client
+                    for path in paths:
+                        full = stranger.chroot + path
+                        attempts: list[Callable[[], Any]] = [
+                            lambda: client_of.get(full),  # noqa: B023 - called at once
+                            lambda: client_of.get_children(full),  # noqa: B023
+                            lambda: client_of.set(full, b"mine"),  # noqa: B023
+                            lambda: client_of.create(f"{full}/mine"),  # noqa: B023
+                        ]
+                        for attempt in attempts:
+                            with pytest.raises(NoAuthError):
+                                attempt()
+                        if path:
+                            with pytest.raises(NoAuthError):
+                                client_of.delete(full)
+    logs = "".join(node.written() for node in fleet.nodes)
+    assert "right" not in logs
+
+
+@pytest.mark.parametrize("credentials", ["me:wrong@", "you:right@", ""])
+def test_who_has_not_the_credentials_does_not_come_in(secured: Ensemble, tmp_path: Path, credentials: str) -> None:
+    url = place_of(secured).url
+    assert mainspring("migrate", "--store", named(url, "me:right"), cwd=tmp_path).returncode == 0
+    wrong = url.replace("zookeeper://", f"zookeeper://{credentials}")
+    for command in (("migrate",), ("serve", "--name", "n1", "--gearman", "127.0.0.1:0")):
+        refused = mainspring(*command, "--store", wrong, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert b"permission" in refused.stderr or b"credentials" in refused.stderr
+        assert b"wrong" not in refused.stderr
+        assert b"Traceback" not in refused.stderr
+
+
+def test_a_member_that_is_read_only_counts_as_away(nursery: Nursery, secured: Ensemble, tmp_path: Path) -> None:
+    with Fleet(nursery, tmp_path, place_of(secured).url) as fleet:
+        n1 = fleet.start("n1")
+        with n1.extended() as client:
+            client.socket.settimeout(PATIENT)
+            before = client.put(b"f", b"before")
+            left = (secured.leader() + 1) % 3
+            for index in {0, 1, 2} - {left}:
+                secured.kill(index)
+            eventually(lambda: secured.mode(left) == "read-only", "the last one is read only", patience=PATIENT)
+            client.request(b"f", b"while nobody may write")
+            eventually(lambda: "read only" in n1.written(), "the node says so", patience=PATIENT)
+            secured.heal()
+            client.next()  # acknowledged or refused
+            eventually(lambda: n1.status()["jobs"]["total"] >= 1, "it takes part", patience=PATIENT)
+            assert client.show(before)["state"] == "pending"
+            with n1.worker(b"f", places=3) as worker:
+                worker.socket.settimeout(PATIENT)
+                assert worker.job().handle == before
