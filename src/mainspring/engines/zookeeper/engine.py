@@ -173,35 +173,40 @@ class ZookeeperEngine:
 
     # ---- the membership ----
 
-    def _open_tree(self) -> tuple[Tree, str]:
-        if self._tree is None or self._session is None:
+    def _open_tree(self) -> Tree:
+        """Return the tree, which is there between two terms too: where the next did not begin, the last is ended once more."""
+        if self._tree is None:
             raise StoreUnavailableError("the store is not open")
-        return self._tree, self._session.who
+        return self._tree
+
+    def _who(self) -> str:
+        if self._session is None:
+            raise StoreUnavailableError("the next term has not begun yet")
+        return self._session.who
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         """Write the node's own row and return all; see ``MembershipPort``."""
-        tree, who = self._open_tree()
-        return await membership.beat(tree, who, row)
+        return await membership.beat(self._open_tree(), self._who(), row)
 
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes."""
-        return await membership.rows(self._open_tree()[0])
+        return await membership.rows(self._open_tree())
 
     async def now(self) -> float:
         """Return the ensemble's wall time, in seconds."""
-        return await membership.now(*self._open_tree())
+        return await membership.now(self._open_tree(), self._who())
 
     async def end(self, term: int, counter: int | None = None) -> bool:
         """End a term; see ``MembershipPort``."""
-        return await membership.end(self._open_tree()[0], term, counter)
+        return await membership.end(self._open_tree(), term, counter)
 
     async def abandoned(self) -> Sequence[int]:
         """Return the ended terms that something is left of."""
-        return await abandoned(self._open_tree()[0])
+        return await abandoned(self._open_tree())
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
         """Write down that a node shall drain, or no longer."""
-        return await membership.ask_to_drain(self._open_tree()[0], term, draining=draining)
+        return await membership.ask_to_drain(self._open_tree(), term, draining=draining)
 
     # ---- closing ----
 
