@@ -93,7 +93,36 @@ def never_fence() -> None:
     Lease.ended = lambda self, now: False  # type: ignore[method-assign]
 
 
-PLANTS = {"acknowledgement": acknowledge_early, "confirmation": confirm_early, "fencing": never_fence}
+def forget_the_worker() -> None:
+    """On ZooKeeper: nothing checks that the ephemeral node of the worker is there that writes."""
+    from mainspring.engines.zookeeper import paths
+    from mainspring.engines.zookeeper.committer import Committer
+    from mainspring.engines.zookeeper.tree import Check
+
+    begin = Committer.__init__
+
+    def unguarded(self: Committer, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._guard = Check(paths.WORKERS)
+
+    Committer.__init__ = unguarded  # type: ignore[method-assign]
+
+
+def keep_the_name() -> None:
+    """On ZooKeeper: what is published keeps its name."""
+    from mainspring.engines.zookeeper.master import publishing
+
+    whole = publishing.entry
+    publishing.entry = lambda one, result, name=None: whole(one, result, None)
+
+
+PLANTS = {
+    "acknowledgement": acknowledge_early,
+    "confirmation": confirm_early,
+    "fencing": never_fence,
+    "worker": forget_the_worker,
+    "name": keep_the_name,
+}
 
 
 if __name__ == "__main__":

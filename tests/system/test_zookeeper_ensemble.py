@@ -15,9 +15,11 @@ from .chaos import Chaos
 from .ensemble_chaos import EVENTS, anything
 from .extension import More
 from .fleet import LEASE, Fleet
+from .fleet_chaos import kill
 from .ledger import SLACK
 from .servers import eventually
 from .stores import place_of
+from .zookeeper_tree import Looker, faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,8 +65,12 @@ class Ground:
         """Run one seed in a directory and a tree of its own, each node with a way of its own to one of the members."""
         directory = self._directory / str(seed)
         directory.mkdir()
-        with place_of(self._ensemble).ways(NODES) as ways:
-            return Chaos(self._nursery, directory, ways, seed, plant=plant).run(disturb, rounds)
+        store = place_of(self._ensemble)
+        with store.ways(NODES) as ways:
+            found = Chaos(self._nursery, directory, ways, seed, plant=plant).run(disturb, rounds)
+        with Looker(store.url) as looker:
+            found.violations.extend(faults(looker))
+        return found
 
 
 @pytest.fixture
@@ -96,6 +102,49 @@ def test_anything_loses_nothing_and_runs_nothing_again(ground: Ground, own: Ense
 def test_much_of_anything_loses_nothing_and_runs_nothing_again(ground: Ground, own: Ensemble) -> None:
     for seed in range(SEEDS, SEEDS + LONG_SEEDS):
         sound(ground.survive(anything(own), seed, rounds=LONG_ROUNDS), overlap=LONGEST_AWAY)
+
+
+# The check has to fail where something is missing; otherwise it proves nothing.
+
+
+def test_a_name_that_is_left_behind_is_found(ground: Ground) -> None:
+    assert any("has a name and is nowhere" in fault for fault in ground.survive(kill, 1, plant="name").violations)
+
+
+@pytest.mark.parametrize("plant", [None, "worker"])
+def test_what_a_worker_completes_without_its_ephemeral_node_is_refused(
+    nursery: Nursery, own: Ensemble, tmp_path: Path, plant: str | None
+) -> None:
+    store = place_of(own)
+    with Fleet(nursery, tmp_path, store.url) as fleet, Looker(store.url) as looker:
+        n1 = fleet.start("n1", plant=plant)
+        verdicts = []
+        for number in range(5):
+            with n1.extended() as client, n1.worker(b"f") as worker:
+                worker.socket.settimeout(PATIENT)
+                handle = client.put(b"f")
+                job = worker.job()
+                # Nobody is there to take it away from n1 before it speaks.
+                n1.freeze()
+                looker.client.delete(f"{looker.chroot}/workers/n1-{before(looker)}")
+                worker.settle(job, b"succeeded", b"late")
+                n1.thaw()
+                verdicts.append(worker.verdict(job))
+                eventually(lambda: len(looker.names("/workers")) == 1, "it takes part again", patience=PATIENT)
+                worker.ready()
+                if verdicts[-1] == b"stale":
+                    assert worker.settled_as(worker.job(), b"succeeded", b"%d" % number) == b"recorded"
+                    assert client.outcome(handle).data == b"%d" % number
+    if plant is None:
+        assert set(verdicts) == {b"stale"}
+    else:
+        assert b"recorded" in verdicts
+
+
+def before(looker: Looker) -> int:
+    """Return the term of the only worker."""
+    (who,) = looker.names("/workers")
+    return int(who.rpartition("-")[2])
 
 
 # ---- what a client sees of it

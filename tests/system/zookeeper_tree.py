@@ -70,3 +70,36 @@ class Looker:
         for name in self.names(path):
             yield f"{path}/{name}"
             yield from self.everything(f"{path}/{name}")
+
+
+def faults(looker: Looker) -> list[str]:
+    """Return what is not as it has to be while nobody writes: each task is in one place, and its name leads to it."""
+    found = []
+    roots = ("/pending_tasks", "/running_tasks", "/completed_tasks")
+    at = {root: looker.tasks(root) for root in roots}
+    at["/delayed_tasks"] = {name.split(".", 2)[2]: record for name, record in looker.tasks("/delayed_tasks").items()}
+    tasks: dict[str, tuple[str, dict[str, Any]]] = {}
+    for root, some in at.items():
+        for task, record in some.items():
+            if task in tasks and "/completed_tasks" not in {root, tasks[task][0]}:
+                found.append(f"{task} is in {root} and in {tasks[task][0]}")
+            tasks[task] = root, record
+    names = {task: record for task, record in looker.tasks("/names").items() if "id" in record}
+    found += [f"{task} has a name and is nowhere" for task in names.keys() - tasks.keys()]
+    found += [f"{task} of {tasks[task][0]} has no name" for task in tasks.keys() - names.keys()]
+    found += [
+        f"the name of {task} is of another job"
+        for task in names.keys() & tasks.keys()
+        if names[task]["id"] != tasks[task][1]["id"]
+    ]
+    results = looker.tasks("/results")
+    found += [f"the result of {task} is not there" for task, (_, one) in tasks.items() if one["handle"] not in results]
+    live = {handle for handle, record in results.items() if "state" not in record}
+    found += [
+        f"{handle} has not ended and is nowhere" for handle in live - {one["handle"] for _, one in tasks.values()}
+    ]
+    held = [task for who in looker.names("/queues") for task in looker.names(f"/queues/{who}")]
+    found += [f"{task} is assigned twice" for task in {task for task in held if held.count(task) > 1}]
+    found += [f"{task} is assigned and does not run" for task in set(held) - at["/running_tasks"].keys()]
+    found += [f"{task} runs nowhere" for task in at["/running_tasks"].keys() - set(held)]
+    return found

@@ -277,7 +277,9 @@ class NodeOptions:
             tls = TlsSettings(self.tls_cert, self.tls_key, self.tls_client_ca)
         settings = ServerSettings(
             name=default_node_name() if self.name is None else node_id(self.name),
-            store=parse_store(self.store, synchronous=self.synchronous, migrate=not self.no_migrate, cluster=self.cluster),
+            store=parse_store(
+                self.store, synchronous=self.synchronous, migrate=not self.no_migrate, cluster=self.cluster
+            ),
             listen=ListenSettings(gearman=self.gearman, http=self.http, tls=tls, insecure=self.insecure),
             limits=LimitSettings(
                 max_packet=self.max_packet, max_connections=self.max_connections, idle_timeout=self.idle_timeout

@@ -69,8 +69,8 @@ class Cluster(Protocol):
     async def gone(self, terms: Collection[int]) -> Collection[int]:
         """Return those of some terms that are surely not there any more; none where nobody can say."""
 
-    def send(self, to: int, message: Message) -> None:
-        """Tell the node that has a term something."""
+    def send(self, to: int, message: Message) -> bool:
+        """Tell the node that has a term something; False where it is not known to be there."""
 
     def tell_all(self, message: Message) -> None:
         """Tell all others something."""

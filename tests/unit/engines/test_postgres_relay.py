@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,8 +35,8 @@ def test_what_a_newer_version_says_is_passed_over() -> None:
     assert decode(newer) == [Stop(5, "stop")]
 
 
-def a_relay() -> Relay:
-    one = Relay(None, 7)  # type: ignore[arg-type]
+def a_relay(cluster: Any = None) -> Relay:
+    one = Relay(None, 7, cluster)  # type: ignore[arg-type]
     one._term = 3
     return one
 
@@ -105,6 +106,39 @@ def test_many_ended_jobs_are_told_in_several_messages() -> None:
     one.tell_settled({4: list(range(2000)), 5: [1]})
     assert [len(message.ids) for message in one._queue[4] if isinstance(message, Settled)] == [500] * 4
     assert one._queue[5] == [Settled([1])]
+
+
+class InCluster:
+    """A cluster in which this node is, with the node of term 4."""
+
+    id = "c"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Message]] = []
+
+    def joined(self, term: int) -> bool:
+        return term == 3
+
+    def send(self, to: int, message: Message) -> bool:
+        if to == 4:
+            self.told.append((to, message))
+        return to == 4
+
+    def tell_all(self, message: Message) -> None:
+        self.told.append((0, message))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_cluster_carries_what_is_for_its_nodes_and_notify_the_rest(*, mixed: bool) -> None:
+    cluster = InCluster()
+    one = a_relay(cluster)
+    one.mixed = mixed
+    one.send(4, Settled([1]))
+    one.send(5, Settled([2]))
+    one.tell_pending({b"f"})
+    assert cluster.told == [(4, Settled([1])), (0, Pending([b"f"]))]
+    assert one._queue == {5: [Settled([2])]}
+    assert one._pending == ({b"f"} if mixed else set())
 
 
 def test_messages_reach_the_node_that_they_are_for_in_order(database: str) -> None:

@@ -67,6 +67,8 @@ class Relay:
         """Where there is a cluster, and this node is there, it carries the messages."""
         self._control = control
         self._cluster = cluster
+        self.mixed = False
+        """Whether there are nodes that are not in the cluster."""
         self._prefix = f"mainspring_{checksum:08x}"
         self._ear: Callable[[Message], None] | None = None
         self._term = 0
@@ -87,8 +89,7 @@ class Relay:
 
     def send(self, to: int, message: Message) -> None:
         """Tell another node something, some time soon."""
-        if self._cluster is not None and self._cluster.joined(self._term):
-            self._cluster.send(to, message)
+        if self._cluster is not None and self._cluster.joined(self._term) and self._cluster.send(to, message):
             return
         size = 64
         if isinstance(message, Progress):
@@ -111,8 +112,10 @@ class Relay:
     def tell_pending(self, functions: Iterable[bytes]) -> None:
         """Tell all nodes that jobs of these functions are pending."""
         if self._cluster is not None and self._cluster.joined(self._term):
-            self._cluster.tell_all(Pending(sorted(functions)))
-            return
+            functions = sorted(functions)
+            self._cluster.tell_all(Pending(functions))
+            if not self.mixed:
+                return
         self._pending.update(functions)
         self._waiting.set()
 

@@ -156,10 +156,12 @@ class ZookeeperCluster:
         await self._look()
         return self._names.get(term)
 
-    def send(self, to: int, message: Message) -> None:
-        """Tell another node something, as far as it can be reached."""
-        if self._relay is not None:
-            self._relay.send(to, message)
+    def send(self, to: int, message: Message) -> bool:
+        """Tell another node something; False where it is not known to be there."""
+        if self._relay is None or to not in self._names:
+            return False
+        self._relay.send(to, message)
+        return True
 
     def tell_all(self, message: Message) -> None:
         """Tell all others something."""

@@ -175,7 +175,9 @@ class Committer:
         largest = max(entry.size for entry in entries)
         if largest > LARGEST_ENTRY:
             # Not in the batch: that would be everybody's.
-            raise StoreError(f"changes of {largest:,} bytes belong together, and a server takes {LARGEST_ENTRY:,} at once")
+            raise StoreError(
+                f"changes of {largest:,} bytes belong together, and a server takes {LARGEST_ENTRY:,} at once"
+            )
         request = _Request(len(entries), guards, asyncio.get_running_loop().create_future(), hasty=hasty)
         self._waiting.extend((request, place, entry) for place, entry in enumerate(entries))
         if self._sender is None:

@@ -113,8 +113,8 @@ def test_messages_reach_one_or_all_others() -> None:
             assert two.heard == [Settled([5, 6]), Pending([b"f\xff"])]
             assert three.heard == [Pending([b"f\xff"])]
             assert one.heard == []
-            one.cluster.send(99, Settled([1]))
-            one.cluster.send(3, Settled([2]))
+            assert not one.cluster.send(99, Settled([1]))
+            assert one.cluster.send(3, Settled([2]))
             await eventually(lambda: len(three.heard) == 2)
 
     asyncio.run(main())
