@@ -101,8 +101,8 @@ def forget_the_worker() -> None:
 
     begin = Committer.__init__
 
-    def unguarded(self: Committer, *arguments: Any) -> None:
-        begin(self, *arguments)
+    def unguarded(self: Committer, tree: Any, who: str) -> None:
+        begin(self, tree, who)
         self._guard = Check(paths.WORKERS)
 
     Committer.__init__ = unguarded  # type: ignore[method-assign]

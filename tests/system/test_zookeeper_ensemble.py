@@ -108,7 +108,9 @@ def test_much_of_anything_loses_nothing_and_runs_nothing_again(ground: Ground, o
 
 
 def test_a_name_that_is_left_behind_is_found(ground: Ground) -> None:
-    assert any("has a name and is nowhere" in fault for fault in ground.survive(kill, 1, plant="name").violations)
+    assert any(
+        "has a name and is nowhere" in fault for fault in ground.survive(kill, 1, rounds=1, plant="name").violations
+    )
 
 
 @pytest.mark.parametrize("plant", [None, "worker"])
