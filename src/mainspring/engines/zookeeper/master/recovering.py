@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.storage.operation import Operation
 
-AT_ONCE: Final = 500
+AT_ONCE: Final = 250
 """Tasks that are given back together."""
 MOST_READ: Final = 5000
 """Results of a lost worker's own jobs that are read for those for which only its clients have waited."""
@@ -136,6 +136,7 @@ class Recovery:
             helds = [held for held in helds if held.id not in seen]
         planned = [given_back(self._who, held) for held in helds]
         verdicts = await self._commit([entry for entry, _ in planned])
+        before = len(self.back)
         for held, (_, back), verdict in zip(helds, planned, verdicts, strict=True):
             if verdict is not None:
                 continue  # somebody else has done it, or it has changed: it is listed again
@@ -143,6 +144,7 @@ class Recovery:
                 self.back.append(back)
             else:
                 log.error("an assignment without its task was taken away", worker=self._who, task=held.task)
+        tell(self._session, self.back[before:])  # at once: what is given back first is assigned while the rest follows
 
     async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
         verdicts = []
@@ -240,7 +242,6 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     for who in lost:
         recovery = Recovery(session, who, alive)
         more = await recovery.run(operation.rows - number) or more
-        tell(session, recovery)
         number += len(recovery.back)
         for one in recovery.back:
             key = (one.job.function, one.job.priority)
@@ -250,10 +251,11 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     return ops.Recovered(number, pending, more)
 
 
-def tell(session: Session, recovery: Recovery) -> None:
+def tell(session: Session, back: Sequence[Waiting]) -> None:
     """Say what is pending again, to the master if it is here, and to whoever listens."""
-    session.waiting(recovery.back)
-    for function in {one.job.function for one in recovery.back}:
+    if back:
+        session.waiting(back)
+    for function in {one.job.function for one in back}:
         session.pending(function)
 
 
@@ -277,7 +279,6 @@ class Recoverer:
                     pass
             except StoreFencedError as error:
                 raise DeposedError(str(error)) from error
-            tell(self._session, recovery)
             if recovery.back or recovery.dropped:
                 log.warning(
                     "a worker is gone; its tasks are pending again",
