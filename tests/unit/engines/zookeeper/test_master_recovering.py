@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import committer, paths, records
 from mainspring.engines.zookeeper.master import cleaning
-from mainspring.engines.zookeeper.master.recovering import abandoned
-from mainspring.engines.zookeeper.tree import Create, Delete, Node
+from mainspring.engines.zookeeper.master.recovering import Recoverer, abandoned
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node
 from mainspring.errors import StoreFencedError
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign
@@ -79,6 +79,31 @@ def test_several_nodes_at_once_give_each_back_once() -> None:
             outcomes = await asyncio.gather(*(node.recover(lost.session.term) for node in (living, third)))
             assert sum(outcome.number for outcome in outcomes) == 20
             assert {pending(nodes, job)[2] for job in jobs} == {1}
+
+    run(check())
+
+
+def test_a_node_that_is_at_it_as_the_master_is_not_in_its_own_way() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            living, lost = await pair(nodes)
+            await lost.held()
+            await lost.kill()
+            under_way, go_on = asyncio.Event(), asyncio.Event()
+            children = living.tree.children
+
+            async def late(*arguments: Any) -> Any:
+                under_way.set()
+                await go_on.wait()
+                return await children(*arguments)
+
+            living.tree.children = late  # type: ignore[method-assign, assignment]
+            master = asyncio.create_task(Recoverer(living.session, Check(paths.MASTER_TERM)).step())
+            await under_way.wait()
+            assert await living.recover(lost.session.term) == (0, {}, False)
+            go_on.set()
+            assert await master == 1
+            assert nodes.queue(lost) == []
 
     run(check())
 

@@ -6,6 +6,7 @@ worker itself cannot write any more: its ephemeral node is gone, which each of i
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -228,7 +229,20 @@ async def living(tree: Tree) -> list[int]:
 
 async def recover(session: Session, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
     """Give back what ended terms hold; see ``Recover``."""
-    return [await _recover(session, operation) for operation in operations]
+    turn = session.memory(_turn)
+    outcomes = []
+    for operation in operations:
+        if turn.locked():  # this node is the master, and at it: twice at once, each would only be in the other's way
+            outcomes.append(ops.Recovered(0, {}, more=False))
+            continue
+        async with turn:
+            outcomes.append(await _recover(session, operation))
+    return outcomes
+
+
+def _turn(_: Session) -> asyncio.Lock:
+    """Make what is held by whoever gives something back at this node."""
+    return asyncio.Lock()
 
 
 async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
@@ -271,6 +285,10 @@ class Recoverer:
 
     async def step(self) -> int:
         """Give back all that lost workers have left; returns how many workers were lost. Raises DeposedError."""
+        async with self._session.memory(_turn):
+            return await self._step()
+
+    async def _step(self) -> int:
         lost = await _lost_workers(self._session.tree)
         for who in lost:
             recovery = Recovery(self._session, who, await living(self._session.tree), [self._guard])
