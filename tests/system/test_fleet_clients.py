@@ -16,12 +16,13 @@ from mainspring import App
 from .fleet import Fleet, FleetNode, Nursery, addresses
 from .processes import environment, mainspring
 from .servers import eventually
+from .stores import STORES, on_each_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.postgres.server import PostgresServer
+    from .stores import Store
 
 BINARY = bytes(range(256)) + b"ab\0\0cd\xff"
 KNOWN = ("tools", "libgearman", "perl", "php")
@@ -53,15 +54,16 @@ def nursery() -> Iterator[Nursery]:
         yield nursery
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=STORES)
 def shared(
-    nursery: Nursery, tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+    nursery: Nursery, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[list[FleetNode]]:
     """Give two nodes that the tests of other projects' programs share."""
-    store = postgres.create_database()
-    with Fleet(nursery, tmp_path_factory.mktemp("fleet"), store, lease=15) as fleet:
+    with (
+        STORES[request.param](request.getfixturevalue) as store,
+        Fleet(nursery, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
+    ):
         yield fleet.several("n1", "n2")
-    postgres.drop_database(store)
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +152,12 @@ class Cast:
 
 
 @pytest.fixture
-def cast(nursery: Nursery, tmp_path: Path, database: str, stack: ExitStack) -> Cast:
-    fleet = stack.enter_context(Fleet(nursery, tmp_path, database, lease=1.5))
+def cast(nursery: Nursery, tmp_path: Path, store: Store, stack: ExitStack) -> Cast:
+    fleet = stack.enter_context(Fleet(nursery, tmp_path, store.url, lease=1.5))
     return Cast(fleet, tmp_path, stack)
 
 
+@on_each_store
 def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
     cast: Cast, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack
 ) -> None:
@@ -181,6 +184,7 @@ def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
     assert cast.host() is not host
 
 
+@on_each_store
 def test_commands_go_on_at_another_node(cast: Cast, tmp_path: Path) -> None:
     n1, n2 = cast.nodes
     for _ in range(2):

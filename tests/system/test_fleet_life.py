@@ -16,10 +16,13 @@ from .extension import FaultError, More
 from .fleet import Fleet, FleetNode, Nursery
 from .processes import mainspring
 from .servers import eventually
+from .stores import on_each_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from .stores import Store
 
 PATIENT = 30.0
 HELD = 10_000
@@ -33,6 +36,7 @@ def names(node: FleetNode) -> list[str]:
 # ---- starting
 
 
+@on_each_store
 def test_nodes_that_start_at_once_on_an_empty_database(fleet: Fleet) -> None:
     nodes = fleet.several(*(f"n{number}" for number in range(1, 6)))
     assert sorted(names(nodes[0])) == sorted(node.name for node in nodes)
@@ -47,11 +51,13 @@ def test_a_node_that_may_not_migrate_says_what_to_run(database: str, tmp_path: P
     assert b"Traceback" not in refused.stderr
 
 
-def test_a_node_starts_without_migrating_once_somebody_else_has(fleet: Fleet, database: str, tmp_path: Path) -> None:
-    assert mainspring("migrate", "--store", database, cwd=tmp_path).returncode == 0
+@on_each_store
+def test_a_node_starts_without_migrating_once_somebody_else_has(fleet: Fleet, store: Store, tmp_path: Path) -> None:
+    assert mainspring("migrate", "--store", store.url, cwd=tmp_path).returncode == 0
     assert names(fleet.start("n1", "--no-migrate")) == ["n1"]
 
 
+@on_each_store
 def test_a_name_is_used_again_under_another_term(fleet: Fleet, stack: ExitStack) -> None:
     first = fleet.start("n1")
     before = first.term
@@ -73,6 +79,7 @@ def test_a_name_is_used_again_under_another_term(fleet: Fleet, stack: ExitStack)
     eventually(lambda: names(second) == ["n1"], "the first is gone")
 
 
+@on_each_store
 def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> None:
     one, other = fleet.start("same"), fleet.start("same")
     client = stack.enter_context(one.extended())
@@ -88,6 +95,7 @@ def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> 
 # ---- looking after nodes
 
 
+@on_each_store
 def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None:
     n1, n2 = fleet.several("n1", "n2")
     with n2.worker(b"f"):
@@ -105,6 +113,7 @@ def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None
     assert missing.returncode == 4
 
 
+@on_each_store
 def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n1.extended())
@@ -133,6 +142,7 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     assert first.job().handle == own
 
 
+@on_each_store
 def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n2.extended())
@@ -155,10 +165,11 @@ def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path:
     assert holder.job().handle == again
 
 
+@on_each_store
 def test_a_dead_node_is_removed_without_waiting_for_its_lease(
-    nursery: Nursery, tmp_path: Path, database: str, stack: ExitStack
+    nursery: Nursery, tmp_path: Path, store: Store, stack: ExitStack
 ) -> None:
-    with Fleet(nursery, tmp_path, database, lease=15) as fleet:
+    with Fleet(nursery, tmp_path, store.url, lease=15) as fleet:
         n1, n2 = fleet.several("n1", "n2")
         client = stack.enter_context(n2.extended())
         handle = client.put(b"f")
@@ -172,6 +183,7 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
         assert heir.job().handle == handle
 
 
+@on_each_store
 def test_a_node_that_stops_politely_leaves_nothing_behind(fleet: Fleet, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n2.extended())
