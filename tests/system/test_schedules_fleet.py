@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .extension import ExtensionPeer, FaultError
 from .servers import eventually
+from .stores import on_each_store
 
 if TYPE_CHECKING:
     from .fleet import Fleet, FleetNode
@@ -106,6 +107,7 @@ def pause(node: FleetNode, names: list[str]) -> None:
         eventually(paused, f"{name} is paused")
 
 
+@on_each_store
 def test_no_fire_time_is_doubled_or_missed_whatever_becomes_of_the_nodes(fleet: Fleet) -> None:
     nodes = dict(zip(NAMES, fleet.several(*NAMES), strict=True))
     with Hands(nodes) as hands:
