@@ -15,9 +15,12 @@ from hypothesis.stateful import run_state_machine_as_test
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.testing.conformance.machine import EngineMachine
+from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
+    from mainspring.testing.conformance.driver import Store
     from tests.postgres.server import PostgresServer
 
 SHORT = settings(
@@ -25,7 +28,8 @@ SHORT = settings(
 )
 LONG = settings(SHORT, max_examples=1000, stateful_step_count=50)
 FEW = settings(SHORT, max_examples=12)
-"""For engines that need a server: a group takes some milliseconds, and a new database a tenth of a second."""
+"""For engines that need a server: a group takes some milliseconds, and a new database a tenth of a second. (On a tree, each look
+at everything that is there reads more than a thousand nodes.)"""
 
 
 class MemoryMachine(EngineMachine):
@@ -71,23 +75,50 @@ class PostgresMachine(EngineMachine):
 
     def crash(self) -> None:
         """Cut both connections, and let what the engine does end without a word."""
-        loop, engine = self.store._loop, self.store.engine
+        engine = self.store.engine
         assert isinstance(engine, PostgresEngine)
         assert engine._control is not None
-        assert loop is not None
         for connection in (engine._writer._connection, engine._control._connection):
             assert connection is not None
             connection.terminate()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.close()
-        self.store._loop = None
+        end_without_a_word(self.store)
 
     def teardown(self) -> None:
         super().teardown()
         self.server.drop_database(self._dsn)
+
+
+class ZookeeperMachine(EngineMachine):
+    """On an ensemble in memory: what a real server says, `tests.zookeeper.test_model` compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.content = MemoryContent()
+
+    def make(self) -> ZookeeperEngine:
+        return ZookeeperEngine(lambda: MemoryTree(self.content), standing=False)
+
+    def crash(self) -> None:
+        """Let what the engine does end without a word, and then its session at the ensemble."""
+        engine = self.store.engine
+        assert isinstance(engine, ZookeeperEngine)
+        tree = engine._tree
+        assert isinstance(tree, MemoryTree)
+        end_without_a_word(self.store)
+        tree.kill()
+        self.content.expire(tree.session)
+
+
+def end_without_a_word(store: Store) -> None:
+    """End everything in a store's loop where it is, and the loop."""
+    loop = store._loop
+    assert loop is not None
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.close()
+    store._loop = None
 
 
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
@@ -117,3 +148,13 @@ def test_postgres_does_what_the_model_does(postgres: PostgresServer) -> None:
 @pytest.mark.timeout(3600)
 def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer) -> None:
     run_state_machine_as_test(on(postgres), settings=LONG)
+
+
+def test_zookeeper_does_what_the_model_does() -> None:
+    run_state_machine_as_test(ZookeeperMachine, settings=FEW)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_zookeeper_does_what_the_model_does_for_long() -> None:
+    run_state_machine_as_test(ZookeeperMachine, settings=settings(LONG, max_examples=200))
