@@ -89,7 +89,7 @@ def sound(found: Findings, *, overlap: float = SLACK) -> None:
 def test_members_fail_under_load(nursery: Nursery, own: Ensemble, tmp_path: Path, event: str) -> None:
     # The nodes know all members, and go to another one.
     ways = [place_of(own).way] * NODES
-    sound(Chaos(nursery, tmp_path, ways, 1).run(lambda chaos: EVENTS[event](chaos, own), 2))
+    sound(Chaos(nursery, tmp_path, ways, 1).run(lambda chaos: EVENTS[event](chaos, own), 1))
 
 
 def test_anything_loses_nothing_and_runs_nothing_again(ground: Ground, own: Ensemble) -> None:
