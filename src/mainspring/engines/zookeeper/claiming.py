@@ -71,6 +71,8 @@ class Claims:
         self._is_over = False
         self._passed: set[int] = set()
         """The jobs that this node has held since it began to read its queue."""
+        self._is_doubtful = False
+        """Something was read of a job that this node held when it began to read, and does not hold any more."""
         self._quiet = False
         """A claim is being answered: what is left after it is told to the node."""
 
@@ -266,6 +268,10 @@ class Claims:
             self._changed = True
             raise
         self._notice = notice
+        if self._is_doubtful:
+            self._is_doubtful = False
+            self._notice = Notice()  # the whole queue is listed
+            self._on_change()
         self.answered(notice.answered)
 
     def _on_change(self) -> None:
@@ -280,7 +286,11 @@ class Claims:
                 continue
             record = records.decode(node.data)
             # What this node has leased as it submitted it is in its queue too, but no master has assigned it.
-            if record.get("term") != session.term or "master" not in record or record["id"] in self._passed:
+            if record.get("term") != session.term or "master" not in record:
+                continue
+            if record["id"] in self._passed:
+                # It has been given back or has ended since; what was read may be older than that, or newer: look again.
+                self._is_doubtful = self._is_doubtful or record["id"] not in session.assignments
                 continue
             arrivals.append((task, records.decode_job(record)))
         await session.meet(job.id for _, job in arrivals)

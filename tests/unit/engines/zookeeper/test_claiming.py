@@ -221,6 +221,31 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
     run(check())
 
 
+def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            job = await node.submitted()
+            (claimed,) = await node.claim()
+            get_many, is_read = node.tree.get_many, asyncio.Event()
+
+            async def late(places: Any) -> Any:
+                if places[0].startswith(paths.RUNNING) and not is_read.is_set():
+                    is_read.set()
+                    # As if it had been given back before this was read, and assigned to this node once more.
+                    del node.session.assignments[claimed.id]
+                return await get_many(places)
+
+            monkeypatch.setattr(node.tree, "get_many", late)
+            other = Notice(99, 0, 0, [])
+            await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
+            await asyncio.wait_for(is_read.wait(), 5)
+            await eventually(lambda: node.session.claims.waiting == 1)
+            assert [one.id for one in await node.claim()] == [job.id]
+
+    run(check())
+
+
 def test_what_the_last_master_assigned_arrives_where_this_node_is_the_next() -> None:
     async def check() -> None:
         async with fleet() as nodes:
