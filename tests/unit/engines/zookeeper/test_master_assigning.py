@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master import assigning, workers
 from mainspring.engines.zookeeper.tree import Create
+from mainspring.errors import StoreUnavailableError
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs.model import Priority, State
 
 from .a_master import Member, eventually, fleet, run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
+    from mainspring.engines.zookeeper.tree import Node
     from mainspring.jobs.model import Job
 
 
@@ -136,5 +140,31 @@ def test_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def _claimed(node: Member, held: list[Job], number: int) -> bool:
         held += await node.claim(limit=9)
         return len(held) >= number
+
+    run(check())
+
+
+def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself() -> None:
+    """It has learned of the job's term only afterwards; nothing is held by nobody, and the reign goes on."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master()
+            job = await (await nodes.join("n2")).submitted()
+            get_many, lost = master.tree.get_many, []
+
+            async def losing(places: Sequence[str]) -> list[Node | None]:
+                if places[0].startswith(f"{paths.TERMS}/") and not lost:
+                    lost.append(places)
+                    raise StoreUnavailableError("the connection was lost")
+                return await get_many(places)
+
+            master.tree.get_many = losing  # type: ignore[method-assign]
+            (claimed,) = await master.claim()
+            assert claimed.id == job.id
+            assert lost
+            assert not master.running.done()
+            assert await master.succeed(claimed) == set()
+            await eventually(lambda: nodes.state(job, "n2") is State.SUCCEEDED)
 
     run(check())

@@ -92,7 +92,8 @@ class Giver:
         return (await self._reign.commit([*entries, told], [Check(paths.worker(worker.who))]))[:-1]
 
     async def _arrive(self, tasks: list[tuple[str, Job]]) -> None:
-        await self._session.meet(job.id for _, job in tasks)
+        ids = [job.id for _, job in tasks]
+        await self._reign.read(lambda: self._session.meet(ids))
         self._session.claims.arrive(tasks)
 
     def _lost(self, want: OpenWant, task: Task, verdict: Verdict) -> bool:
