@@ -1,0 +1,25 @@
+"""A fleet on ZooKeeper in every kind of trouble, by chance but repeatably: `simulate_zookeeper(seed)` plays a seed again."""
+
+from __future__ import annotations
+
+import pytest
+
+from .zookeeper.running import simulate_zookeeper
+
+CHUNK = 12
+
+
+@pytest.mark.parametrize("first", range(0, 60, CHUNK))
+def test_no_rule_of_the_recipe_is_broken(first: int) -> None:
+    assert simulate_zookeeper(*range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 5000, 500))
+def test_no_rule_of_the_recipe_is_broken_for_long(first: int) -> None:
+    simulate_zookeeper(*range(first, first + 500))
+
+
+def test_a_seed_is_played_again() -> None:
+    assert simulate_zookeeper(7) == simulate_zookeeper(7)

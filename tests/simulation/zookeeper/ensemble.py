@@ -1,0 +1,101 @@
+"""The ensemble of a simulation: answers take time by chance, connections fail by chance, and it tells what has happened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from mainspring.engines.zookeeper.tree import Done, SessionEndedError, UnknownOutcomeError
+from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
+
+    from mainspring.engines.zookeeper.tree import Change, Refused
+
+    from .history import History
+
+TURN = 0.000_001
+"""Seconds between two words of one session, at least: they stay in order."""
+
+
+class Ensemble(MemoryContent):
+    """The content, which tells a history of everything that happens."""
+
+    def __init__(self, history: History, now_us: Callable[[], int]) -> None:
+        super().__init__(now_us=now_us)
+        self.history = history
+        history.content = self
+
+    def apply(self, changes: Sequence[Change], session: int = 0) -> Done | Refused:
+        outcome = super().apply(changes, session)
+        if isinstance(outcome, Done):
+            self.history.happened(changes)
+        return outcome
+
+
+class Way(MemoryTree):
+    """A node's way to the ensemble: each word takes its time, in the order in which they were said."""
+
+    def __init__(self, content: Ensemble, chance: Random, *, session_timeout: float, lag: float) -> None:
+        super().__init__(content, session_timeout=session_timeout)
+        self._chance = chance
+        self._lag = lag
+        self._free = 0.0
+        self.trouble = 0.0
+        """How likely it is that nobody is told what becomes of a commit."""
+        self.before = self._fate
+        self._done: list[Sequence[Change]] = []
+        """What has happened and was not answered yet."""
+        self.after = lambda changes, outcome: self._done.append(changes) if isinstance(outcome, Done) else None
+
+    async def commit(self, changes: Sequence[Change]) -> Done | Refused:
+        changes = tuple(changes)
+        try:
+            return await super().commit(changes)
+        except SessionEndedError as error:
+            if any(done is changes for done in self._done):
+                # The connection was lost before the client has learned of the session's end.
+                raise UnknownOutcomeError("the answer was lost") from error
+            raise
+        finally:
+            self._done = [done for done in self._done if done is not changes]
+
+    def _next(self) -> float:
+        now = asyncio.get_running_loop().time()
+        delay = TURN if self._chance.random() < 0.85 else self._chance.expovariate(1 / self._lag)
+        self._free = max(self._free + TURN, now + delay)
+        return self._free
+
+    async def _pause(self) -> None:
+        if not self._is_killed:
+            loop = asyncio.get_running_loop()
+            turn = loop.create_future()
+            loop.call_at(self._next(), _wake, turn)
+            await turn
+        if self._is_killed:
+            raise asyncio.CancelledError("the process has ended")
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        if not self._is_killed:
+            self._loop.call_at(self._next(), lambda: None if self._is_killed else call())
+
+    def _fate(self, changes: Sequence[Change]) -> Fate | None:
+        if self._chance.random() >= self.trouble:
+            return None
+        fate = self._chance.choice((Fate.REQUEST_LOST, Fate.ANSWER_LOST, Fate.LATE, None))
+        if fate is None:  # it comes when nobody expects it any more
+            session = self._session
+            self._loop.call_later(self._chance.expovariate(2.0), lambda: self._arrive(changes, session))
+            return Fate.REQUEST_LOST
+        return fate
+
+    def _arrive(self, changes: Sequence[Change], session: int) -> None:
+        if session in self.content.sessions:
+            self.content.apply(changes, session)
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)

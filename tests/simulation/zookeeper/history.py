@@ -1,0 +1,196 @@
+"""What has happened in the tree, as it happens: what must never be so is noticed at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.jobs.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.zookeeper.tree import Change
+
+    from .ensemble import Ensemble
+
+LIVE = (paths.PENDING, paths.RUNNING, paths.DELAYED)
+
+
+class Broken(AssertionError):  # noqa: N818 - a rule is broken; it is raised out of the run
+    """A rule of the recipe is broken."""
+
+
+class History:
+    """Follows every multi that happens."""
+
+    content: Ensemble
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        self.batches: dict[str, int] = {}
+        """The last batch of each worker."""
+        self.places: dict[str, dict[str, None]] = {}
+        """Where the live task of each name is."""
+        self.assignments: dict[str, dict[str, None]] = {}
+        """The workers to which each task is assigned."""
+        self.stored: dict[int, str] = {}
+        """Every job that was ever stored, with the place of its result."""
+        self.dropped: set[int] = set()
+        self.ended: dict[int, dict[str, Any]] = {}
+        """The records with which jobs have ended."""
+        self.published: set[int] = set()
+        self.redriven: set[int] = set()
+        self.tokens: set[bytes] = set()
+        """What settlements have said that have happened."""
+        self.settled = 0
+
+    def fault(self, what: str) -> None:
+        """Note that a rule is broken."""
+        self.broken.append(f"{what} (batch {self.content.commits})")
+
+    def happened(self, changes: Sequence[Change]) -> None:
+        """Look at a multi that has happened."""
+        who = self._writer(changes)
+        touched: dict[str, None] = {}
+        for at, change in enumerate(changes):
+            parts = change.path.split("/")
+            root = f"/{parts[1]}"
+            if len(parts) < 4:
+                continue
+            if root == paths.QUEUES:
+                self._assignment(change, parts[2], parts[3], touched)
+            elif root in LIVE:
+                self._place(change, root, parts[3], touched)
+            elif root == paths.COMPLETED:
+                if isinstance(change, Create):
+                    self._end(records.decode(change.data))
+            elif root == paths.RESULTS:
+                self._result(change)
+            if who is not None and self._is_masters(changes, at):
+                self._check_master(who)
+        for task in touched:
+            self._check_task(task)
+
+    # ---- who writes ----
+
+    def _writer(self, changes: Sequence[Change]) -> str | None:
+        """Return the worker whose batch it is; None for what is no batch."""
+        if len(changes) < 2:
+            return None
+        journal = changes[1]
+        if not isinstance(journal, Write) or not journal.path.startswith(f"{paths.JOURNALS}/"):
+            return None
+        who = journal.path.rpartition("/")[2]
+        batch = records.decode(journal.data)["batch"]
+        if self.content.read(paths.worker(who)) is None:
+            self.fault(f"a batch of {who}, whose term has ended, has happened")
+        if batch != self.batches.get(who, 0) + 1:
+            self.fault(f"batch {batch} of {who} happens after batch {self.batches.get(who, 0)}")
+        self.batches[who] = batch
+        return who
+
+    @staticmethod
+    def _is_masters(changes: Sequence[Change], at: int) -> bool:
+        """Say whether a change begins an assignment or a publication."""
+        change, more = changes[at], changes[at + 1 : at + 3]
+        if not isinstance(change, Delete):
+            return False
+        if change.path.startswith(f"{paths.PENDING}/"):
+            return any(isinstance(one, Create) and one.path.startswith(f"{paths.RUNNING}/") for one in more)
+        if change.path.startswith(f"{paths.COMPLETED}/"):
+            return any(isinstance(one, Create | Write) and one.path.startswith(f"{paths.RESULTS}/") for one in more[:1])
+        return False
+
+    def _check_master(self, who: str) -> None:
+        node = self.content.read(paths.MASTER_TERM)
+        master = None if node is None else records.decode(node.data).get("worker")
+        if master != who:
+            self.fault(f"{who} assigns or publishes after {master} was elected")
+
+    # ---- where tasks are ----
+
+    def _assignment(self, change: Change, who: str, task: str, touched: dict[str, None]) -> None:
+        workers = self.assignments.setdefault(task, {})
+        if isinstance(change, Create):
+            workers[who] = None
+        elif isinstance(change, Delete):
+            workers.pop(who, None)
+        touched[task] = None
+
+    def _place(self, change: Change, root: str, name: str, touched: dict[str, None]) -> None:
+        task = name.split(".", 2)[2] if root == paths.DELAYED else name
+        places = self.places.setdefault(task, {})
+        if isinstance(change, Create):
+            places[change.path] = None
+            record = records.decode(change.data)
+            if root != paths.RUNNING:
+                self._said(record)
+            if record["id"] in self.ended and record["id"] not in self.redriven:
+                if root == paths.PENDING and self.ended[record["id"]]["state"] != "succeeded":
+                    del self.ended[record["id"]]  # redriven
+                    self.published.discard(record["id"])
+                else:
+                    self.fault(f"job {record['id']} has ended and begins again")
+        elif isinstance(change, Delete):
+            places.pop(change.path, None)
+        touched[task] = None
+
+    def _check_task(self, task: str) -> None:
+        places, workers = self.places.get(task, {}), self.assignments.get(task, {})
+        if len(places) > 1:
+            self.fault(f"{task} is at {list(places)} at once")
+        if len(workers) > 1:
+            self.fault(f"{task} is assigned to {list(workers)} at once")
+        node = self.content.read(paths.running(task))
+        if node is None:
+            if workers:
+                self.fault(f"{task} does not run and is assigned to {list(workers)}")
+        elif not workers:
+            self.fault(f"{task} runs and is nobody's")
+        else:
+            record = records.decode(node.data)
+            if paths.term_of(next(iter(workers))) != record["term"]:
+                self.fault(f"{task} runs under {record['term']} and is assigned to {list(workers)}")
+        if places:
+            name, live = self.content.read(paths.name(task)), self.content.read(next(iter(places)))
+            assert live is not None
+            if name is None or records.decode(name.data).get("id") != records.decode(live.data)["id"]:
+                self.fault(f"{task} is live without its name")
+
+    # ---- outcomes ----
+
+    def _end(self, record: dict[str, Any]) -> None:
+        if record["id"] in self.ended:
+            self.fault(f"job {record['id']} has ended twice")
+        self.ended[record["id"]] = record
+        self._said(record)
+        self.settled += 1
+
+    def _said(self, record: dict[str, Any]) -> None:
+        for field in ("result", "error"):
+            token = records.untext(record, field)
+            if token:
+                self.tokens.add(token)
+
+    def _result(self, change: Change) -> None:
+        job_id = int(change.path.rpartition(":")[2])
+        if isinstance(change, Delete):
+            self.dropped.add(job_id)
+        elif isinstance(change, Create | Write):
+            record = records.decode(change.data)
+            if isinstance(change, Create):
+                self.stored[job_id] = change.path
+            if "state" not in record:
+                return
+            ended = self.ended.get(job_id)
+            if ended is None:
+                self.fault(f"job {job_id} is published and has not ended")
+            elif (ended["state"], ended.get("result")) != (record["state"], record.get("result")):
+                self.fault(f"job {job_id} is published with another outcome")
+            self.published.add(job_id)
+
+    def state(self, job_id: int) -> State:
+        """Return how a job has ended."""
+        return State[self.ended[job_id]["state"].upper()]

@@ -1,0 +1,269 @@
+"""A node of the fleet: the real engine, and an actor that commits, claims, works and renews its term as a node does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.engine import ZookeeperEngine
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError
+from mainspring.events.relay import Pending
+from mainspring.ids import NodeId, job_ids
+from mainspring.jobs import store as ops
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.nodes.model import NodeRow
+from mainspring.storage.operation import DEFERRED
+
+from .ensemble import Way
+from .loop import OWNER
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from mainspring.events.relay import Message
+    from mainspring.jobs.model import Job
+    from mainspring.storage.operation import Operation
+
+    from .world import World
+
+AGAIN = 0.5
+"""Seconds after which the store is tried again."""
+ENDS = (Event.SUCCEED,) * 5 + (Event.RETRY, Event.RELEASE, Event.SNOOZE, Event.FAIL, Event.LOSE)
+FUNCTIONS = (b"f", b"g")
+
+
+class Node:
+    """One process of a node."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.chance = world.chance
+        self.name = name
+        self.way = Way(world.content, world.chance, session_timeout=world.session, lag=world.lag)
+        self.way.trouble = world.loss
+        self.engine = ZookeeperEngine(lambda: self.way, patience=None)
+        self.engine.listen(self._hear)
+        self.term = 0
+        """0: it has none at this moment."""
+        self.held: dict[int, Job] = {}
+        self.limit = world.chance.choice((1, 3, 10))
+        self.dead = False
+        self._put: deque[tuple[int, Operation]] = deque()
+        self._any = asyncio.Event()
+        self._hungry = asyncio.Event()
+        self._fenced = asyncio.Event()
+        self._counter = 0
+        self.start(self._live())
+
+    @property
+    def who(self) -> str:
+        return paths.worker_name(self.name, self.term)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin something that ends with this process."""
+        token = OWNER.set(self)
+        try:
+            task = asyncio.get_running_loop().create_task(work)
+        finally:
+            OWNER.reset(token)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.world.failed(task.exception())
+
+    def kill(self) -> int:
+        """End the process as SIGKILL does; returns its session, which goes on for a while."""
+        self.dead = True
+        session = self.way.session
+        self.way.kill()
+        self.world.loop.kill(self)
+        return session
+
+    # ---- its term ----
+
+    async def _live(self) -> None:
+        try:
+            opened = await self.engine.open(NodeId(self.name), self.world.loop.call_soon)
+        except StoreError:
+            self.world.kill(self.name)  # such a process ends, and is started again
+            return
+        self._begin(int(opened.term))
+        for work in (self._commit(), self._keep(), self._claim()):
+            self.start(work)
+
+    def _begin(self, term: int) -> None:
+        self.term = term
+        self.new_id = job_ids(term)  # type: ignore[arg-type]
+        self._fenced.clear()
+        self._hungry.set()
+
+    async def _keep(self) -> None:
+        """Beat, and begin another term where the last is over."""
+        while True:
+            try:
+                if self._fenced.is_set():
+                    await self._renew()
+                self._counter += 1
+                await self.engine.beat(NodeRow(term=self.term, name=self.name, counter=self._counter))
+                if self.chance.random() < 0.2:
+                    lost = await self.engine.abandoned()
+                    if lost:
+                        self.put(ops.Recover(self.term, _ignore, _ignore, lost))
+            except StoreFencedError:
+                self._fence()
+                continue
+            except StoreError:
+                await asyncio.sleep(AGAIN)
+                continue
+            try:
+                await asyncio.wait_for(self._fenced.wait(), self.world.session * 0.3)
+            except TimeoutError:
+                pass
+
+    def _fence(self) -> None:
+        self.held.clear()
+        self._fenced.set()
+
+    async def _renew(self) -> None:
+        before = self.term
+        await self.engine.end(before)
+        opened = await self.engine.open(NodeId(self.name), self.world.loop.call_soon)
+        self._begin(int(opened.term))
+        self.put(ops.Recover(self.term, _ignore, _ignore, [before]))
+
+    # ---- committing ----
+
+    def put(self, operation: Operation) -> None:
+        """Have an operation committed."""
+        self._put.append((self.term, operation))
+        self._any.set()
+
+    async def _commit(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._any.wait()
+            self._any.clear()
+            while self._put:
+                group = []
+                for _ in range(min(len(self._put), self.chance.choice((1, 2, 8)))):
+                    term, operation = self._put.popleft()
+                    if term == self.term or type(operation) is ops.Settle:
+                        group.append(operation)
+                    else:
+                        operation.failed(StoreFencedError("it was meant for another term"))
+                answer: asyncio.Future[Sequence[Any] | StoreError] = loop.create_future()
+                self.engine.commit(group, answer.set_result)
+                self._answer(group, await answer)
+                if self._fenced.is_set():
+                    await asyncio.sleep(0.1)
+
+    def _answer(self, group: Sequence[Operation], outcomes: Sequence[Any] | StoreError) -> None:
+        each = [outcomes] * len(group) if isinstance(outcomes, StoreError) else outcomes
+        for operation, outcome in zip(group, each, strict=True):
+            if isinstance(outcome, StoreError):
+                if isinstance(outcome, StoreBrokenError | StoreCorruptError):
+                    self.world.failed(outcome)
+                if isinstance(outcome, StoreFencedError):
+                    self._fence()
+                operation.failed(outcome)
+            elif outcome is not DEFERRED:
+                operation.done(outcome)
+
+    # ---- work ----
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, Pending):
+            self._hungry.set()
+
+    async def _claim(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._hungry.wait()
+            self._hungry.clear()
+            room = self.limit - len(self.held)
+            if room <= 0 or not self.term or self._fenced.is_set():
+                await asyncio.sleep(0.3)
+                self._hungry.set()
+                continue
+            answer: asyncio.Future[list[list[Job]] | None] = loop.create_future()
+
+            def done(jobs: list[list[Job]], answer: asyncio.Future[Any] = answer) -> None:
+                if not answer.done():
+                    answer.set_result(jobs)
+
+            def failed(_: StoreError, answer: asyncio.Future[Any] = answer) -> None:
+                if not answer.done():
+                    answer.set_result(None)
+
+            term = self.term
+            self.put(ops.Claim(term, [ops.Want(function, room) for function in FUNCTIONS], done, failed))
+            jobs = await answer
+            if jobs is None:
+                await asyncio.sleep(0.2)
+                self._hungry.set()
+                continue
+            if term == self.term:
+                for job in [job for some in jobs for job in some]:
+                    self._check_claimed(job)
+                    self.hold(job)
+            if any(jobs):
+                self._hungry.set()
+            else:
+                loop.call_later(5.0, self._hungry.set)  # what was told may be lost
+
+    def _check_claimed(self, job: Job) -> None:
+        """A job is handed out only while its node has it, unless the node's end has not been noticed yet."""
+        content = self.world.content
+        if content.read(paths.worker(self.who)) is None:
+            return
+        task = paths.task_name(job.function, job.unique, job.id)
+        node = content.read(paths.running(task))
+        record = {} if node is None else records.decode(node.data)
+        if (record.get("id"), record.get("term")) != (job.id, self.term) or job.term != self.term:
+            self.world.history.fault(f"job {job.id} is handed out by {self.who}, which does not have it")
+        if job.id in self.held:
+            self.world.history.fault(f"job {job.id} is handed out twice by {self.who}")
+
+    def hold(self, job: Job) -> None:
+        """Begin the work on a job."""
+        self.held[job.id] = job
+        self.start(self._work(job))
+
+    async def _work(self, job: Job) -> None:
+        chance, world = self.chance, self.world
+        await asyncio.sleep(chance.expovariate(1 / world.pace))
+        is_late = chance.random() < 0.2  # it does not hear that its node has given up its jobs
+        if chance.random() < 0.4 and self.held.get(job.id) is job:
+            self.put(ops.Assign([job], _ignore, _ignore))
+            await asyncio.sleep(chance.expovariate(1 / world.pace))
+        if self.held.get(job.id) is not job and not is_late:
+            return
+        event = Event.SUCCEED if world.calm else chance.choice(ENDS)
+        world.settle(self, self.settlement(job, event), lambda: self._over(job))
+
+    def settlement(self, job: Job, event: Event) -> Settlement:
+        """Return a settlement that can be told from all others."""
+        now_us, token = self.world.now_us(), self.world.token(job)
+        counted = job.attempt + (event not in {Event.RELEASE, Event.SNOOZE})
+        return Settlement(
+            job,
+            event,
+            counted,
+            due_us=now_us + self.chance.randrange(3_000_000) if event in {Event.RETRY, Event.SNOOZE} else 0,
+            started_us=now_us,
+            ended_us=now_us if event in {Event.SUCCEED, Event.FAIL} else 0,
+            result=token if event is Event.SUCCEED else b"",
+            error=b"" if event is Event.SUCCEED else token,
+        )
+
+    def _over(self, job: Job) -> None:
+        if self.held.get(job.id) is job:
+            del self.held[job.id]
+        self._hungry.set()
+
+
+def _ignore(_: object) -> None:
+    pass

@@ -1,0 +1,61 @@
+"""Runs of seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from unittest.mock import patch
+
+from structlog.testing import capture_logs
+
+from mainspring.engines.zookeeper import paths
+from tests.simulation.stores import SimulationError
+
+from .loop import VirtualLoop
+from .world import World
+
+SECONDS = 12.0
+BUCKETS = 4
+"""As few as are enough to have more than one: a master lists them all, again and again."""
+
+
+def _bucket(task: str) -> str:
+    return f"{zlib.crc32(task.encode()) % BUCKETS:02x}"
+
+
+def simulate_zookeeper(*seeds: int, seconds: float = SECONDS) -> int:
+    """Run the seeds one after the other; returns how many jobs have ended. Raises SimulationError."""
+    settled = 0
+    for seed in seeds:
+        with (
+            capture_logs() as logs,
+            patch.object(paths, "BUCKETS", paths.BUCKETS[:BUCKETS]),
+            patch.object(paths, "bucket", _bucket),
+        ):
+            try:
+                settled += _run(seed, seconds)
+                for line in logs:
+                    assert line["log_level"] not in {"error", "critical"}, line
+            except Exception as error:
+                raise SimulationError(f"seed {seed} of the fleet on ZooKeeper: {error!r}") from error
+    return settled
+
+
+def _run(seed: int, seconds: float) -> int:
+    loop = VirtualLoop()
+    loop.set_exception_handler(lambda _loop, what: world.failed(what.get("exception") or AssertionError(str(what))))
+    world = World(seed, loop)
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(world.run(seconds))
+    finally:
+        asyncio.set_event_loop(None)
+        for node in world.nodes.values():
+            if node is not None:
+                node.kill()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+    return world.history.settled

@@ -1,0 +1,358 @@
+"""A fleet on one ensemble, its clients, and everything that may go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.zookeeper import beginning, paths, records
+from mainspring.engines.zookeeper.tree import Delete
+from mainspring.errors import StoreError, StoreFencedError
+from mainspring.jobs import store as ops
+from mainspring.jobs.counts import Counts
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
+from mainspring.queries.jobs import JobFilter, ListJobs
+from tests.zookeeper.memory import MemoryTree
+
+from .ensemble import Ensemble
+from .history import Broken, History
+from .node import FUNCTIONS, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.jobs.rules import Settlement
+    from mainspring.storage.operation import Operation
+
+    from .loop import VirtualLoop
+
+START_US = 1_700_000_000_000_000
+CALM_SECONDS = 120.0
+"""After so long without trouble everything must have ended."""
+UNIQUES = (NO_UNIQUE, NO_UNIQUE, b"u", b"v", b"w")
+
+
+class Told(Enum):
+    """What somebody was told of what he has asked for."""
+
+    NOTHING = "nothing"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        self.chance = chance = Random(seed)
+        self.loop = loop
+        self.history = History()
+        self.content = Ensemble(self.history, self.now_us)
+        self.calm = False
+        self.session = chance.choice((2.0, 4.0, 10.0))
+        self.lag = chance.choice((0.002, 0.02, 0.2))
+        self.pace = chance.choice((0.05, 0.5, 2.0))
+        self.loss = chance.choice((0.0, 0.02, 0.1))
+        self.trouble = chance.choice((0.3, 1.0, 3.0))
+        """Seconds between troubles."""
+        self.nodes: dict[str, Node | None] = {f"n{number}": None for number in range(1, chance.randint(2, 4) + 1)}
+        """None while its process is down."""
+        self.told: dict[bytes, Told] = {}
+        """What became of each settlement, by its token, as far as its node knows."""
+        self.submitted: dict[int, Told] = {}
+        self._ends: dict[bytes, tuple[int, State]] = {}
+        """Tokens of settlements that end a job."""
+        self._counted = 0
+        self._failures: list[BaseException] = []
+
+    def now_us(self) -> int:
+        return START_US + round(self.loop.time() * 1_000_000)
+
+    def failed(self, error: BaseException | None) -> None:
+        """Take an error that nobody has expected."""
+        assert error is not None
+        self._failures.append(error)
+
+    def check(self) -> None:
+        """Raise what was found so far."""
+        for error in self._failures:
+            raise error
+        if self.history.broken:
+            raise Broken("; ".join(self.history.broken[:3]))
+
+    # ---- the run ----
+
+    async def run(self, seconds: float) -> None:
+        """Trouble, and then peace."""
+        first = MemoryTree(self.content)
+        await first.open()
+        await beginning.prepare(first)
+        await first.close()
+        for name in self.nodes:
+            self._begin(name)
+        until = self.loop.time() + seconds
+        clients, disturbed = self.chance.uniform(0.05, 0.5), self.loop.time() + 1.0
+        while self.loop.time() < until:
+            await asyncio.sleep(self.chance.expovariate(1 / clients))
+            self.check()
+            self._act()
+            if self.loop.time() > disturbed:
+                self._disturb()
+                disturbed = self.loop.time() + self.chance.expovariate(1 / self.trouble)
+        await self._peace()
+
+    async def _peace(self) -> None:
+        self.calm = True
+        for name, node in self.nodes.items():
+            if node is None:
+                self._begin(name)
+            else:
+                node.way.heal()
+        for one in self.nodes.values():
+            assert one is not None
+            one.way.trouble = 0.0
+        until = self.loop.time() + CALM_SECONDS
+        while left := self._left():
+            await asyncio.sleep(0.5)
+            self.check()
+            if self.loop.time() > until:
+                raise Broken(f"never ends: {left[:5]}")
+        await self._check_end()
+        self.check()
+        await asyncio.gather(*(node.engine.close() for node in self.nodes.values() if node is not None))
+
+    # ---- what clients do ----
+
+    def token(self, job: Job) -> bytes:
+        """Return what only one settlement says."""
+        self._counted += 1
+        return b"%d by %d" % (job.id, self._counted)
+
+    def _node(self) -> Node | None:
+        alive = [node for node in self.nodes.values() if node is not None and node.term]
+        return self.chance.choice(alive) if alive else None
+
+    def _act(self) -> None:
+        node = self._node()
+        if node is None:
+            return
+        chance, number = self.chance, self.chance.random()
+        known = list(self.history.stored)
+        some = chance.choice(known) if known else 0
+        if number < 0.75 or not some:
+            self._submit(node)
+        elif number < 0.82:
+            node.put(ops.Cancel(some, b"", self.now_us(), _ignore, _ignore))
+        elif number < 0.86:
+            node.put(ops.Redrive(some, _ignore, _ignore))
+        elif number < 0.92:
+            node.put(ops.Wait(node.term, [some], _ignore, _ignore))
+        elif number < 0.94:
+            node.put(ops.Leave(node.term, [some], _ignore, _ignore))
+        elif number < 0.97:
+            node.put(ops.Find([some], _ignore, _ignore))
+        else:
+            node.put(ops.Wake(self.now_us(), _ignore, _ignore))
+
+    def _submit(self, node: Node) -> None:
+        chance = self.chance
+        jobs = [self._job(node) for _ in range(chance.choice((1, 1, 1, 2, 5)))]
+        for job in jobs:
+            self.submitted[job.id] = Told.NOTHING
+
+        def done(found: dict[int, ops.Found]) -> None:
+            for job in jobs:
+                if job.id in found:
+                    self.submitted[job.id] = Told.REFUSED
+                    if found[job.id].id not in self.history.stored:
+                        self.history.fault(f"job {job.id} joins {found[job.id].id}, which never was")
+                    continue
+                self.submitted[job.id] = Told.DONE
+                if job.id not in self.history.stored:
+                    self.history.fault(f"job {job.id} is acknowledged and not stored")
+                if job.state == State.LEASED and job.term == node.term and not node.dead:
+                    node.hold(job)
+
+        def failed(error: StoreError) -> None:
+            if isinstance(error, StoreFencedError) and len(jobs) == 1:
+                self.submitted[jobs[0].id] = Told.REFUSED
+
+        waiter = node.term if chance.random() < 0.3 else 0
+        node.put(ops.Submit(jobs, done, failed, waiter))
+
+    def _job(self, node: Node) -> Job:
+        chance, now_us = self.chance, self.now_us()
+        state = chance.choice((State.PENDING,) * 4 + (State.SCHEDULED, State.LEASED))
+        return Job(
+            node.new_id(),
+            chance.choice(FUNCTIONS),
+            b"p",
+            unique=chance.choice(UNIQUES),
+            priority=int(chance.choice(list(Priority))),
+            state=int(state),
+            created_us=now_us,
+            due_us=now_us + chance.randrange(6_000_000) if state is State.SCHEDULED else 0,
+            expires_us=now_us + chance.randrange(10_000_000) if chance.random() < 0.1 else 0,
+            options=Options(keep_unique=2.0) if chance.random() < 0.2 else None,
+            term=node.term if state is State.LEASED else 0,
+            input_size=1,
+        )
+
+    def settle(self, node: Node, settlement: Settlement, over: Callable[[], None]) -> None:
+        """Have a job settled, and note what is said of it."""
+        token = settlement.result or settlement.error
+        self.told[token] = Told.NOTHING
+        job_id = settlement.job.id
+
+        def done(stale: set[int]) -> None:
+            self.told[token] = Told.REFUSED if job_id in stale else Told.DONE
+            if (token in self.history.tokens) == (job_id in stale):
+                self.history.fault(f"what was said of {token!r} is not so: {self.told[token]}")
+            over()
+
+        def failed(error: StoreError) -> None:
+            if isinstance(error, StoreFencedError):
+                self.told[token] = Told.REFUSED
+            over()
+
+        node.put(ops.Settle([settlement], done, failed))
+
+    # ---- trouble ----
+
+    def _begin(self, name: str) -> None:
+        if not self.nodes[name]:
+            self.nodes[name] = Node(self, name)
+
+    def kill(self, name: str) -> None:
+        """End a node's process; another one begins some time later."""
+        node = self.nodes[name]
+        if node is None:
+            return
+        self.nodes[name] = None
+        session = node.kill()
+        # Its session goes on for a while, which the next process does not wait for.
+        self.loop.call_later(self.session * self.chance.random(), self.content.expire, session)
+        self.loop.call_later(self.chance.expovariate(1 / self.session), self._begin, name)
+
+    def _cut(self, node: Node) -> None:
+        way, session = node.way, node.way.session
+        if not way.is_connected or not session:
+            return
+        way.cut()
+        self.loop.call_later(self.session, lambda: None if way.is_connected else self.content.expire(session))
+        self.loop.call_later(self.chance.expovariate(1 / self.session), way.heal)
+
+    def _disturb(self) -> None:
+        number = self.chance.random()
+        node = self._node()
+        if node is None:
+            return
+        if number < 0.25:
+            self._cut(node)
+        elif number < 0.35:
+            node.way.blink()
+        elif number < 0.45:
+            self.kill(node.name)
+        elif number < 0.55:
+            node.way.expire()
+        elif number < 0.75:
+            self._depose()
+        elif number < 0.8:
+            for name in self.nodes:
+                self.kill(name)
+        elif number < 0.9:
+            self._kill_master()
+        else:
+            other = self._node()
+            if other is not None and other is not node:
+                node.start(self._end(node, other.term))
+
+    def _master(self) -> str | None:
+        node = self.content.read(paths.MASTER)
+        return None if node is None else str(records.decode(node.data)["worker"]).rpartition("-")[0]
+
+    def _depose(self) -> None:
+        """Somebody deletes the master's node, by hand, so that another is elected; it may hear of it late."""
+        name = self._master()
+        if name is None:
+            return
+        node = self.nodes[name]
+        if node is not None and self.chance.random() < 0.8:
+            self._cut(node)
+        self.content.apply([Delete(paths.MASTER)])
+
+    def _kill_master(self) -> None:
+        name = self._master()
+        if name is not None:
+            self.kill(name)
+
+    async def _end(self, node: Node, term: int) -> None:
+        """A node ends the term of another one, which lives."""
+        try:
+            await node.engine.end(term)
+        except StoreError:
+            return
+        node.put(ops.Recover(node.term, _ignore, _ignore, [term]))
+
+    # ---- the end ----
+
+    def _left(self) -> list[str]:
+        """Say what has not come to its end yet."""
+        content = self.content
+        left = []
+        for path in content.paths():
+            parts = path.split("/")
+            if f"/{parts[1]}" in {paths.PENDING, paths.RUNNING, paths.COMPLETED, paths.DELAYED} and len(parts) == 4:
+                left.append(path)
+            elif f"/{parts[1]}" == paths.NAMES and len(parts) == 4:
+                node = content.read(path)
+                if node is not None and "id" in records.decode(node.data):
+                    left.append(path)
+            elif path.startswith(f"{paths.QUEUES}/") and (
+                len(parts) == 4 or content.read(paths.worker(parts[2])) is None
+            ):
+                left.append(path)
+        left += ["a node has no term" for node in self.nodes.values() if node is None or not node.term]
+        return left
+
+    async def _ask(self, node: Node, operation: Operation) -> Any:
+        while True:
+            answer = self.loop.create_future()
+            operation.done, operation.failed = answer.set_result, answer.set_exception
+            node.put(operation)
+            try:
+                return await asyncio.wait_for(answer, CALM_SECONDS)
+            except StoreFencedError:
+                await asyncio.sleep(1.0)  # the node has just begun another term
+
+    async def _check_end(self) -> None:
+        history = self.history
+        for job_id, told in self.submitted.items():
+            if told is Told.REFUSED and job_id in history.stored:
+                history.fault(f"job {job_id} was refused and is stored")
+            if told is Told.DONE and job_id not in history.ended:
+                history.fault(f"job {job_id} was acknowledged and has not ended")
+        for job_id in history.stored.keys() - history.published:
+            history.fault(f"the outcome of job {job_id} is not published")
+        for token, told in self.told.items():
+            if (token in history.tokens) != (told is Told.DONE) and told is not Told.NOTHING:
+                history.fault(f"{token!r} was {told.value}, and that is not so")
+        node = self._node()
+        assert node is not None
+        counts = await self._ask(node, ops.Count(_ignore, _ignore))
+        jobs = await self._ask(node, ListJobs(JobFilter(limit=1_000_000), _ignore, _ignore))
+        recount = Counts()
+        for job in jobs:
+            recount.add(job.function, job.state, job.priority)
+            if job.id not in history.ended or job.state != history.state(job.id):
+                history.fault(f"job {job.id} is listed as {job.state}")
+        if counts != recount:
+            history.fault(f"the counts are {counts}, and there are {dict(recount)}")
+        if {job.id for job in jobs} != set(history.stored):
+            history.fault("not all jobs are listed")
+
+
+def _ignore(_: object) -> None:
+    pass
