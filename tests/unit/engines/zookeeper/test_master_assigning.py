@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -164,6 +165,7 @@ def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself
             claimed: list[Job] = []
             while not claimed:
                 claimed = await master.claim()
+                await asyncio.sleep(0.01)
             assert [one.id for one in claimed] == [job.id]
             assert lost
             assert not master.running.done()
