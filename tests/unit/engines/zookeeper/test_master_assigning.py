@@ -11,9 +11,10 @@ from mainspring.engines.zookeeper.master import assigning, workers
 from mainspring.engines.zookeeper.tree import Create
 from mainspring.errors import StoreUnavailableError
 from mainspring.events.relay import Pending, Settled
+from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 
-from .a_master import Member, eventually, fleet, run
+from .a_master import Member, eventually, fleet, ignore, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,5 +172,16 @@ def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself
             assert not master.running.done()
             assert await master.succeed(*claimed) == set()
             await eventually(lambda: nodes.state(job, "n2") is State.SUCCEEDED)
+
+    run(check())
+
+
+def test_a_single_answer_passes_over_what_was_cancelled() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master(standing=False)
+            first, second = await node.submitted(), await node.submitted()
+            await node.one(ops.Cancel(first.id, b"", 0, ignore, ignore))
+            assert [job.id for job in await node.claim(limit=1)] == [second.id]
 
     run(check())

@@ -84,6 +84,8 @@ class Dispatcher:
         self._others = True
         """Whether others may have left something pending of which this node does not know."""
         self._looking = False
+        self._claims = 0
+        """How many claims of this node itself are being answered."""
         self._began = self._loop.time()
 
     # ---- from this node, in memory ----
@@ -109,8 +111,12 @@ class Dispatcher:
         self._news.set()
         unread = bool(self.index.unread(self._short(), 1))
         if not self.buckets.fresh and not unread:
-            with contextlib.suppress(DeposedError):  # the loop will learn it as well
-                await self._assign()
+            self._claims += 1
+            try:
+                with contextlib.suppress(DeposedError):  # the loop will learn it as well
+                    await self._assign()
+            finally:
+                self._claims -= 1
         if unread or self._looking or (self._others and self.buckets.dirty):
             own.asked = max(own.asked, asked)
             return False
@@ -247,7 +253,8 @@ class Dispatcher:
             asked = self._asked.get(who)
             if worker.asked <= worker.answered:
                 self._asked.pop(who, None)
-                if worker.once:
+                # What this node wants now was not asked for in the tree: some of it may be given again after a conflict.
+                if worker.once and not (worker is self._own and self._claims):
                     worker.wants.clear()
             elif asked is None or asked[0] != worker.asked:
                 asked = self._asked[who] = worker.asked, now, self.buckets.changes
