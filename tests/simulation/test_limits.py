@@ -71,7 +71,7 @@ def test_tokens_passed_on_unused(monkeypatch: Plant) -> None:
         granted(self, ask, grant, now_us, store_us)
 
     monkeypatch.setattr(LeasedAccount, "granted", generous)
-    is_caught(40, by="never ends")
+    is_caught(80, by="never ends")
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.fleet_calls import FleetCalls, LoneCalls
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
+from mainspring.wire.gearman.connection import MAX_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,7 +100,9 @@ class Node:
         self.face = GearmanFace(
             self.service,
             GearmanSettings(
-                max_packet=self.settings.limits.max_packet,
+                # What no store takes is refused from its header. What this one alone cannot take has to be read: a result that is
+                # too large ends its job, and the client is told what to do instead.
+                max_packet=min(self.settings.limits.max_packet, max(self.engine.max_value, MAX_BODY)),
                 max_value=self.engine.max_value,
                 queued_jobs=self.settings.limits.queued_jobs,
                 queued_bytes=self.settings.limits.queued_bytes,

@@ -158,8 +158,11 @@ class Scheduling:
     # ---- jobs ----
 
     def claim(self, name: str) -> list[Job]:
-        """Claim the jobs of a schedule's own function."""
-        return self.store.claim(name.encode())
+        """Claim the jobs of a schedule's own function, all of them: one claim may pass over what others have just stored."""
+        jobs: list[Job] = []
+        while more := self.store.claim(name.encode()):
+            jobs += more
+        return jobs
 
     def running(self, name: str) -> Job:
         """Claim the one job of a schedule that waits."""
