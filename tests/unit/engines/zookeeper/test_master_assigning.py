@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from mainspring.errors import StoreUnavailableError
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
+from mainspring.jobs.rules import Event, Settlement
 
 from .a_master import Member, eventually, fleet, ignore, run
 
@@ -163,10 +163,7 @@ def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself
                 return await get_many(paths)
 
             master.tree.get_many = losing  # type: ignore[method-assign]
-            claimed: list[Job] = []
-            while not claimed:
-                claimed = await master.claim()
-                await asyncio.sleep(0.01)
+            claimed = await until_claimed(master)
             assert [one.id for one in claimed] == [job.id]
             assert lost
             assert not master.running.done()
@@ -185,3 +182,40 @@ def test_a_single_answer_passes_over_what_was_cancelled() -> None:
             assert [job.id for job in await node.claim(limit=1)] == [second.id]
 
     run(check())
+
+
+def test_a_job_that_was_replaced_by_another_of_its_name_is_not_run_in_its_place() -> None:
+    """The master has read the first one; as a node in the tree, the second one looks the same."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master()
+            other = await nodes.join("n2")
+            await master.claim(limit=1)
+            first = await other.submitted(payload=b"first", unique=b"u", priority=Priority.LOW)
+            (before,) = await until_claimed(master)
+            assert before.id == first.id
+            assert await master.settle(Settlement(before, Event.RELEASE, 0)) == set()
+            assert master.master.dispatcher is not None
+            (known,) = master.master.dispatcher.index.walk(b"f", Priority.LOW)
+            assert known.id == first.id
+            await other.one(ops.Cancel(first.id, b"", 0, ignore, ignore))
+            await eventually(lambda: nodes.state(first, "n2") is State.CANCELLED)
+            second = await other.submitted(payload=b"second", unique=b"u", priority=Priority.LOW)
+            master.master.dispatcher.index.put(known)  # as if nothing had been listed since
+            (claimed,) = await until_claimed(master)
+            assert (claimed.id, claimed.payload) == (second.id, b"second")
+
+    run(check())
+
+
+async def until_claimed(member: Member) -> list[Job]:
+    """Claim until there is something."""
+    claimed: list[Job] = []
+
+    async def claims() -> bool:
+        claimed.extend(await member.claim(limit=1))
+        return bool(claimed)
+
+    await eventually(claims)
+    return claimed

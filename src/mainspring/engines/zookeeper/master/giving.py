@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Conflict, Entry
+from mainspring.engines.zookeeper.locating import is_published
 from mainspring.engines.zookeeper.submitting import leased
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.engines.zookeeper.wants import encode_notice
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
     Given = tuple[OpenWant, Task]
+
+GONE: Final = 2**31 - 1
+"""A version that no node has."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
@@ -69,7 +73,11 @@ class Giver:
                 want.left += 1
                 self._index.settle(task, back=False)
         held = [_held(record, worker.term, self._reign.version) for _, _, record in known]
-        entries = [assigned(who, task, record) for (_, task, _), record in zip(known, held, strict=True)]
+        sames = await self._same([record for _, _, record in known], [task for _, task, _ in known])
+        entries = [
+            assigned(who, task, record, sames.get(task.name, ()))
+            for (_, task, _), record in zip(known, held, strict=True)
+        ]
         verdicts = await self._write(worker, entries, [task.name for _, task, _ in known])
         changed = [
             task for (want, task, _), verdict in zip(known, verdicts, strict=True) if self._lost(want, task, verdict)
@@ -102,7 +110,7 @@ class Giver:
             self._index.settle(task, back=False)
             return False
         if isinstance(verdict, Conflict) and not (verdict.at == 2 and verdict.why is Refusal.NO_NODE):
-            if verdict.at != 0:
+            if verdict.at in {1, 2}:
                 log.error("a task is in two places", task=task.name, path=verdict.path)
             want.left += 1
             want.taker.room += 1
@@ -126,20 +134,48 @@ class Giver:
             found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
         return found
 
+    async def _same(self, data: Sequence[bytes], tasks: Sequence[Task]) -> dict[str, list[Check]]:
+        """Return what says that tasks with a unique are of the jobs that were read.
+
+        A job may have ended meanwhile, and another one of the same name be pending, with the same version: then what was read is
+        not what would be deleted. The name tells that until the publication, and the result from then on.
+        """
+        named = [
+            (task, records.decode(record))
+            for task, record in zip(tasks, data, strict=True)
+            if not task.name.endswith(f":~{task.id}")
+        ]
+        if not named:
+            return {}
+        at = [paths.name(task.name) for task, _ in named]
+        at += [f"{paths.block(task.id)}/{record['handle']}" for task, record in named]
+        nodes = await self._reign.read(lambda: self._reign.tree.get_many(at))
+        sames = {}
+        for number, (task, _) in enumerate(named):
+            name, result = nodes[number], nodes[number + len(named)]
+            same = name is not None and records.decode(name.data).get("id") == task.id
+            live = result is not None and not is_published(records.decode(result.data))
+            sames[task.name] = [
+                Check(at[number], name.version if name is not None and same else GONE),
+                Check(at[number + len(named)], result.version if result is not None and live else GONE),
+            ]
+        return sames
+
 
 def _held(record: bytes, term: int, master: int) -> dict[str, Any]:
     """Return the record of a task as its worker has it. By ``master`` it knows that it was assigned, and not submitted so."""
     return {**records.decode(record), "state": "leased", "term": term, "master": master}
 
 
-def assigned(who: str, task: Task, record: dict[str, Any]) -> Entry:
-    """Return what gives a pending task to a worker."""
+def assigned(who: str, task: Task, record: dict[str, Any], same: Sequence[Check] = ()) -> Entry:
+    """Return what gives a pending task to a worker; ``same`` is what is checked beside it."""
     held = leased(record["id"], record["handle"], record.get("attempt", 0))
     return Entry(
         [
             Delete(paths.pending(task.name), task.version),
             Create(paths.running(task.name), records.encode(record)),
             Create(paths.assignment(who, task.name), held),
+            *same,
         ],
         [(task.function, State.PENDING, task.priority, -1), (task.function, State.LEASED, task.priority, 1)],
     )
