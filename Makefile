@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Chosen tests, or options for pytest: make test ARGS="tests/unit -k cron"
 ARGS ?=
+# So many tests at a time, of different files; most of them wait for something. make test ARGS="-n 0 …" for one at a time.
+TESTERS ?= 3
 # The directory whose words `make demo` counts; empty: Python's standard library.
 DIR ?=
 
@@ -47,7 +49,7 @@ layers: .venv/.check ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-cache
 
 test: .venv/.check interop ## do all the set-up for the tests and run them
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile $(ARGS)
 
 check: lint types layers ## all checks: lint, types, layers, test
 	@$(MAKE) --no-print-directory test

@@ -51,6 +51,7 @@ class Node:
         self.limit = world.chance.choice((1, 3, 10))
         self.dead = False
         self._put: deque[tuple[int, Operation]] = deque()
+        self._under_way = False
         self._any = asyncio.Event()
         self._hungry = asyncio.Event()
         self._fenced = asyncio.Event()
@@ -136,6 +137,11 @@ class Node:
 
     # ---- committing ----
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has a term, and nothing is to be committed."""
+        return bool(self.term) and not self._put and not self._under_way and not self._fenced.is_set()
+
     def put(self, operation: Operation) -> None:
         """Have an operation committed."""
         self._put.append((self.term, operation))
@@ -155,8 +161,10 @@ class Node:
                     else:
                         operation.failed(StoreFencedError("it was meant for another term"))
                 answer: asyncio.Future[Sequence[Any] | StoreError] = loop.create_future()
+                self._under_way = True
                 self.engine.commit(group, answer.set_result)
                 self._answer(group, await answer)
+                self._under_way = False
                 if self._fenced.is_set():
                     await asyncio.sleep(0.1)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 START_US = 1_700_000_000_000_000
 CALM_SECONDS = 120.0
 """After so long without trouble everything must have ended."""
+REST = 8.0
+"""After so long nothing of the trouble is under way."""
 UNIQUES = (NO_UNIQUE, NO_UNIQUE, b"u", b"v", b"w")
 
 
@@ -113,6 +115,7 @@ class World:
         for one in self.nodes.values():
             assert one is not None
             one.way.trouble = 0.0
+        await asyncio.sleep(REST)
         until = self.loop.time() + CALM_SECONDS
         while left := self._left():
             await asyncio.sleep(0.5)
@@ -314,7 +317,7 @@ class World:
                 len(parts) == 4 or content.read(paths.worker(parts[2])) is None
             ):
                 left.append(path)
-        left += ["a node has no term" for node in self.nodes.values() if node is None or not node.term]
+        left += ["a node" for node in self.nodes.values() if node is None or not node.is_idle]
         return left
 
     async def _ask(self, node: Node, operation: Operation) -> Any:
