@@ -1,4 +1,7 @@
-"""A fleet on ZooKeeper in every kind of trouble, by chance but repeatably: `simulate_zookeeper(seed)` plays a seed again."""
+"""A fleet on ZooKeeper in every kind of trouble, by chance but repeatably: `simulate_zookeeper(seed)` plays a seed again.
+
+In another process it does with the same ``PYTHONHASHSEED``: some of what a node does goes through sets, in their order.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SEEDS = 60
 
 
 def is_caught(*, by: str) -> None:
-    """One of the seeds fails, and for the right reason. (Others may fail for what follows from it.)"""
+    """One of the runs fails, and for the right reason. (Others may fail for what follows from it.)"""
     for seed in range(SEEDS):
         try:
             simulate_zookeeper(seed)
