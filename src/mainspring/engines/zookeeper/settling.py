@@ -313,7 +313,8 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
     """Record what runs; see ``Assign``."""
     last = {(job.id, job.term): job for operation in operations for job in operation.jobs}
     known: dict[Lease, int] = {}
-    left = [lease for lease in last if lease[1] > 0]
+    # What this node itself holds it knows: a job that it has given back may have been assigned to it again, and not arrived yet.
+    left = [lease for lease in last if lease[1] > 0 and (lease[1] != session.term or lease[0] in session.assignments)]
     tasks = {lease: paths.task_name(job.function, job.unique, job.id) for lease, job in last.items()}
     await locating.meet(session, [number for lease in left for number in (lease[0], lease[1] * TERM_SPAN)])
     left = [lease for lease in left if lease[0] // TERM_SPAN in session.nodes and lease[1] in session.nodes]

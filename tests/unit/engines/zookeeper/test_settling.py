@@ -295,3 +295,18 @@ def test_the_plan_of_a_success() -> None:
     assert entry.changes[0] == Delete("/queues/n1-3/f:u", 4)
     assert entry.counts == ((b"f", State.LEASED, 1, -1), (b"f", State.SUCCEEDED, 1, 1))
     assert records.decode(held.record)["worker"] == "n1-3"
+
+
+def test_a_late_record_of_a_run_leaves_a_job_alone_that_is_assigned_again_and_has_not_arrived() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.join()
+            job = await node.held()
+            assert await node.settle(Settlement(job, Event.RELEASE, 0)) == set()
+            await node.assign_to(job, node)
+            del node.session.assignments[job.id]  # it is read in a moment
+            await node.one(ops.Assign([job], ignore, ignore))
+            assert await node.state(job.id) is State.LEASED
+            assert node.session.assignments == {}
+
+    run(check())
