@@ -85,13 +85,7 @@ def sound(found: Findings, *, overlap: float = SLACK) -> None:
     assert found.acknowledged
 
 
-RARE = "the leader is held"
-"""kazoo's connection has once ended for good here, with replies out of their order: for the long form until that is repaired."""
-
-
-@pytest.mark.parametrize(
-    "event", [pytest.param(event, marks=[pytest.mark.long] if event == RARE else []) for event in sorted(EVENTS)]
-)
+@pytest.mark.parametrize("event", sorted(EVENTS))
 def test_members_fail_under_load(nursery: Nursery, own: Ensemble, tmp_path: Path, event: str) -> None:
     # The nodes know all members, and go to another one.
     ways = [place_of(own).way] * NODES

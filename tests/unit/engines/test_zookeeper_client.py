@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper.address import parse
@@ -20,6 +21,7 @@ from mainspring.engines.zookeeper.tree import (
     Refusal,
     Refused,
     SessionEndedError,
+    UnknownOutcomeError,
     Write,
 )
 from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
@@ -194,6 +196,27 @@ def test_ephemeral_nodes_end_with_the_session(run: Any) -> None:
             await tree.commit([Create("/x")])
         with pytest.raises(SessionEndedError):
             await tree.get("/x")
+
+    run(test)
+
+
+def test_a_member_that_passes_over_a_request_is_left(run: Any) -> None:
+    async def test(tree: KazooTree, _: KazooTree) -> None:
+        client = tree._client
+        session = tree.session
+        lost = client.handler.async_result()
+        # As if a request had been sent before, and its reply never came.
+        client._pending.append((None, lost, 999))
+        with pytest.raises(UnknownOutcomeError):
+            await tree.commit([Create("/a")])
+        assert isinstance(lost.exception, ConnectionLoss)
+        while True:
+            try:
+                assert await tree.commit([Check("/")]) == Done(["/"])
+                break
+            except StoreUnavailableError:
+                await asyncio.sleep(0.01)  # the connection's loss is not known here yet
+        assert tree.session == session, "kazoo's thread goes on"
 
     run(test)
 

@@ -436,6 +436,7 @@ class KazooTree:
         connection = client._connection  # noqa: SLF001
         invoke = connection._invoke  # noqa: SLF001
         connection._invoke = lambda *arguments, **more: self._on_connect(client, invoke, *arguments, **more)  # noqa: SLF001
+        connection._read_response = _in_order(client, connection._read_response)  # noqa: SLF001
         return client
 
     async def _make_chroot(self) -> None:
@@ -453,6 +454,22 @@ class KazooTree:
             await self.get("/")
         except StoreForeignError as error:
             raise SettingsError(f"{shown}: the node {chroot} may not be read, or not be created: {error}") from None
+
+
+def _in_order(client: Any, read: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what reads replies, and gives the connection up where one is missing.
+
+    A member whose leader goes may drop a request and answer the next one. kazoo's thread would end over it, for good, and the
+    request that was dropped would be held for one that was refused; so nobody knows what became of it, as of any other.
+    """
+
+    def read_response(header: Any, *packet: Any) -> Any:
+        under_way = client._pending  # noqa: SLF001
+        if not under_way or under_way[0][2] != header.xid:
+            raise ConnectionDropped("a reply is missing")
+        return read(header, *packet)
+
+    return read_response
 
 
 def _value(answer: Answer) -> Any:
