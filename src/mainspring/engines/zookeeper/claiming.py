@@ -339,8 +339,6 @@ class Claims:
         verdicts = await session.committer.commit([_released(session.who, one) for one in given])
         back = [one for one, verdict in zip(given, verdicts, strict=True) if verdict is None]
         session.waiting(back)
-        for function in {one.job.function for one in back}:
-            session.pending(function)
 
 
 def _released(who: str, one: Waiting) -> Entry:

@@ -156,9 +156,7 @@ def end_of_waiting(seen: Seen, job: Job, who: str) -> tuple[Entry, Completion]:
 
 
 def tell_pending(session: Session, waiting: Iterable[Waiting]) -> None:
-    """Say that tasks are pending: to the master where it is here, and to whoever waits for some."""
+    """Say that tasks are pending, to the master where it is here."""
     waiting = list(waiting)
     if waiting:
         session.waiting(waiting)
-        for function in dict.fromkeys([one.job.function for one in waiting]):
-            session.pending(function)

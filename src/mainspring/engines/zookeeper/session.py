@@ -67,8 +67,6 @@ class Session:
         seen."""
         self.completions: Callable[[Sequence[Completion]], None] = lambda _: None
         """Set while this node is the master: takes what was completed here, in place of a look at the tree."""
-        self.pending: Callable[[bytes], None] = lambda _: None
-        """Set by the engine: a due job of a function was left pending."""
         self.waiting: Callable[[Sequence[Waiting]], None] = lambda _: None
         """Set while this node is the master: takes what was left pending here, in place of a look at the tree."""
         self.assign: Callable[[Mapping[bytes, Sequence[Want]], int], Awaitable[bool]] | None = None

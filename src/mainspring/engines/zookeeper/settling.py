@@ -273,8 +273,6 @@ class Settling:
             self.session.completions(self._completed)
         if self._waiting:
             self.session.waiting(self._waiting)
-            for function in dict.fromkeys([waiting.job.function for waiting in self._waiting]):
-                self.session.pending(function)
 
 
 async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:

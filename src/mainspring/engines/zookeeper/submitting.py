@@ -143,8 +143,6 @@ class Submission:
         finally:
             if self.waiting:
                 self.session.waiting(self.waiting)
-                for function in dict.fromkeys([waiting.job.function for waiting in self.waiting]):
-                    self.session.pending(function)
 
     async def _try(self, news: list[New]) -> list[New]:
         """Store what has a name that is free; returns those of which that is not known, and whatever came after the first."""

@@ -67,11 +67,14 @@ class Node:
         self.session = session
         self.new_id = job_ids(Term(session.term))
         self.completed: list[Completion] = []
-        self.told: list[bytes] = []
         self.waiting: list[Waiting] = []
         session.completions = self.completed.extend
         session.waiting = self.waiting.extend
-        session.pending = self.told.append
+
+    @property
+    def told(self) -> list[bytes]:
+        """The functions of which the master was told that some are pending."""
+        return list(dict.fromkeys(one.job.function for one in self.waiting))
 
     async def handle(self, *operations: Operation) -> list[Any]:
         """Run the handler of some operations of one kind; returns their outcomes."""

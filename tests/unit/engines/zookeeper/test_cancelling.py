@@ -140,7 +140,7 @@ def test_an_unsuccessful_job_is_put_back_as_if_new(event: Event, published: bool
             job = await ended(node, event, unique=b"u", expires_us=NOW, payload=b"\0again")
             if published:
                 await node.publish()
-            node.told.clear()
+            node.waiting.clear()
             redriven = await node.one(redrive(job))
             assert redriven.redriven
             for one in (redriven.job, await node.present(job.id)):

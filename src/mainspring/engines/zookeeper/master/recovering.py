@@ -266,11 +266,9 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
 
 
 def tell(session: Session, back: Sequence[Waiting]) -> None:
-    """Say what is pending again, to the master if it is here, and to whoever listens."""
+    """Say what is pending again, to the master if it is here."""
     if back:
         session.waiting(back)
-    for function in {one.job.function for one in back}:
-        session.pending(function)
 
 
 HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {ops.Recover: recover}

@@ -132,5 +132,3 @@ class NewJobs:
         """All is written: say that there is something to do."""
         if self._waiting:
             self._session.waiting(self._waiting)
-            for function in dict.fromkeys(waiting.job.function for waiting in self._waiting):
-                self._session.pending(function)
