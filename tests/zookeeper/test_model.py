@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kazoo.client import KazooClient
 
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.client import KazooTree
+from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.tree import ANY, Check, Create, Delete, Write
 from mainspring.errors import StoreError
 from tests.zookeeper.memory import MemoryContent, MemoryTree

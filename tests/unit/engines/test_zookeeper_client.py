@@ -12,7 +12,8 @@ from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.client import KazooTree
+from mainspring.engines.zookeeper.ensemble.client import KazooTree
+from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.tree import (
     Check,
     Create,
@@ -150,7 +151,7 @@ def test_a_watch_is_called_whose_event_is_here_before_its_reply_is_read(run: Any
                 asyncio.create_task(one) for one in (tree.get("/a", written.set), tree.children("/a", child.set))
             ]
             await asyncio.sleep(0)
-            assert tree._under_way == 2
+            assert tree._questions._under_way == 2
             stand_still()
             await asyncio.gather(*reading)
             for called in (written, child):
@@ -307,14 +308,13 @@ def test_credentials_that_are_refused(zookeeper: str, chroot: str, monkeypatch: 
 
     async def test() -> None:
         tree = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
-        make = tree._make_client
 
-        def made() -> Any:
-            client = make()
+        def made(*arguments: Any) -> Any:
+            client = make_client(*arguments)
             client.auth_data = {("unheard-of", "user:secret")}
             return client
 
-        monkeypatch.setattr(tree, "_make_client", made)
+        monkeypatch.setattr("mainspring.engines.zookeeper.ensemble.client.make_client", made)
         began = time.monotonic()
         with pytest.raises(SettingsError, match="refuses user and password") as caught:
             await tree.open()

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.exceptions import ConnectionDropped
 
-from mainspring.engines.zookeeper.multi import multi
+from mainspring.engines.zookeeper.ensemble.multi import multi
+from mainspring.engines.zookeeper.ensemble.wiring import Answer, Bell, Handler, ReadAhead
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
-from mainspring.engines.zookeeper.wiring import Answer, Bell, Handler, ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.engines.zookeeper import address, beginning
-from mainspring.engines.zookeeper.client import KazooTree
 from mainspring.engines.zookeeper.cluster import ZookeeperCluster
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
+from mainspring.engines.zookeeper.ensemble.client import KazooTree
 
 
 def engine(url: str, lease: float, **options: Any) -> ZookeeperEngine:
