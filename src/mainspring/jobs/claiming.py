@@ -253,10 +253,13 @@ class Claiming:
         for held in reversed(older):
             push(held, first=True)
         if self.shared:
-            # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again.
+            # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again or
+            # hears of more; it may have heard of it while this claim was under way.
             backlog = queue.backlog if len(jobs) == limit else (0, 0, 0)
             queue.backlog[:] = [max(number, 0) for number in backlog]
-            if queue.hinted and not jobs:
+            if queue.hinted and jobs:
+                queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
+            elif queue.hinted:
                 window.timers.at(self._clock.monotonic() + HINTED, lambda: self.hint(queue))
             queue.hinted = False
         if jobs:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from mainspring.jobs.claiming import BYTES, LARGEST, SMALLEST
+from mainspring.jobs.claiming import BYTES, HINTED, LARGEST, SMALLEST
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.store import Claim
 
 from .a_node import Node, side
+
+if TYPE_CHECKING:
+    from mainspring.storage.operation import Operation
 
 HIGH, NORMAL, LOW = 0, 1, 2
 
@@ -149,6 +155,35 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     node.commit()
     assert node.window.held == {}
     assert side(worker).given == []
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
+    node: Node, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim may have looked before that was stored, whether or not it has brought something."""
+    claims: list[Claim] = []
+    put = node.window.commits.put
+
+    def spy(operation: Operation) -> None:
+        if isinstance(operation, Claim):
+            claims.append(operation)
+        put(operation)
+
+    monkeypatch.setattr(node.window.commits, "put", spy)
+    node.window.claiming.shared = True
+    for number in range(found):
+        node.background(str(number))
+    node.stream(places=8)
+    queue = node.queue()
+    queue.backlog[NORMAL] = 1  # as far as is known here
+    node.window.claiming.refill(queue)
+    assert len(claims) == 1
+    queue.hinted = True
+    node.window.claiming.hint(queue)
+    assert len(claims) == 1
+    node.wait(HINTED * 2)
+    assert (len(claims), queue.hinted, queue.backlog) == (2, False, [0, 0, 0]), "and what has found nothing is the last"
 
 
 # ---- the size of a window ----

@@ -16,7 +16,7 @@ from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN, Entry, Fenced
 from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import Waiting
-from mainspring.engines.zookeeper.tree import Create, Delete, SessionEndedError, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, SessionEndedError, Write
 from mainspring.engines.zookeeper.wants import Notice, decode_notice, encode_wants
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
@@ -103,12 +103,12 @@ class Claims:
         self.asked += bool(unanswered)
         if session.assign is not None:
             complete = await self._assign_here(session.assign, new)
-            left = []
-            for at in unanswered:
-                outcomes[at] = self._answer(operations[at]) or (self._empty(operations[at]) if complete else None)
+            unanswered = []
+            for at, operation in enumerate(operations):
+                # Fewer than were wanted would say that nothing is left.
+                outcomes[at] = self._answer(operation, outcomes[at]) or (self._empty(operation) if complete else None)
                 if outcomes[at] is None:
-                    left.append(at)
-            unanswered = left
+                    unanswered.append(at)
             for function in self._arrived:
                 session.arrived(function)
         until = asyncio.get_running_loop().time() + PATIENCE
@@ -136,25 +136,30 @@ class Claims:
         """The master has done what it could for the claims up to a number: those for which nothing has come are answered."""
         self._close(lambda claim: claim.asked <= asked)
 
-    def _answer(self, operation: ops.Claim, *, renewed: bool = False) -> list[list[Job]] | None:
-        """Return the outcome of a claim from what has arrived; None where nothing has.
+    def _answer(
+        self, operation: ops.Claim, before: list[list[Job]] | None = None, *, renewed: bool = False
+    ) -> list[list[Job]] | None:
+        """Return the outcome of a claim: what it has ``before``, and what has arrived; None where nothing has.
 
         ``renewed``: what has arrived was assigned on the wants before, so less is wanted from now on.
         """
-        jobs = [self._take(want, renewed=renewed) for want in operation.wants]
-        if not any(jobs):
-            return None
-        return jobs
+        jobs = before or self._empty(operation)
+        for want, some in zip(operation.wants, jobs, strict=True):
+            some += self._take(want, want.limit - len(some), renewed=renewed)
+        return jobs if any(jobs) else None
 
     @staticmethod
     def _empty(operation: ops.Claim) -> list[list[Job]]:
         return [[] for _ in operation.wants]
 
-    def _take(self, want: ops.Want, *, renewed: bool) -> list[Job]:
+    def _take(self, want: ops.Want, limit: int, *, renewed: bool) -> list[Job]:
         arrived = self._arrived.get(want.function)
         jobs: list[Job] = []
-        while arrived and len(jobs) < want.limit:
-            jobs.append(arrived.popleft().job)
+        while arrived and len(jobs) < limit:
+            job = arrived.popleft().job
+            if job.id not in self._session.assignments:
+                continue  # nobody waited for it any more, and it was dropped
+            jobs.append(job)
             if renewed:
                 self._given(want.function)
         if arrived is not None and not arrived:
@@ -336,17 +341,19 @@ class Claims:
             await self._write()
         else:
             await session.assign(withdrawn, 0)
-        verdicts = await session.committer.commit([_released(session.who, one) for one in given])
+        verdicts = await session.committer.commit([_released(session, one) for one in given])
         back = [one for one, verdict in zip(given, verdicts, strict=True) if verdict is None]
         session.waiting(back)
 
 
-def _released(who: str, one: Waiting) -> Entry:
+def _released(session: Session, one: Waiting) -> Entry:
     """Return what puts a task that nobody here has begun back to pending."""
     task, job, data = one
     return Entry(
         [
-            Delete(paths.assignment(who, task), 0),
+            # Where it was dropped meanwhile, another job of its name may have come to this node, and look the same.
+            Check(session.result(job.id)),
+            Delete(paths.assignment(session.who, task), 0),
             Delete(paths.running(task)),
             Create(paths.pending(task), data),
         ],

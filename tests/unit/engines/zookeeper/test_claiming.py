@@ -22,10 +22,11 @@ from mainspring.engines.zookeeper.wants import (
 )
 from mainspring.errors import StoreFencedError
 from mainspring.ids import SLOTS, slot_of
+from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Want
 
-from .a_master import Fleet, Member, eventually, fleet, run
+from .a_master import Fleet, Member, eventually, fleet, ignore, run
 
 # ---- the records ----
 
@@ -158,6 +159,55 @@ def test_what_nobody_here_claims_is_given_back() -> None:
             assert nodes.queue(node) == []
             assert [one.id for one in await other.claim()] == [job.id]
             assert await other.counts() == {(b"f", State.LEASED, 1): 1}
+
+    run(check())
+
+
+def test_a_claim_of_the_master_itself_brings_what_has_arrived_and_what_else_there_is() -> None:
+    """Fewer than were wanted would say that nothing is left, and that would not be looked for again for a while."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            assert await node.claim(limit=3) == []
+            jobs = [await node.submitted() for _ in range(8)]
+            await eventually(lambda: node.session.claims.waiting == 3)
+            assert [job.id for job in await node.claim(limit=5)] == [job.id for job in jobs[:5]]
+            assert [job.id for job in await node.claim(limit=5)] == [job.id for job in jobs[5:]]
+
+    run(check())
+
+
+async def drop_what_has_arrived(node: Member) -> int:
+    """Leave a foreground job that has arrived and was not claimed, as its only client does; returns its id."""
+    assert await node.claim() == []
+    dropped = await node.submitted(unique=b"u", foreground=True, waiter=node.session.term)
+    await eventually(lambda: node.session.claims.waiting == 1)
+    assert await node.one(ops.Leave(node.session.term, [dropped.id], ignore, ignore)) == {dropped.id}
+    return dropped.id
+
+
+def test_what_was_dropped_before_anybody_here_claimed_it_is_not_claimed() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            await drop_what_has_arrived(node)
+            assert await node.claim() == []
+
+    run(check())
+
+
+def test_what_was_dropped_is_not_given_back_in_place_of_another_job_of_its_name() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            await drop_what_has_arrived(node)
+            (arrived,) = [one for some in node.session.claims._arrived.values() for one in some]
+            other = await node.submitted(unique=b"u")
+            await node.assign_to(other, node)
+            await node.session.claims._give_back(arrived.at)
+            assert await node.state(other.id) is State.LEASED
+            assert nodes.tasks(paths.PENDING) == []
 
     run(check())
 
