@@ -106,14 +106,12 @@ class Holder(Peer):
         self.handles.add(body.partition(b"\0")[0])
 
 
-class Punctual(Peer):
-    """A worker that completes every job at once, and notes by how many seconds it came later than its fire time."""
+class Completer(Peer):
+    """A worker that completes every job at once."""
 
-    def __init__(self, port: int, function: str, places: int, wall: Wall) -> None:
+    def __init__(self, port: int, function: str, places: int) -> None:
         super().__init__(port)
-        self.seen: list[tuple[bytes, float, float]] = []
-        """Payload, fire time and lateness of each job."""
-        self._wall = wall
+        self.completed = 0
         self._taken = 0
         self.send(REGISTER, function.encode(), b"")
         self.send(READY, b"%d" % places)
@@ -129,12 +127,29 @@ class Punctual(Peer):
             return
         if kind != ASSIGN:
             super().heard(kind, body)
-        now = self._wall()
         handle, lease, _, _, info, payload = body.split(b"\0", 5)
+        self.take(info, payload)
+        self.send(SETTLE, handle, lease, b"succeeded", b"", b"")
+        self.completed += 1
+        self._taken += 1
+
+    def take(self, info: bytes, payload: bytes) -> None:
+        """Note what is to be noted of a job."""
+
+
+class Punctual(Completer):
+    """One that notes by how many seconds each job came later than its fire time."""
+
+    def __init__(self, port: int, function: str, places: int, wall: Wall) -> None:
+        super().__init__(port, function, places)
+        self.seen: list[tuple[bytes, float, float]] = []
+        """Payload, fire time and lateness of each job."""
+        self._wall = wall
+
+    def take(self, info: bytes, payload: bytes) -> None:
+        now = self._wall()
         fire_time = json.loads(info)["fire_time"]
         self.seen.append((payload, fire_time, now - fire_time))
-        self.send(SETTLE, handle, lease, b"succeeded", b"", b"")
-        self._taken += 1
 
 
 T = TypeVar("T", bound=Peer)

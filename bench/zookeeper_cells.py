@@ -9,10 +9,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ensemble import SESSION, mainspring
-from generator import LOAD, load
+from generator import LOAD, LoadError, load
 from measure import Cell, Run, Scale, Side
 from scenarios import WIDE, rate
-from streaming import Holder, await_jobs, peers
+from streaming import Completer, Holder, await_jobs, peers
 
 if TYPE_CHECKING:
     from ensemble import Nodes
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 HELD = 1_000
 BACKLOG, SHORT, TURNS = 200_000, 1_000, 10
-MOST = 100_000
-"""Places of the worker that counts what is assigned."""
+PLACES = 100
+"""Tasks that the worker has at once which counts what is assigned."""
 
 
 def cells(template: str | None = None) -> list[Cell]:
@@ -104,24 +104,28 @@ def failover(nodes: Nodes, _: Scale) -> Run:
     """
     master, submitter, runner = nodes.nodes
     command = [str(LOAD), "--mode", "submit", "--port", str(submitter.port), "--jobs", "1000000", "--window", "4"]
-    with peers([runner.port], lambda port: Holder(port, "bench", MOST)) as (holder,):
+    with peers([runner.port], lambda port: Completer(port, "bench", PLACES)) as (worker,):
         loading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            await_jobs([holder], HELD, 30)
+            deadline = time.monotonic() + 30
+            while worker.completed < HELD:
+                worker.receive_all()
+                if time.monotonic() > deadline:
+                    raise LoadError(f"after 30 s {worker.completed} tasks were completed")
             master.stop(signal.SIGKILL)
             killed_at = seen_at = now = time.monotonic()
-            seen, longest = len(holder.handles), 0.0
-            while now < killed_at + SESSION * 4:
-                holder.receive_all()
+            seen, longest = worker.completed, 0.0
+            while now < killed_at + SESSION * 3:
+                worker.receive_all()
                 now = time.monotonic()
                 longest = max(longest, now - seen_at)
-                if len(holder.handles) > seen:
-                    seen_at, seen = now, len(holder.handles)
+                if worker.completed > seen:
+                    seen_at, seen = now, worker.completed
                 time.sleep(0.005)
         finally:
             loading.kill()
             loading.communicate()
-    return Run(longest - SESSION, {"longest_pause_s": longest, "assigned": seen})
+    return Run(longest - SESSION, {"longest_pause_s": longest, "completed": seen})
 
 
 def behind(server: Server, scale: Scale) -> Run:
