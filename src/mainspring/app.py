@@ -14,11 +14,11 @@ from mainspring.client.options import Duration, Options, Priority, Rate, Retry, 
 from mainspring.client.outcomes import failure
 from mainspring.client.payload import Signature
 from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, build_schedule
-from mainspring.client.submission import Key, Submission, Verbatim
+from mainspring.client.submission import Check, Key, S_co, Submission, Verbatim, check_nothing
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED, Limits
-from mainspring.stores import ZooKeeper, check_limits, check_store
+from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Function, Registry
 from mainspring.worker.runtime import Worker, WorkerSettings
@@ -28,24 +28,23 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
     from datetime import date, datetime
 
-    # Python has TypeVars with a default since 3.13, and type checkers in every version.
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    S_co = TypeVarWithDefault("S_co", covariant=True, default=Any)
-else:
-    S_co = TypeVar("S_co", covariant=True)
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Task(Submission[P, R]):
+class Task(Submission[P, R, S_co]):
     """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
 
     def __init__(
-        self, call: Callable[P, R], function: Function, connections: Connections, options: Options, key: Key = ""
+        self,
+        call: Callable[P, R],
+        function: Function,
+        connections: Connections,
+        options: Options,
+        key: Key = "",
+        check: Check = check_nothing,
     ) -> None:
-        super().__init__(function.name, function.signature, connections, options, key=key)
+        super().__init__(function.name, function.signature, connections, options, key=key, check=check)
         self.function = function
         self.defaults = options
         self._call = call
@@ -59,7 +58,7 @@ class Task(Submission[P, R]):
         return f"Task({self.name!r})"
 
 
-class CoroutineTask(Submission[P, R]):
+class CoroutineTask(Submission[P, R, S_co]):
     """A coroutine function that workers run: awaited, it runs here; submitted, it becomes a job."""
 
     def __init__(
@@ -69,8 +68,9 @@ class CoroutineTask(Submission[P, R]):
         connections: Connections,
         options: Options,
         key: Key = "",
+        check: Check = check_nothing,
     ) -> None:
-        super().__init__(function.name, function.signature, connections, options, key=key)
+        super().__init__(function.name, function.signature, connections, options, key=key, check=check)
         self.function = function
         self.defaults = options
         self._call = call
@@ -84,7 +84,7 @@ class CoroutineTask(Submission[P, R]):
         return f"CoroutineTask({self.name!r})"
 
 
-class _Define:
+class _Define(Generic[S_co]):
     """The decorator ``@app.task(…)``: keeps the kind of the function apart, for type checkers."""
 
     def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
@@ -93,9 +93,9 @@ class _Define:
     @overload
     def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
         self, call: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R]: ...
+    ) -> CoroutineTask[P, R, S_co]: ...
     @overload
-    def __call__(self, call: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, call: Callable[P, R], /) -> Task[P, R, S_co]: ...
     def __call__(self, call: Callable[..., Any], /) -> Any:
         return self._define(call)
 
@@ -114,8 +114,9 @@ class App(Generic[S_co]):
     ``name`` tells Apps with schedules that share a store apart; without it, the name of the file that workers are
     started with, without its ending.
 
-    ``store`` is the store that its tasks are written for: a URL, or ``ZooKeeper(URL)``, on which no limits can be said, as
-    type checkers know. ``mainspring run`` opens it where no other one is named; an App itself connects to servers alone.
+    ``store`` is the store that its tasks are written for: a URL, or ``ZooKeeper(URL)``, on which no limits can be said and
+    nothing is submitted in a transaction, as type checkers know. ``mainspring run`` opens it where no other one is named; an
+    App itself connects to servers alone.
 
     In annotations ``App`` alone is one with whatever store; ``App[ZooKeeper]`` and ``App[str | None]`` tell them apart.
 
@@ -150,6 +151,7 @@ class App(Generic[S_co]):
     ) -> None:
         check_store(store)
         self._store: Any = store
+        self._check: Check = functools.partial(check_options, store)
         self._server = server
         self._tls = tls
         self.registry = Registry()
@@ -185,9 +187,9 @@ class App(Generic[S_co]):
     @overload
     def task(  # type: ignore[overload-overlap] # the first that fits is meant
         self, call: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R]: ...
+    ) -> CoroutineTask[P, R, S_co]: ...
     @overload
-    def task(self, call: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, call: Callable[P, R], /) -> Task[P, R, S_co]: ...
     @overload
     def task(
         self,
@@ -200,7 +202,7 @@ class App(Generic[S_co]):
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
-    ) -> _Define: ...
+    ) -> _Define[S_co]: ...
     @overload
     def task(
         self: App[str | None],
@@ -218,7 +220,7 @@ class App(Generic[S_co]):
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
-    ) -> _Define: ...
+    ) -> _Define[S_co]: ...
     def task(
         self,
         call: Callable[..., Any] | None = None,
@@ -257,7 +259,7 @@ class App(Generic[S_co]):
             "rate": rate,
             "rate_per_key": rate_per_key,
         }
-        check_limits(self._store, {**said, "concurrency_key": concurrency_key})
+        self._check({**said, "concurrency_key": concurrency_key})
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         if executor not in {"thread", "process"}:
             raise UsageError(f"executor must be 'thread' or 'process'; it is {executor!r}")
@@ -291,7 +293,7 @@ class App(Generic[S_co]):
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
-    ) -> _Define:
+    ) -> _Define[S_co]:
         """Define a task that runs by itself, at times that one of these says.
 
         ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first,
@@ -356,15 +358,15 @@ class App(Generic[S_co]):
         )
         self.registry.add(function)
         kind: Any = CoroutineTask if coroutine else Task
-        return kind(call, function, self.connections, options, key)
+        return kind(call, function, self.connections, options, key, self._check)
 
-    def function(self, name: str) -> Submission[..., bytes]:
+    def function(self, name: str) -> Submission[..., bytes, S_co]:
         """Return a function of whatever language by its name.
 
         Its ``submit`` takes one payload: bytes as they are, anything else as JSON; or keyword arguments, as a JSON
         object. Its jobs' results are bytes.
         """
-        return Submission(name, Verbatim(name), self.connections, Options())
+        return Submission(name, Verbatim(name), self.connections, Options(), check=self._check)
 
     def job(self, handle: str) -> Job[bytes]:
         """Return a job by its handle, with its result as bytes; the server is not asked yet."""

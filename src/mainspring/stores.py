@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ZooKeeper:
-    """A store on ZooKeeper: ``zookeeper://host:2181,host:2181/chroot``. It keeps no limits: an App on it does not have them.
+    """A store on ZooKeeper: ``zookeeper://host:2181,host:2181/chroot``.
+
+    It keeps no limits, and no transaction of a database reaches it: an App on it has neither.
 
     Raises SettingsError for what is no such address.
     """
@@ -51,11 +53,21 @@ def check_store(store: object) -> None:
     parse_store(store)
 
 
-def check_limits(store: object, options: Mapping[str, object]) -> None:
-    """Raise UsageError for options of limits, None or empty where they are not given, that an App's store cannot keep."""
-    given = [f"{name}=" for name, value in options.items() if value is not None and value != ""]
-    if given and isinstance(store, ZooKeeper):
+def check_options(store: object, options: Mapping[str, object]) -> None:
+    """Raise UsageError for options of tasks and jobs, None or empty where they are not given, that an App's store cannot keep.
+
+    All options are those of limits, but ``connection``, a connection to submit by.
+    """
+    if not isinstance(store, ZooKeeper):
+        return
+    given = [name for name, value in options.items() if value is not None and value != ""]
+    if "connection" in given:
         raise UsageError(
-            f"the App's store is on ZooKeeper, which keeps no limits: leave out {', '.join(given)},"
+            "the App's store is on ZooKeeper, which no transaction of a database reaches: leave out connection= and submit"
+            " after the commit, or use a store on PostgreSQL"
+        )
+    if given:
+        raise UsageError(
+            f"the App's store is on ZooKeeper, which keeps no limits: leave out {', '.join(f'{name}=' for name in given)},"
             " or use a store on SQLite or PostgreSQL"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from mainspring.client.job import Job
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options
@@ -15,11 +15,18 @@ from mainspring.errors import UsageError
 from mainspring.resources.said import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
+
+    # Python has TypeVars with a default since 3.13, and type checkers in every version.
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from mainspring.client.connections import Connections
     from mainspring.client.outcomes import Answer
+
+    S_co = TypeVarWithDefault("S_co", covariant=True, default=Any)
+else:
+    S_co = TypeVar("S_co", covariant=True)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +38,14 @@ Unique: TypeAlias = "str | Callable[..., str]"
 
 Key: TypeAlias = "str | Callable[..., str]"
 """The key that a job shares limits with others of, or what makes it of the arguments; empty for none."""
+
+
+Check: TypeAlias = "Callable[[Mapping[str, object]], None]"
+"""What raises UsageError for options, by name, None where they are not given, that an App's store cannot keep."""
+
+
+def check_nothing(options: Mapping[str, object]) -> None:
+    """Let all options pass: nothing is known of the store."""
 
 
 class Codec(Protocol):
@@ -65,8 +80,19 @@ class Verbatim:
         return data
 
 
-class Submission(Generic[P, R]):
-    """A function of the fleet with the options that its jobs are submitted with.  Immutable."""
+class Submission(Generic[P, R, S_co]):
+    """A function of the fleet with the options that its jobs are submitted with.  Immutable.
+
+    In annotations, its parameters and its result; type checkers know as a third what the App was given as its store.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, said: Any) -> Any:
+            """Let the third be left out, as its default lets it for type checkers."""
+            if isinstance(said, tuple) and len(said) == 2 and len(cls.__parameters__) == 3:
+                said = (*said, Any)
+            return super().__class_getitem__(said)
 
     def __init__(
         self,
@@ -77,6 +103,7 @@ class Submission(Generic[P, R]):
         unique: Unique = "",
         inbox: Inbox | None = None,
         key: Key = "",
+        check: Check = check_nothing,
     ) -> None:
         self.name = name
         self._codec = codec
@@ -85,12 +112,44 @@ class Submission(Generic[P, R]):
         self._unique = unique
         self._inbox = inbox
         self._key = key
+        self._check = check
         if key and not callable(key):
             key_of(key)
             self._options = options = replace(options, concurrency_key=key)
         self._function = name.encode()
         self._wire_options = options.wire()
 
+    @overload
+    def options(
+        self,
+        *,
+        unique: str | Callable[P, str] | None = None,
+        priority: Priority | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        heartbeat: Duration | None = None,
+        retry: Retry | None = None,
+        keep_unique: Duration | None = None,
+    ) -> Submission[P, R, S_co]: ...
+    @overload
+    def options(
+        self: Submission[P, R, str | None],
+        *,
+        unique: str | Callable[P, str] | None = None,
+        priority: Priority | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        heartbeat: Duration | None = None,
+        retry: Retry | None = None,
+        keep_unique: Duration | None = None,
+        concurrency_key: str | Callable[P, str] | None = None,
+        connection: Any = None,
+        schema: str = ...,
+    ) -> Submission[P, R, S_co]: ...
     def options(
         self,
         *,
@@ -106,7 +165,7 @@ class Submission(Generic[P, R]):
         concurrency_key: str | Callable[P, str] | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
-    ) -> Submission[P, R]:
+    ) -> Submission[P, R, S_co]:
         """Return the same function with other options for its jobs; what is left out stays as it is.
 
         ``unique`` is the name of the computation, or a function that makes it of the arguments: while a job of that
@@ -120,8 +179,11 @@ class Submission(Generic[P, R]):
         are then submitted in its transaction, and exist if and only if that is committed, which is the caller's to do;
         their results can be asked for after that. ``schema`` is the store's.
 
-        Raises UsageError.
+        A function of an App on ZooKeeper has neither ``concurrency_key`` nor ``connection``.
+
+        Raises UsageError where an option is wrong, or the App's store cannot keep it.
         """
+        self._check({"concurrency_key": concurrency_key, "connection": connection})
         if retry is not None and (retry.on != (Exception,) or retry.never):
             raise UsageError("which errors are retried is said where the task is defined: @app.task(retry=Retry(on=…))")
         newer = build_options(
@@ -140,7 +202,7 @@ class Submission(Generic[P, R]):
         inbox = self._inbox if connection is None else Inbox(connection, schema)
         key: Key = self._key if concurrency_key is None else concurrency_key
         merged = replace(self._options.merged(newer), concurrency_key=None)
-        return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key)
+        return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return when it is on disk.

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from typing import Any
 
 import pytest
 
-from mainspring import App, Rate, SettingsError, UsageError, ZooKeeper
+from mainspring import App, CoroutineTask, Rate, SettingsError, Task, UsageError, ZooKeeper
+from mainspring.client.submission import Submission
 
 URL = "zookeeper://zk1:2181,zk2:2181/chroot"
 LIMITS: dict[str, Any] = {
@@ -82,6 +84,49 @@ def test_all_that_has_to_go_is_named_at_once() -> None:
         App(store=ZooKeeper(URL)).task(concurrency=1, rate=Rate(1), timeout=3)  # type: ignore[call-overload]
 
 
+def double(number: int) -> int:
+    return 2 * number
+
+
+@pytest.mark.parametrize("way", ["task", "scheduled", "function", "options"])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (
+            {"concurrency_key": "k"},
+            "keeps no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
+        ),
+        (
+            {"concurrency_key": str},
+            "keeps no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
+        ),
+        ({"connection": sqlite3}, "leave out connection= and submit after the commit, or use a store on PostgreSQL"),
+    ],
+)
+def test_jobs_of_an_app_on_zookeeper_do_not_have(way: str, option: dict[str, Any], words: str) -> None:
+    app = App(store=ZooKeeper(URL))
+    made: dict[str, Submission[..., Any]] = {
+        "task": app.task(timeout=3)(double),
+        "scheduled": app.scheduled("@daily", name="daily")(double),
+        "function": app.function("resize"),
+        "options": app.function("resize").options(priority="low", concurrency_key=""),  # type: ignore[call-arg]
+    }
+    with pytest.raises(UsageError, match=words):
+        made[way].options(**option)
+
+
+def test_annotations_name_parameters_and_result_and_may_name_the_store() -> None:
+    for kind in (Submission, Task, CoroutineTask):
+        assert kind[..., int] == kind[..., int, Any]
+        assert kind[[str], int] == kind[[str], int, Any]
+        assert kind[..., int, ZooKeeper] != kind[..., int]
+
+    class Mine(Task[[int], str]):
+        pass
+
+    assert Mine.__parameters__ == ()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("store", [None, "memory://", "sqlite:///jobs.db", "postgresql://localhost/jobs"])
 def test_every_other_app_has_them(store: str | None) -> None:
     app = App(store=store)
@@ -90,6 +135,8 @@ def test_every_other_app_has_them(store: str | None) -> None:
     def f() -> None: ...
 
     assert f.function.limits.per_key
+    f.options(concurrency_key="other")
+    app.function("resize").options(concurrency_key=str)
 
 
 def test_the_rest_of_an_app_on_zookeeper_is_as_ever() -> None:

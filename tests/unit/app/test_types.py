@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CODE = """
 from typing import Any, assert_type
 
-from mainspring import App, Job, Rate, ZooKeeper
+from mainspring import App, CoroutineTask, Job, Rate, Task, ZooKeeper
 
 usual = App()
 on_sqlite = App("127.0.0.1:4730", store="sqlite:///jobs.db")
@@ -58,6 +58,23 @@ assert_type(later.submit(1), Job[str])
 assert_type(alone.submit(), Job[bytes])
 double.submit("1")  # refused
 
+wrong: Task[[int], int] = later  # refused
+plain: Task[[int], int] = double
+shorter: Task[[], bytes] = alone
+slow: CoroutineTask[..., str] = later
+assert_type(plain.submit(1), Job[int])
+assert_type(double.options(unique="u", delay=3).submit(1), Job[int])
+assert_type(alone.options(concurrency_key="k", connection=5).submit(), Job[bytes])
+plain.options(concurrency_key=lambda number: str(number))
+double.options(concurrency_key="k")  # refused
+double.options(connection=5)  # refused
+double.options(schema="jobs")  # refused
+double.options(unique="u").options(concurrency_key="k")  # refused
+later.options(concurrency_key=lambda number: str(number))  # refused
+on_zookeeper.function("resize").options(connection=5)  # refused
+on_zookeeper.scheduled("@daily")(double).options(concurrency_key="k")  # refused
+usual.function("resize").options(concurrency_key="k", connection=5, schema="jobs")
+
 
 class Ours(App):
     def __init__(self) -> None:
@@ -66,8 +83,10 @@ class Ours(App):
 
 def prepare(app: App) -> App:
     @app.task(concurrency=1)
-    def one() -> None: ...
+    def one() -> int:
+        return 1
 
+    assert_type(one.options(concurrency_key="k").submit(), Job[int])
     return app
 
 
