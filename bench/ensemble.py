@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import servers
 from measure import NotMeasured
-from servers import Contestant, Server
+from servers import Contestant, Nodes, Server
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -51,22 +51,6 @@ class OnZooKeeper(Contestant):
             raise NotMeasured(str(error)) from None
         except ZooKeeperError as error:
             raise servers.StartError(str(error)) from None
-
-
-class Nodes(Server):
-    """Running nodes, which the generator takes for one server with several ports."""
-
-    def __init__(self, contestant: Contestant, nodes: list[Server]) -> None:
-        self.contestant = contestant
-        self.nodes = nodes
-        self.directory = nodes[0].directory
-
-    @property
-    def ports(self) -> list[int]:
-        return [node.port for node in self.nodes]
-
-    def pids(self) -> list[int]:
-        return [pid for node in self.nodes for pid in node.pids()]
 
 
 def mainspring(nodes: int, template: str | None = None) -> OnZooKeeper:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import servers
-from servers import Contestant, Server
+from servers import Contestant, Nodes
 
 from postgres import Database, ServerOnPostgres
 
@@ -39,21 +39,12 @@ class FleetOnPostgres(Contestant):
             yield Fleet(self, nodes, database)
 
 
-class Fleet(Server):
-    """Running nodes, which the generator takes for one server with several ports."""
+class Fleet(Nodes):
+    """Running nodes, and their database."""
 
     def __init__(self, contestant: Contestant, nodes: list[ServerOnPostgres], database: Database) -> None:
-        self.contestant = contestant
-        self.nodes = nodes
+        super().__init__(contestant, nodes)
         self.database = database
-        self.directory = nodes[0].directory
-
-    @property
-    def ports(self) -> list[int]:
-        return [node.port for node in self.nodes]
-
-    def pids(self) -> list[int]:
-        return [pid for node in self.nodes for pid in node.pids()]
 
 
 def fleet(nodes: int, template: str | None = None, options: str = "") -> FleetOnPostgres:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from generator import NULL_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
@@ -164,6 +164,22 @@ class Server:
     def _last_words(self) -> str:
         lines = self._output.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-3:]) or "it wrote nothing"
+
+
+class Nodes(Server):
+    """Running nodes, which the generator takes for one server with several ports."""
+
+    def __init__(self, contestant: Contestant, nodes: Sequence[Server]) -> None:
+        self.contestant = contestant
+        self.nodes = nodes
+        self.directory = nodes[0].directory
+
+    @property
+    def ports(self) -> list[int]:
+        return [node.port for node in self.nodes]
+
+    def pids(self) -> list[int]:
+        return [pid for node in self.nodes for pid in node.pids()]
 
 
 def _free_port() -> int:

@@ -15,8 +15,7 @@ from scenarios import WIDE, rate
 from streaming import Completer, Holder, await_jobs, peers
 
 if TYPE_CHECKING:
-    from ensemble import Nodes
-    from servers import Server
+    from servers import Nodes, Server
 
 HELD = 1_000
 BACKLOG, SHORT, TURNS = 200_000, 1_000, 10

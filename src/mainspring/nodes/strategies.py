@@ -14,6 +14,7 @@ import hashlib
 import math
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
@@ -39,19 +40,28 @@ class Strategy(Protocol):
         """
 
 
-class _Crews:
-    """Who counts for which function; worked out once for each tuple of rows, because there is a claim each few milliseconds."""
+class _AmongOthers(ABC):
+    """A strategy that has a rule for nodes beside others.
 
-    __slots__ = ("_crews", "_rows")
+    Who counts for which function is worked out once for each tuple of rows, because there is a claim each few milliseconds.
+    """
 
     def __init__(self) -> None:
         self._rows: tuple[NodeRow, ...] = ()
         self._crews: dict[bytes, list[NodeRow]] = {}
 
-    def others(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> list[NodeRow] | None:
-        """Return the nodes that share the function with ``me``; None where ``me`` itself does not count."""
+    def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
+        """Return nothing where this node does not count, everything where it is alone, and otherwise what the rule says."""
         if me.draining or function not in me.functions:
-            return None
+            return NOTHING
+        others = self._others(function, me, live_rows)
+        return self._among(me, others) if others else EVERYTHING
+
+    @abstractmethod
+    def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
+        """Return what the node ``me`` may claim of a function that others serve too."""
+
+    def _others(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> list[NodeRow]:
         if live_rows is not self._rows:
             self._rows, self._crews = live_rows, {}
             for row in live_rows:
@@ -73,7 +83,7 @@ class Default:
         return NOTHING if me.draining or function not in me.functions else EVERYTHING
 
 
-class IdHash:
+class IdHash(_AmongOthers):
     """Every slot has one node, and keeps it while others come and go.
 
     For work that is quicker where its like was done before (files on a local disk, caches, connections to one customer's
@@ -87,16 +97,11 @@ class IdHash:
 
     def __init__(self, *, overdue: float = 2.0) -> None:
         """Leave a job to its own node for ``overdue`` seconds."""
+        super().__init__()
         self._overdue = _checked(overdue)
-        self._crews = _Crews()
 
-    def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
+    def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
         """Return the slots for which this node drew the least number."""
-        others = self._crews.others(function, me, live_rows)
-        if others is None:
-            return NOTHING
-        if not others:
-            return EVERYTHING
         # By name, not by term, so that a restart changes nothing. The newest run comes first where a name is there twice: the
         # older one is ending, or somebody gave two nodes one name, and then each still has slots of its own.
         draws, names = [], Counter[str]()
@@ -109,7 +114,7 @@ class IdHash:
         return _of_slots(_rendezvous(tuple(draws))[draws.index(mine)], self._overdue)
 
 
-class LeastCount:
+class LeastCount(_AmongOthers):
     """A node takes only while it holds hardly more than the least loaded of the others.
 
     For long jobs of very different lengths, where some nodes would otherwise sit on many while others are idle. For jobs of
@@ -123,24 +128,19 @@ class LeastCount:
 
     def __init__(self, *, overdue: float = 1.0, slack: float = 0.25) -> None:
         """Allow ``slack`` (share of a node's capacity) more than the least loaded has, and anything after ``overdue`` seconds."""
+        super().__init__()
         self._overdue = _checked(overdue)
         self._slack = slack
-        self._crews = _Crews()
 
-    def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
+    def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
         """Return a limit: how far this node is below the others' level, and the slack."""
-        others = self._crews.others(function, me, live_rows)
-        if others is None:
-            return NOTHING
-        if not others:
-            return EVERYTHING
         capacity = max(1, me.capacity)
         level = min(row.running * capacity // max(1, row.capacity) for row in others)
         limit = level - me.running + max(1, int(capacity * self._slack))
         return Share(limit=max(0, limit), overdue=self._overdue)
 
 
-class Weight:
+class Weight(_AmongOthers):
     """Each node has a part of the slots in proportion to its weight, exact to one slot.
 
     For fleets whose nodes have very different sizes, or where one shall get a trickle (a new version, a machine with other
@@ -152,16 +152,11 @@ class Weight:
 
     def __init__(self, *, overdue: float = 2.0) -> None:
         """Leave a job to its own node for ``overdue`` seconds."""
+        super().__init__()
         self._overdue = _checked(overdue)
-        self._crews = _Crews()
 
-    def share(self, function: bytes, me: NodeRow, live_rows: tuple[NodeRow, ...]) -> Share:
+    def _among(self, me: NodeRow, others: Sequence[NodeRow]) -> Share:
         """Return this node's range of slots; the ranges follow each other in the order of names."""
-        others = self._crews.others(function, me, live_rows)
-        if others is None:
-            return NOTHING
-        if not others:
-            return EVERYTHING
         crew = sorted([me, *others], key=lambda row: (row.name, row.term))
         return _of_slots(_ranges(tuple(row.weight for row in crew))[crew.index(me)], self._overdue)
 

@@ -44,6 +44,41 @@ def ignore(_: object) -> None:
     """Take the outcome of an operation that goes to the engine directly: the group's outcomes are what is looked at."""
 
 
+def new_job(
+    job_id: int,
+    term: int,
+    function: bytes = b"f",
+    payload: bytes = b"p",
+    *,
+    unique: bytes = NO_UNIQUE,
+    priority: Priority = Priority.NORMAL,
+    state: State = State.PENDING,
+    due_us: int = 0,
+    expires_us: int = 0,
+    created_us: int = NOW,
+    options: Options | None = None,
+    foreground: bool = False,
+    key: bytes = b"",
+) -> Job:
+    """Return a job as a node submits it; a leased one is leased to ``term``."""
+    return Job(
+        job_id,
+        function,
+        payload,
+        unique=unique,
+        priority=int(priority),
+        state=int(state),
+        created_us=created_us,
+        due_us=due_us,
+        expires_us=expires_us,
+        options=options,
+        term=term if state is State.LEASED else 0,
+        input_size=len(payload),
+        foreground=foreground,
+        key=key,
+    )
+
+
 class SharedEngine(Engine, Relay, MembershipPort, Protocol):
     """What a store that several nodes have open at once offers."""
 
@@ -210,38 +245,9 @@ class Store:
 
     # ---- values ----
 
-    def job(
-        self,
-        function: bytes = b"f",
-        payload: bytes = b"p",
-        *,
-        unique: bytes = NO_UNIQUE,
-        priority: Priority = Priority.NORMAL,
-        state: State = State.PENDING,
-        due_us: int = 0,
-        expires_us: int = 0,
-        created_us: int = NOW,
-        options: Options | None = None,
-        foreground: bool = False,
-        key: bytes = b"",
-    ) -> Job:
-        """Return a new job; a leased one is leased to this term."""
-        return Job(
-            self.new_id(),
-            function,
-            payload,
-            unique=unique,
-            priority=int(priority),
-            state=int(state),
-            created_us=created_us,
-            due_us=due_us,
-            expires_us=expires_us,
-            options=options,
-            term=self.term if state is State.LEASED else 0,
-            input_size=len(payload),
-            foreground=foreground,
-            key=key,
-        )
+    def job(self, *values: Any, **fields: Any) -> Job:
+        """Return a new job, see `new_job`; a leased one is leased to this term."""
+        return new_job(self.new_id(), self.term, *values, **fields)
 
     # ---- operations, alone in a group ----
 

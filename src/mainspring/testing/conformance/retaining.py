@@ -3,18 +3,11 @@
 # ruff: noqa: D102 - the tests' names say it
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Reason
 from mainspring.schedules.retention import KEPT, NAMES
-from mainspring.testing.conformance.driver import Make, Store, ignore
-from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling, at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from mainspring.testing.conformance.driver import ignore
+from mainspring.testing.conformance.scheduling import MINUTE, START, OfSchedules, Scheduling, at
 
 MORE = 50
 """So many rows a schedule has beyond those that stay in any case."""
@@ -50,25 +43,8 @@ def running(s: Scheduling, name: str, *unfinished: int) -> None:
             s.end(job)
 
 
-class RetentionSuite:
+class RetentionSuite(OfSchedules):
     """The contract of ``ForgetFires``."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return how to make an engine; a derived class says how."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def s(self, make: Make) -> Iterator[Scheduling]:
-        """Give a test an open store."""
-        store = Store(make)
-        try:
-            scheduling = Scheduling(make, store)
-            yield scheduling
-            scheduling.check()
-            store.counts()
-        finally:
-            store.close()
 
     # ---- what goes ----
 

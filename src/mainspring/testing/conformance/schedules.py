@@ -11,38 +11,19 @@ from mainspring.errors import StoreError
 from mainspring.jobs import store as job_ops
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Overlap
-from mainspring.testing.conformance.driver import Make, Store, ignore
+from mainspring.testing.conformance.driver import ignore
 from mainspring.testing.conformance.firing import Firing
 from mainspring.testing.conformance.registering import Registering
 from mainspring.testing.conformance.relating import Relating
 from mainspring.testing.conformance.running import Running
-from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling, named
+from mainspring.testing.conformance.scheduling import MINUTE, START, OfSchedules, Scheduling, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mainspring.storage.engine import Engine
 
 
-class ScheduleSuite(Registering, Firing, Running, Relating):
+class ScheduleSuite(Registering, Firing, Running, Relating, OfSchedules):
     """The contract of ``mainspring.schedules.store``. After each test the content is checked as a whole."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return how to make an engine; a derived class says how."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def s(self, make: Make) -> Iterator[Scheduling]:
-        """Give a test an open store."""
-        store = Store(make)
-        try:
-            scheduling = Scheduling(make, store)
-            yield scheduling
-            scheduling.check()
-            store.counts()
-        finally:
-            store.close()
 
     def test_everything_is_there_after_a_new_start(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE)

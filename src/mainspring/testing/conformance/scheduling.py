@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
 from msgspec.structs import replace
 
 from mainspring.jobs.model import Job, State
@@ -11,13 +12,13 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
-from mainspring.testing.conformance.driver import EVERYTHING, ignore
+from mainspring.testing.conformance.driver import EVERYTHING, Store, ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.schedules.reconcile import Stored
-    from mainspring.testing.conformance.driver import Make, Store
+    from mainspring.testing.conformance.driver import Make
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -28,18 +29,15 @@ START = 1_700_000_040 * SECOND
 class Noted:
     """The node's side of jobs that the store makes: gives them ids and notes what is told."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, next_id: Callable[[], int]) -> None:
+        """``next_id`` returns the id of a new job."""
+        self.next_id = next_id
         self.live: list[int] = []
         """Ids of jobs that are or will be in the store, as far as the node has heard."""
         self.committed: list[int] = []
         self.stopped: list[int] = []
         self.refused: set[bytes] = set()
         """Uniques that a job in the node's memory has."""
-
-    def next_id(self) -> int:
-        """Return the id of a new job."""
-        return self._store.new_id()
 
     def coming(self, job: Job) -> bool:
         """Hear of a new job."""
@@ -76,7 +74,7 @@ class Scheduling:
         """Be the node of the engine, which has been opened."""
         engine = self.store.engine
         assert isinstance(engine, ops.SchedulesPort), "this engine has no schedules: leave the suite out"
-        self.noted = engine.followers = Noted(self.store)
+        self.noted = engine.followers = Noted(self.store.new_id)
 
     # ---- operations ----
 
@@ -241,3 +239,24 @@ def at(minute: int) -> Trigger:
 def named(schedule: Schedule, name: str, **fields: Any) -> Schedule:
     """Return the same with another name, and other fields."""
     return replace(schedule, name=name, **fields)
+
+
+class OfSchedules:
+    """What suites of schedules give their tests."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Return how to make an engine; a derived class says how."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def s(self, make: Make) -> Iterator[Scheduling]:
+        """Give a test an open store."""
+        store = Store(make)
+        try:
+            scheduling = Scheduling(make, store)
+            yield scheduling
+            scheduling.check()
+            store.counts()
+        finally:
+            store.close()

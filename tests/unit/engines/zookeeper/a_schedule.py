@@ -16,12 +16,13 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
+from mainspring.testing.conformance.scheduling import Noted
 
 from . import a_session
 from .a_session import Node, ignore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from mainspring.schedules.reconcile import Stored
 
@@ -37,34 +38,6 @@ HANDLERS: dict[type, Any] = {
 }
 
 
-class Told:
-    """What a node hears of the jobs that its store makes."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.live: list[int] = []
-        """Jobs that are or will be in the store, as far as the node has heard."""
-        self.committed: list[int] = []
-        self.stopped: list[int] = []
-
-    def next_id(self) -> int:
-        return self._node.new_id()
-
-    def coming(self, job: Job) -> bool:
-        self.live.append(job.id)
-        return True
-
-    def stored(self, jobs: Sequence[Job]) -> None:
-        self.committed += [job.id for job in jobs]
-
-    def dropped(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self.live.remove(job.id)
-
-    def stop(self, ids: Sequence[int]) -> None:
-        self.stopped += ids
-
-
 class Scheduler:
     """A node of the fleet, and what it asks of schedules."""
 
@@ -73,7 +46,7 @@ class Scheduler:
         self.now_us = START
         self.was_met = False
         """Whether another node has done something before all that this one did was written."""
-        self.followers = Told(node)
+        self.followers = Noted(node.new_id)
         node.session.followers = lambda: self.followers
 
     async def ask(self, operation: Any) -> Any:

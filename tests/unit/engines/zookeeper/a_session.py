@@ -27,8 +27,9 @@ from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
+from mainspring.jobs.model import Job, State
 from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.testing.conformance.driver import new_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -89,35 +90,9 @@ class Node:
             raise outcome
         return outcome
 
-    def job(
-        self,
-        function: bytes = b"f",
-        payload: bytes = b"p",
-        *,
-        unique: bytes = NO_UNIQUE,
-        priority: Priority = Priority.NORMAL,
-        state: State = State.PENDING,
-        due_us: int = 0,
-        expires_us: int = 0,
-        created_us: int = NOW,
-        options: Options | None = None,
-        foreground: bool = False,
-    ) -> Job:
-        return Job(
-            self.new_id(),
-            function,
-            payload,
-            unique=unique,
-            priority=int(priority),
-            state=int(state),
-            created_us=created_us,
-            due_us=due_us,
-            expires_us=expires_us,
-            options=options,
-            term=self.session.term if state is State.LEASED else 0,
-            input_size=len(payload),
-            foreground=foreground,
-        )
+    def job(self, *values: Any, **fields: Any) -> Job:
+        """Return a new job; a leased one is leased to this term."""
+        return new_job(self.new_id(), self.session.term, *values, **fields)
 
     async def submit(self, *jobs: Job, waiter: int = 0) -> dict[int, ops.Found]:
         found: dict[int, ops.Found] = await self.one(ops.Submit(list(jobs), ignore, ignore, waiter))
