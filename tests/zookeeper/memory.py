@@ -237,12 +237,18 @@ class MemoryTree:
     ``before`` is called with the changes of each commit when it arrives: what it raises goes to the caller, and nothing has
     happened; a ``Fate`` is raised as UnknownOutcomeError, and comes with a lost connection. ``after`` is called when it has
     happened or was refused; what it raises goes to the caller. Both may call ``cut``, ``expire`` and ``kill``.
+
+    What was sent before the client knows of its session's end is told of that end, or is not answered at all (``hangs_up``): a
+    commit that has happened never is, and of one that was not answered nobody knows whether it has. SessionEndedError says that
+    nothing was done.
     """
 
     def __init__(self, content: MemoryContent, *, session_timeout: float = 10.0) -> None:
         self.content = content
         self.before: Callable[[Sequence[Change]], Fate | None] | None = None
         self.after: Callable[[Sequence[Change], Done | Refused], None] | None = None
+        self.hangs_up: Callable[[], bool] = lambda: False
+        """Whether the ensemble ends the connection together with the session, in place of an answer: asked for each request."""
         self.reads = 0
         """How many reads there were, each of several as one."""
         self._session_timeout = session_timeout
@@ -407,9 +413,12 @@ class MemoryTree:
             self._line.popleft()()
         await self._pause()
         if errors:
+            if session and isinstance(errors[0], SessionEndedError) and self.hangs_up():
+                raise lost("the connection was lost")
             raise errors[0]
         if connection != self._connection:
-            if session != self._session:
+            is_over = session != self._session
+            if is_over and not (answers and lost is UnknownOutcomeError) and not self.hangs_up():
                 raise SessionEndedError("the session has ended")
             raise lost("the connection was lost")
         if lost is StoreUnavailableError:

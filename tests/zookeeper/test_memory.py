@@ -125,6 +125,51 @@ def test_a_session_that_is_expired_takes_its_nodes_along() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_nobody_knows_what_became_of_a_commit_whose_session_ends_before_the_answer(hangs_up: bool) -> None:
+    async def test(tree: MemoryTree, other: MemoryTree) -> None:
+        tree.hangs_up = lambda: hangs_up
+        tree.after = lambda *_: tree.expire()
+        with pytest.raises(UnknownOutcomeError):
+            await tree.commit([Create("/a")])
+        assert await other.get("/a") is not None
+        tree.after = None
+
+    run(test)
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_what_comes_after_the_sessions_end_is_told_of_it_or_not_answered(hangs_up: bool) -> None:
+    async def test(tree: MemoryTree, other: MemoryTree) -> None:
+        tree.hangs_up = lambda: hangs_up
+        tree.expire()
+        with pytest.raises(UnknownOutcomeError if hangs_up else SessionEndedError):
+            await tree.commit([Create("/a")])
+        await other.sync()  # the next session begins
+        tree.expire()
+        with pytest.raises(StoreUnavailableError if hangs_up else SessionEndedError):
+            await tree.get("/a")
+        await other.sync()
+        tree.before = lambda _: tree.expire()
+        with pytest.raises(UnknownOutcomeError if hangs_up else SessionEndedError):
+            await tree.commit([Create("/a")])
+        assert await other.get("/a") is None
+
+    run(test)
+
+
+def test_what_is_not_sent_is_always_told_of_the_sessions_end() -> None:
+    async def test(tree: MemoryTree, _: MemoryTree) -> None:
+        tree.hangs_up = lambda: True
+        await tree.close()
+        with pytest.raises(SessionEndedError):
+            await tree.commit([Create("/a")])
+        with pytest.raises(SessionEndedError):
+            await tree.get("/a")
+
+    run(test)
+
+
 def test_a_client_that_is_cut_off_learns_only_after_healing_that_its_session_has_ended() -> None:
     async def test(tree: MemoryTree, other: MemoryTree) -> None:
         called: list[object] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from mainspring.engines.zookeeper.tree import Done, SessionEndedError, UnknownOutcomeError
+from mainspring.engines.zookeeper.tree import Done
 from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
@@ -46,21 +46,7 @@ class Way(MemoryTree):
         self.trouble = 0.0
         """How likely it is that nobody is told what becomes of a commit."""
         self.before = self._fate
-        self._done: list[Sequence[Change]] = []
-        """What has happened and was not answered yet."""
-        self.after = lambda changes, outcome: self._done.append(changes) if isinstance(outcome, Done) else None
-
-    async def commit(self, changes: Sequence[Change]) -> Done | Refused:
-        changes = tuple(changes)
-        try:
-            return await super().commit(changes)
-        except SessionEndedError as error:
-            if any(done is changes for done in self._done):
-                # The connection was lost before the client has learned of the session's end.
-                raise UnknownOutcomeError("the answer was lost") from error
-            raise
-        finally:
-            self._done = [done for done in self._done if done is not changes]
+        self.hangs_up = lambda: chance.random() < 0.5
 
     def _next(self) -> float:
         now = asyncio.get_running_loop().time()

@@ -305,7 +305,10 @@ class Committer:
             try:
                 outcome = await self._tree.commit(changes)
             except UnknownOutcomeError:
-                if await self._has_happened():
+                happened = await self._has_happened()
+                if happened is None:
+                    return None
+                if happened:
                     return Done(())
                 sent = True
             except StoreUnavailableError:
@@ -317,16 +320,22 @@ class Committer:
                     return Done(())  # what was sent before has arrived at last
                 return outcome
 
-    async def _has_happened(self) -> bool:
-        """Say whether the batch under way is in the journal. Where it is not it may be sent again, and come before itself."""
+    async def _has_happened(self) -> bool | None:
+        """Say whether the batch under way is in the journal; None where it is not and never will be, for the term is over.
+
+        Where it is not there yet it may be sent again, and come before itself.
+        """
         while True:
             try:
                 await self._tree.sync()
-                node = await self._tree.get(self._path)
+                # In this order: once the worker is gone, nothing comes into the journal any more.
+                worker, journal = await self._tree.get_many([self._guard.path, self._path])
             except (StoreUnavailableError, SessionEndedError):
                 await asyncio.sleep(AGAIN)  # the next session can read it as well
             else:
-                return node is not None and records.decode(node.data).get("batch", 0) > self._batch
+                if journal is not None and records.decode(journal.data).get("batch", 0) > self._batch:
+                    return True
+                return False if worker is not None else None
 
     # ---- the counts ----
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import itertools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from mainspring.engines.zookeeper.committer import (
     begin,
     total,
 )
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Refusal, Refused, Write
 from mainspring.errors import StoreBrokenError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.jobs.model import State
 
@@ -347,9 +349,11 @@ def test_somebody_elses_hand_in_the_journal_fences_too() -> None:
     run(check())
 
 
-def test_a_session_that_has_ended_fences() -> None:
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_a_session_that_has_ended_fences(hangs_up: bool) -> None:
     async def check() -> None:
         async with bench() as it:
+            it.tree.hangs_up = lambda: hangs_up
             it.tree.expire()
             assert await it.committer.commit([entry(1), entry(2)]) == [Fenced(paths.worker(WHO))] * 2
             assert it.made() == []
@@ -396,7 +400,7 @@ def look_before_it_arrives(it: Bench) -> None:
     """Let the look into the journal come before a multi that is late."""
     has_happened = it.committer._has_happened
 
-    async def look() -> bool:
+    async def look() -> bool | None:
         late, it.tree._late = it.tree._late, []
         happened = await has_happened()
         it.tree._late = late
@@ -465,6 +469,83 @@ def test_a_batch_that_has_not_happened_before_the_session_ended_never_will() -> 
             assert it.made() == []
 
     run(check())
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_a_session_that_ends_before_the_answer_leaves_nobody_in_doubt(hangs_up: bool) -> None:
+    async def check() -> None:
+        async with bench() as it:
+            it.tree.hangs_up = lambda: hangs_up
+            it.tree.after = lambda *_: it.tree.expire()  # the next sessions end so too
+            assert await it.committer.commit([entry(1)]) == [None]
+            assert await it.committer.commit([entry(2)]) == [Fenced(paths.worker(WHO))]
+            assert it.made() == ["/d/1"]
+            assert len(it.sent) == 2, "it is known that this batch never will happen"
+
+    run(check())
+
+
+class End(enum.Enum):
+    """When a session ends around a multi."""
+
+    BEFORE = "it comes too late"
+    AFTER = "it has happened, or was refused"
+    UNSEEN = "the client is cut off and learns of the end later"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=6), min_size=1, max_size=5),
+    st.lists(st.sampled_from([None, *Fate, *End]), max_size=12),
+    st.lists(st.booleans(), min_size=1, max_size=4),
+)
+def test_what_is_said_is_so_wherever_the_session_ends(
+    calls: list[list[int]], fates: list[Fate | End | None], hangs_up: list[bool]
+) -> None:
+    async def check() -> None:
+        async with bench() as it:
+            loop = asyncio.get_running_loop()
+
+            def unseen() -> None:
+                session = it.tree.session
+                it.tree.cut()
+                it.content.expire(session)
+                loop.call_later(0.001, it.tree.heal)
+
+            def before(changes: Sequence[Change]) -> Fate | None:
+                it.sent.append(changes)
+                fate = fates[len(it.sent) - 1] if len(it.sent) <= len(fates) else None
+                if fate is End.BEFORE:
+                    it.tree.expire()
+                return fate if isinstance(fate, Fate) else None
+
+            def after(_: Sequence[Change], __: Done | Refused) -> None:
+                fate = fates[len(it.sent) - 1] if len(it.sent) <= len(fates) else None
+                if fate is End.AFTER:
+                    it.tree.expire()
+                elif fate is End.UNSEEN:
+                    unseen()
+
+            hanging = itertools.cycle(hangs_up)
+            it.tree.hangs_up = lambda: next(hanging)
+            it.tree.before, it.tree.after = before, after
+            outcomes = await asyncio.gather(
+                *(it.committer.commit([entry(name, counts=1) for name in call]) for call in calls)
+            )
+            it.tree.deliver()
+            verdicts = [
+                pair for call, told in zip(calls, outcomes, strict=True) for pair in zip(call, told, strict=True)
+            ]
+            done = [name for name, verdict in verdicts if verdict is None]
+            assert sorted(f"/d/{name}" for name in done) == it.made()
+            assert {type(verdict) for _, verdict in verdicts} <= {type(None), Conflict, Fenced}
+            node = it.content.read(JOURNAL)
+            assert node is not None
+            assert total([node.data]).get((b"f", State.PENDING, 1), 0) == len(done)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "AGAIN", 0.001)
+        run(check())
 
 
 def test_it_waits_for_as_long_as_the_ensemble_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
