@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.engines.zookeeper.opening import engine
 from mainspring.testing.conformance import Make, SharedJobsSuite, Store
-from mainspring.testing.conformance.shared import recover
+from mainspring.testing.conformance.asking import recover
 
 
 class TestZookeeper(SharedJobsSuite):

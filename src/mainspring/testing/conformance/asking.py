@@ -1,0 +1,69 @@
+"""What the tests of several nodes ask of one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.events.relay import Settled
+from mainspring.jobs import store as ops
+from mainspring.testing.conformance.driver import ignore
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+    from mainspring.testing.conformance.driver import Store
+
+
+def submit(store: Store, *jobs: Job, waiter: bool = False) -> ops.Submit:
+    """Return an operation that stores jobs; with a waiter, a client of this node waits for each."""
+    return ops.Submit(list(jobs), ignore, ignore, store.term if waiter else 0)
+
+
+def waited(store: Store, **values: Any) -> Job:
+    """Submit a job that a client of this node waits for."""
+    job = store.job(**values)
+    assert store.group(submit(store, job, waiter=True)) == [{}]
+    return job
+
+
+def wait(store: Store, *ids: int) -> dict[int, Job]:
+    """Note that clients of this node wait for jobs."""
+    (found,) = store.group(ops.Wait(store.term, list(ids), ignore, ignore))
+    assert isinstance(found, dict)
+    return found
+
+
+def leave(store: Store, *ids: int) -> set[int]:
+    """Nobody at this node waits for jobs any more."""
+    (dropped,) = store.group(ops.Leave(store.term, list(ids), ignore, ignore))
+    assert isinstance(dropped, set)
+    return dropped
+
+
+def watchers(store: Store, *ids: int) -> dict[int, list[int]]:
+    """Ask who waits elsewhere."""
+    (found,) = store.group(ops.Watchers(store.term, list(ids), ignore, ignore))
+    assert isinstance(found, dict)
+    return {job_id: sorted(terms) for job_id, terms in found.items()}
+
+
+def recover(store: Store, *terms: int, limit: int = 1000) -> ops.Recovered:
+    """Give back what ended terms hold."""
+    (recovered,) = store.group(ops.Recover(store.term, ignore, ignore, list(terms), limit))
+    assert isinstance(recovered, ops.Recovered)
+    return recovered
+
+
+def look(store: Store) -> ops.Outlook:
+    """Look at what waits."""
+    (outlook,) = store.group(ops.Look())
+    assert isinstance(outlook, ops.Outlook)
+    return outlook
+
+
+def settled(store: Store, *ids: int) -> None:
+    """Wait until the node was told that jobs have ended."""
+    store.hears(
+        lambda heard: (
+            set(ids) <= {job_id for message in heard if isinstance(message, Settled) for job_id in message.ids}
+        )
+    )
