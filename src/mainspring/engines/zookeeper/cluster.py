@@ -15,8 +15,8 @@ import structlog
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.relay import Relay
-from mainspring.engines.zookeeper.tree import Create, Delete
-from mainspring.errors import StoreError
+from mainspring.engines.zookeeper.tree import Create, Delete, Refused
+from mainspring.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -79,8 +79,10 @@ class ZookeeperCluster:
             self._wake.clear()
             try:
                 if not is_open:
-                    await self._begin()
+                    await self._tree.open()
                     is_open = True
+                if not self.id:
+                    await self._begin()
                 if self._who:
                     await self._appear(self._who)
             except StoreError as error:
@@ -90,8 +92,7 @@ class ZookeeperCluster:
                 self._wake.set()
 
     async def _begin(self) -> None:
-        """Connect, and agree with the others about what this place is called."""
-        await self._tree.open()
+        """Agree with the others about what this place is called."""
         for root in (paths.WORKERS, paths.MAIL):
             await self._tree.commit([Create(root)])
         await self._tree.commit([Create(paths.CLUSTER, uuid.uuid4().hex.encode())])
@@ -107,7 +108,9 @@ class ZookeeperCluster:
             mine = None
         await self._tree.commit([Create(paths.mail(who))])
         if mine is None:
-            await self._tree.commit([Create(place, ephemeral=True)])
+            made = await self._tree.commit([Create(place, ephemeral=True)])
+            if isinstance(made, Refused):
+                raise StoreUnavailableError(f"{place} cannot be created: {made.why.value}")
         if who != self._who:
             return  # there is another term meanwhile
         if not self._there:

@@ -18,7 +18,7 @@ import structlog
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN
-from mainspring.engines.zookeeper.tree import Create, Delete
+from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
 from mainspring.events.relay import Pending, Progress, Settled, Stop
 
@@ -101,6 +101,8 @@ class Relay:
         self._in = asyncio.Event()
         self._in.set()
         self._is_reading = False
+        self._heard: set[str] = set()
+        """Letters that were heard and may be in the box still."""
         self._own: list[Message] = []
         """What this node has told itself while there were letters."""
         self.dropped = 0
@@ -195,10 +197,10 @@ class Relay:
             self._in.clear()
             self._is_reading = True
             try:
-                names = await self._tree.children(box, self._in.set)
-                for at in range(0, len(names or ()), READ_AT_ONCE):
-                    assert names is not None
-                    await self._read(sorted(names)[at : at + READ_AT_ONCE], box)
+                names = sorted(await self._tree.children(box, self._in.set) or ())
+                self._heard.intersection_update(names)
+                for at in range(0, len(names), READ_AT_ONCE):
+                    await self._read(names[at : at + READ_AT_ONCE], box)
             except StoreError as error:
                 log.debug("letters could not be read", reason=str(error))
                 await asyncio.sleep(AGAIN)
@@ -208,16 +210,29 @@ class Relay:
             self._hear_own()
 
     async def _read(self, names: list[str], box: str) -> None:
+        """Delete some letters, and hear what they say: once, and also where nobody knows whether they are deleted."""
         places = [f"{box}/{name}" for name in names]
         letters = await self._tree.get_many(places)
-        await self._tree.commit([Delete(path) for path, letter in zip(places, letters, strict=True) if letter])
-        for letter in letters:
-            if letter is None:
-                continue
-            try:
-                messages = decode(letter.data)
-            except ValueError as error:
-                log.warning("a letter could not be read", error=str(error))
-                continue
-            for message in messages:
-                self._ear(message)
+        found = {name: letter.data for name, letter in zip(names, letters, strict=True) if letter is not None}
+        new = [data for name, data in found.items() if name not in self._heard]
+        unknown: UnknownOutcomeError | None = None
+        try:
+            deleted = isinstance(await self._tree.commit([Delete(f"{box}/{name}") for name in found]), Done)
+        except UnknownOutcomeError as error:
+            unknown, deleted = error, False
+        if not deleted:
+            self._heard.update(found)
+            self._in.set()
+        for data in new:
+            self._tell(data)
+        if unknown is not None:
+            raise unknown
+
+    def _tell(self, letter: bytes) -> None:
+        try:
+            messages = decode(letter)
+        except ValueError as error:
+            log.warning("a letter could not be read", error=str(error))
+            return
+        for message in messages:
+            self._ear(message)

@@ -6,15 +6,20 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from tests.zookeeper.memory import MemoryContent, MemoryTree
+from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
 
+from mainspring.engines.zookeeper import cluster as module
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.cluster import ZookeeperCluster
+from mainspring.engines.zookeeper.tree import Create
 from mainspring.events.relay import Pending, Settled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    import pytest
+
+    from mainspring.engines.zookeeper.tree import Change
     from mainspring.events.relay import Message
 
 PATIENCE = 10.0
@@ -85,6 +90,47 @@ def test_who_cannot_ask_calls_nobody_gone() -> None:
             content.expire(two.tree.session)
             one.tree.cut()
             assert set(await one.cluster.gone([1, 2])) == set()
+
+    asyncio.run(main())
+
+
+def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN", 0.001)
+
+    async def main() -> None:
+        content = MemoryContent()
+        one = Member(content, "n1", 1)
+        fates: list[Fate | None] = [*Fate, None, *Fate]
+        one.tree.before = lambda _: fates.pop(0) if fates else None
+        await one.cluster.open(one.heard.append)
+        await one.join()
+        assert fates == []
+        assert len(content.sessions) == 1
+        await one.cluster.close()
+        assert not content.sessions
+
+    asyncio.run(main())
+
+
+def test_whose_place_is_taken_is_not_there_until_it_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A member of the ensemble that lags behind does not show what the session before has left.
+    monkeypatch.setattr(module, "AGAIN", 0.001)
+
+    async def main() -> None:
+        content = MemoryContent()
+        async with members(content, "n1") as (one,):
+            place = paths.worker("n1-2")
+            left = [Create(place)]
+
+            def before(changes: Sequence[Change]) -> None:
+                if left and Create(place, ephemeral=True) in changes:
+                    content.apply([left.pop()])
+
+            one.tree.before = before
+            await one.join(2)
+            node = content.read(place)
+            assert node is not None
+            assert node.owner == one.tree.session
 
     asyncio.run(main())
 

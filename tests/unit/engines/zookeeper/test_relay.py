@@ -6,8 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from tests.zookeeper.memory import Fate
+
 from mainspring.engines.zookeeper import handlers, paths
+from mainspring.engines.zookeeper import relay as module
 from mainspring.engines.zookeeper.relay import Relay
+from mainspring.engines.zookeeper.tree import Delete
 from mainspring.events.relay import Progress, Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
@@ -15,8 +20,11 @@ from mainspring.jobs.rules import Event, Settlement
 from .a_session import NOW, fleet, ignore, run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
+    from tests.zookeeper.memory import MemoryContent
+
+    from mainspring.engines.zookeeper.tree import Change
     from mainspring.events.relay import Message
 
     from .a_session import Node
@@ -40,6 +48,12 @@ class Ear:
             self._news.clear()
             await self._news.wait()
         return self.heard
+
+
+async def emptied(content: MemoryContent, box: str) -> None:
+    """Wait until no letter is left."""
+    while content.names(box):  # noqa: ASYNC110 - the content has no event
+        await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -66,6 +80,67 @@ def test_what_a_node_tells_itself_comes_behind_the_letters_that_were_there() -> 
             async with running(here):
                 here.relay.send(one.session.term, Settled([7]))
                 assert await here.hears(2) == [word, Settled([7])]
+
+    run(check())
+
+
+@pytest.mark.parametrize("fates", [[fate] for fate in Fate] + [[fate, None, fate] for fate in Fate])
+def test_a_letter_is_heard_once_whatever_becomes_of_its_deletion(
+    fates: list[Fate | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN", 0.001)
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            one, two = await nodes.join("n1"), await nodes.join("n2")
+            here, there = Ear(one), Ear(two)
+            words = [Progress(7, "data", b"%d" % number) for number in range(5)]
+            box = paths.mail(one.session.who)
+            left = list(fates)
+            one.tree.before = lambda changes: left.pop(0) if left and isinstance(changes[0], Delete) else None
+            async with running(here, there):
+                for number, word in enumerate(words, 1):
+                    there.relay.send(one.session.term, word)
+                    await here.hears(number)
+                await emptied(nodes.content, box)
+            assert here.heard == words
+            assert left == []
+
+    run(check())
+
+
+def test_a_deletion_that_comes_late_costs_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after the letters were read again, so that the whole of the next deletion is refused."""
+    monkeypatch.setattr(module, "AGAIN", 0.001)
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            one, two = await nodes.join("n1"), await nodes.join("n2")
+            here, there = Ear(one), Ear(two)
+            words = [Progress(7, "data", b"%d" % number) for number in range(3)]
+            box = paths.mail(one.session.who)
+            late: list[Sequence[Change]] = []
+
+            def before(changes: Sequence[Change]) -> Fate | None:
+                if not isinstance(changes[0], Delete) or not changes[0].path.startswith(box):
+                    return None
+                if not late:
+                    late.append(changes)
+                    there.relay.send(one.session.term, words[1])
+                    return Fate.REQUEST_LOST
+                if late[0]:
+                    nodes.content.apply(late[0])
+                    late[0] = ()
+                return None
+
+            one.tree.before = before
+            async with running(here, there):
+                there.relay.send(one.session.term, words[0])
+                await here.hears(2)
+                there.relay.send(one.session.term, words[2])
+                await here.hears(3)
+                await emptied(nodes.content, box)
+            assert here.heard == words
 
     run(check())
 
