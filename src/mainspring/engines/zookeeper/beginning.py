@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import committer, paths, records
 from mainspring.engines.zookeeper.schedules import places
-from mainspring.engines.zookeeper.tree import Create, Done, UnknownOutcomeError, Write
-from mainspring.errors import StoreForeignError
+from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError, Write
+from mainspring.errors import StoreForeignError, StoreUnavailableError
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
@@ -60,13 +61,26 @@ async def next_term(tree: Tree, node: NodeId) -> int:
         try:
             outcome = await tree.commit(changes)
         except UnknownOutcomeError:
-            await tree.sync()
-            mine = await tree.get(paths.worker(who))
-            if mine is None or mine.owner != tree.session:
-                continue  # another number: what is left of this one is a worker without tasks, and gone with its session
-            return term
+            if await _has_begun(tree, who):
+                return term
+            continue  # another number: what is left of this one is a worker without tasks, and gone with its session
         if isinstance(outcome, Done):
             return term
+
+
+async def _has_begun(tree: Tree, who: str) -> bool:
+    """Say whether a worker is there that this session may have created, however long the ensemble is away.
+
+    It would live as long as the session: whoever gave up here would leave one behind that does nothing.
+    """
+    while True:
+        try:
+            await tree.sync()
+            node = await tree.get(paths.worker(who))
+        except (StoreUnavailableError, SessionEndedError):
+            await asyncio.sleep(committer.AGAIN)  # the next session can read it as well
+        else:
+            return node is not None and node.owner == tree.session
 
 
 async def terms(tree: Tree) -> dict[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -20,7 +20,7 @@ from mainspring.ids import Term
 from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
+T = TypeVar("T")
+
 log = structlog.get_logger("mainspring.zookeeper")
 
 MAX_VALUE: Final = 480 * 1024
@@ -37,6 +39,8 @@ MAX_VALUE: Final = 480 * 1024
 an ensemble takes about a megabyte (``jute.maxbuffer``)."""
 LEAVE: Final = 2.0
 """Seconds at the end to tell the others that this node leaves."""
+AGAIN: Final = 0.5
+"""Seconds between attempts to begin while the ensemble does not answer."""
 
 
 class ZookeeperEngine:
@@ -76,17 +80,18 @@ class ZookeeperEngine:
         if self._tree is None:
             tree = self._tree = self._make()
             try:
-                await self._patiently(tree)
+                await self._patiently(tree.open)
                 self._check_session(tree)
-                await beginning.prepare(tree)
+                await self._patiently(lambda: beginning.prepare(tree))
+                term = await self._patiently(lambda: beginning.next_term(tree, node))
             except BaseException:
                 await self.close()
                 raise
         else:
             tree = self._tree
             await self._end_session()
-        term = await beginning.next_term(tree, node)
-        self._nodes.update(await beginning.terms(tree))
+            term = await beginning.next_term(tree, node)
+        self._nodes.update(await self._patiently(lambda: beginning.terms(tree)))
         session = self._session = Session(tree, node, term, self._nodes)
         session.followers = lambda: self.followers
         session.arrived = lambda function: self._hear(Pending([function]))
@@ -108,20 +113,18 @@ class ZookeeperEngine:
         if granted > self._lease:
             log.info("the ensemble lets sessions last longer than the lease: a death is known later", seconds=granted)
 
-    async def _patiently(self, tree: Tree) -> None:
-        """Open a tree that may not be there yet."""
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do one step of the beginning, with an ensemble that may not be there yet, or go away again."""
         loop = asyncio.get_running_loop()
         until = None if self._patience is None else loop.time() + self._patience
         while True:
             try:
-                await tree.open()
+                return await step()
             except StoreUnavailableError as error:
                 if until is not None and loop.time() > until:
                     raise
                 log.warning("the ensemble cannot be reached yet", reason=str(error))
-                await asyncio.sleep(0.5)
-            else:
-                return
+                await asyncio.sleep(AGAIN)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"zookeeper {name}")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import beginning, paths
+from mainspring.engines.zookeeper import beginning, committer, paths
+from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.errors import StoreUnavailableError
 from mainspring.ids import NodeId
 
 from .a_session import run
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 N1 = NodeId("n1")
 
 
@@ -40,6 +45,45 @@ def test_a_term_that_does_not_begin_at_once_begins_later(monkeypatch: pytest.Mon
         assert second.term > first.term
         assert content.names(paths.WORKERS) == [f"n1-{second.term}"]
         await engine.close()
+
+    run(check())
+
+
+class Shaky(MemoryTree):
+    """A tree whose connection is lost once: at so many requests from its opening, and before that one is done or after."""
+
+    def __init__(self, content: MemoryContent, at: int, *, done: bool) -> None:
+        super().__init__(content)
+        self.left = at
+        self._done = done
+
+    async def _ask(self, do: Callable[[], T], lost: type[StoreUnavailableError] = StoreUnavailableError) -> T:
+        self.left -= 1
+        if self.left == 0:
+            if self._done:
+                await super()._ask(do, lost)
+            raise lost("the connection was lost")
+        return await super()._ask(do, lost)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_the_connection_is_lost_at_any_step_of_the_beginning(*, done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "AGAIN", 0.0)
+    monkeypatch.setattr(committer, "AGAIN", 0.0)
+
+    async def check() -> None:
+        at, left = 0, 0
+        while left <= 0:
+            at += 1
+            content = MemoryContent()
+            tree = Shaky(content, at, done=done)
+            engine = ZookeeperEngine(lambda tree=tree: tree, lease=0.0)  # type: ignore[misc]
+            opened = await engine.open(N1, asyncio.get_running_loop().call_soon)
+            left = tree.left
+            assert content.names(paths.WORKERS) == [f"n1-{opened.term}"]
+            assert opened.nodes[opened.term] == "n1"
+            await engine.close()
+        assert at > len(paths.ROOTS) + 5
 
     run(check())
 
