@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.opening import engine
 from mainspring.testing.conformance import Make, RetentionSuite, SharedScheduleSuite
 from tests.zookeeper.memory import MemoryContent, MemoryTree
+
+if TYPE_CHECKING:
+    from tests.zookeeper.server import Ensemble
 
 
 def in_memory() -> Make:
@@ -30,11 +35,11 @@ class TestMemoryTreeRetention(RetentionSuite):
 
 class TestZookeeper(SharedScheduleSuite):
     @pytest.fixture
-    def make(self, zookeeper: str, chroot: str) -> Make:
-        return lambda: engine(f"zookeeper://{zookeeper}{chroot}", 2.0, standing=False)
+    def make(self, ensemble: Ensemble, chroot: str) -> Make:
+        return lambda: engine(ensemble.url(chroot), 2.0, standing=False)
 
 
 class TestZookeeperRetention(RetentionSuite):
     @pytest.fixture
-    def make(self, zookeeper: str, chroot: str) -> Make:
-        return lambda: engine(f"zookeeper://{zookeeper}{chroot}", 2.0, standing=False)
+    def make(self, ensemble: Ensemble, chroot: str) -> Make:
+        return lambda: engine(ensemble.url(chroot), 2.0, standing=False)

@@ -1,6 +1,8 @@
-"""A real server passes the suite that every engine passes, without limits."""
+"""A real ensemble of three passes the suite that every engine passes, without limits."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,11 +10,14 @@ from mainspring.engines.zookeeper.opening import engine
 from mainspring.testing.conformance import Make, SharedJobsSuite, Store
 from mainspring.testing.conformance.asking import recover
 
+if TYPE_CHECKING:
+    from tests.zookeeper.server import Ensemble
+
 
 class TestZookeeper(SharedJobsSuite):
     @pytest.fixture
-    def make(self, zookeeper: str, chroot: str) -> Make:
-        return lambda: engine(f"zookeeper://{zookeeper}{chroot}", 2.0, standing=False)
+    def make(self, ensemble: Ensemble, chroot: str) -> Make:
+        return lambda: engine(ensemble.url(chroot), 2.0, standing=False)
 
     def test_a_node_that_leaves_while_it_holds_jobs_is_waited_for(self, store: Store, other: Store) -> None:
         """It is not: its session ends with it, and so does its term."""
