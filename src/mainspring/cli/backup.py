@@ -38,6 +38,9 @@ def backup(
     The copy is the store as it was at one moment, in one file, checked and on disk when the command returns; the node
     goes on meanwhile. It is a store itself: mainspring serve --store sqlite:///COPY.
 
+    Stores on PostgreSQL and ZooKeeper are refused: the database's own tools (pg_dump) and the ensemble's snapshots and logs
+    are their backup.
+
     EXAMPLES
       mainspring backup jobs-$(date +%F).db
       mainspring backup copy.db --store sqlite:////var/lib/mainspring/jobs.db

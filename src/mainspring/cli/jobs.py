@@ -113,7 +113,8 @@ def watch(
 ) -> int:
     """Print a line for each job that changes its state, until interrupted.
 
-    With --json one object a line.
+    It sees the changes that its own server makes: of several nodes on one store, watch the one that the job's worker is
+    connected to. With --json one object a line.
     """
     client = server.client()
     if handle is not None:

@@ -51,8 +51,8 @@ COMMANDS = {
     "nodes": ("nodes:nodes", "Look at the nodes that share a store."),
     "functions": ("functions:functions", "Look at functions, limit them, pause them."),
     "status": ("status:status", "Show what a server is and does."),
-    "migrate": ("migrate:migrate", "Bring a database's schema up to date."),
-    "backup": ("backup:backup", "Copy a store, also while a node uses it."),
+    "migrate": ("migrate:migrate", "Bring a store's schema up to date."),
+    "backup": ("backup:backup", "Copy a SQLite store, also while a node uses it."),
     "import": ("gearmand_queue:import_queue", "Take over the jobs of a gearmand SQLite queue."),
 }
 """Where each command is, so that only the one that runs is loaded, and what it is for."""

@@ -1,4 +1,4 @@
-"""``mainspring migrate``: bring a database's schema up to date."""
+"""``mainspring migrate``: bring a store's schema up to date."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ from mainspring.server.settings import DEFAULT_STORE, parse_store
 def migrate(
     *,
     store: Annotated[
-        str, option("--store", "The store, such as postgresql://USER@HOST/DATABASE?schema=NAME.", metavar="URL")
+        str,
+        option(
+            "--store",
+            "The store, such as postgresql://USER@HOST/DATABASE?schema=NAME, zookeeper://HOST:2181/CHROOT or sqlite:///FILE.",
+            metavar="URL",
+        ),
     ] = DEFAULT_STORE,
     json: Json = False,
 ) -> int:
     """Bring the schema of a store up to date, and say what was done.
 
     Nodes do so themselves when they start, unless --no-migrate is given: this is for those who want to choose the time.
-    Nodes of the version before may go on meanwhile, unless the release notes say otherwise.
+    Nodes of the version before may go on meanwhile, unless the release notes say otherwise. On ZooKeeper it makes the chroot
+    and the nodes of the tree that are always there.
 
     EXAMPLES
       mainspring migrate --store postgresql://mainspring@db.example/jobs
+      mainspring migrate --store zookeeper://zk1,zk2,zk3/jobs
 
     EXIT CODES
       0 up to date, 1 it could not be done, 2 wrong usage

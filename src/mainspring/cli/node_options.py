@@ -100,13 +100,13 @@ class NodeOptions:
     ] = "full"
     no_migrate: Annotated[
         bool,
-        flag("--no-migrate", "Leave a database's schema as it is; start only where it fits.", group=NODE),
+        flag("--no-migrate", "Leave a PostgreSQL store's schema as it is; start only where it fits.", group=NODE),
     ] = False
     strategy: Annotated[
         str,
         option(
             "--strategy",
-            "How nodes of one database share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for one that a file"
+            "How nodes of one store share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for one that a file"
             " registers.",
             group=FLEET,
             converter=reading(known_strategy),
