@@ -75,8 +75,8 @@ class Client:
 class Node:
     """One node. Time and commits pass when the test says so."""
 
-    def __init__(self, earlier: Node | None = None, **options: Any) -> None:
-        self.engine: Engine = earlier.engine if earlier else MemoryEngine()
+    def __init__(self, earlier: Node | None = None, *, engine: Engine | None = None, **options: Any) -> None:
+        self.engine: Engine = earlier.engine if earlier else engine or MemoryEngine()
         self.clock: ManualClock = earlier.clock if earlier else ManualClock()
         self._history: History = earlier._history if earlier else History()
         self._options = options
