@@ -204,7 +204,7 @@ class FleetLife:
         self.life = Errand(self._leave())
 
     async def _leave(self) -> None:
-        service, fences = self.service, self.fences
+        service = self.service
         service.end()
         await Moment()
         for worker in self.workers():
@@ -217,7 +217,7 @@ class FleetLife:
                 break
             self.commits.hurry()
             await Moment(lambda: self.commits.idle)
-        if fences == self.fences and not self.store.is_over():
+        if not self.store.is_over():
             self.store.holds_nothing()
         self.closed = True
         for wire in list(self.wires):

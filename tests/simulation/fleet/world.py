@@ -35,6 +35,8 @@ STEP_SECONDS = 0.3
 class FleetWorld:
     """One run."""
 
+    strategies: tuple[str, ...] = ("default", "default", "id_hash", "least_count", "weight")
+
     def __init__(self, seed: int, start: float = START) -> None:
         self.seed = seed
         self.chance = chance = Random(seed)
@@ -48,7 +50,7 @@ class FleetWorld:
         self._count = 0
         lease = chance.choice((3.0, 3.0, 6.0, 15.0))
         self._fleet = FleetSettings(
-            strategy=chance.choice(("default", "default", "id_hash", "least_count", "weight")),
+            strategy=chance.choice(self.strategies),
             lease=lease,
             beat=lease * chance.choice((0.2, 0.3)),
         )
