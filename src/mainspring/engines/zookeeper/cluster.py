@@ -141,7 +141,7 @@ class ZookeeperCluster:
         if self._stale:
             self._stale = False
             try:
-                names = await self._tree.children(paths.WORKERS, self._changed) or ()
+                names = paths.workers_of(await self._tree.children(paths.WORKERS, self._changed))
             except StoreError:
                 self._stale = True
                 raise

@@ -29,13 +29,13 @@ async def beat(tree: Tree, who: str, row: NodeRow) -> list[NodeRow]:
 
 
 async def rows(tree: Tree) -> list[NodeRow]:
-    """Return the rows of all nodes that live."""
-    workers = sorted(await tree.children(paths.WORKERS) or ())
+    """Return the rows of all nodes that live; what somebody else has put there and nobody can read is none."""
+    workers = sorted(paths.workers_of(await tree.children(paths.WORKERS)))
     asked = set(await tree.children(paths.DRAINING) or ())
     found = []
     for node in await tree.get_many([paths.worker(who) for who in workers]):
-        if node is not None:
-            row = _decode(node.data)
+        row = None if node is None else _row(node)
+        if row is not None:
             found.append(msgspec.structs.replace(row, draining=row.draining or row.name in asked))
     return found
 
@@ -50,8 +50,15 @@ async def now(tree: Tree, who: str) -> float:
     return node.mtime_us / 1_000_000
 
 
+def _row(node: Node) -> NodeRow | None:
+    try:
+        return _decode(node.data)
+    except ValueError:
+        return None  # the master says so in its log, where it is a worker's
+
+
 async def _find(tree: Tree, term: int) -> tuple[str, Node] | None:
-    for who in await tree.children(paths.WORKERS) or ():
+    for who in paths.workers_of(await tree.children(paths.WORKERS)):
         if paths.term_of(who) == term:
             node = await tree.get(paths.worker(who))
             return None if node is None else (who, node)
@@ -68,7 +75,7 @@ async def end(tree: Tree, term: int, counter: int | None) -> bool:
         if found is None:
             return await tree.get(f"{paths.TERMS}/{term}") is not None
         who, node = found
-        if counter is not None and _decode(node.data).counter != counter:
+        if counter is not None and ((row := _row(node)) is None or row.counter != counter):
             return False
         version = node.version if counter is not None else ANY
         changes: list[Change] = [Delete(paths.worker(who), version)]
@@ -85,7 +92,7 @@ async def ask_to_drain(tree: Tree, term: int, *, draining: bool) -> bool:
     found = await _find(tree, term)
     if found is None:
         return False
-    path = f"{paths.DRAINING}/{_decode(found[1].data).name}"
+    path = f"{paths.DRAINING}/{found[0].rpartition('-')[0]}"
     await tree.commit([Create(path) if draining else Delete(path)])
     return True
 

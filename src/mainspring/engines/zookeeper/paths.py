@@ -28,11 +28,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from mainspring.ids import TERM_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PENDING: Final = "/pending_tasks"
 RUNNING: Final = "/running_tasks"
@@ -60,6 +64,8 @@ ROOTS: Final = (
     DRAINING, SCHEDULES,
 )  # fmt: skip
 """What an empty tree is given, by whoever comes first."""
+TOPS: Final = frozenset((*ROOTS, MASTER, FIRES, LAYOUT, CLUSTER))
+"""All that is directly below the chroot."""
 BUCKETED: Final = (PENDING, RUNNING, COMPLETED, NAMES)
 BUCKETS: Final = tuple(f"{number:02x}" for number in range(256))
 """One answer lists the children of one node, and has a limit of about a megabyte."""
@@ -180,6 +186,9 @@ def result(job_id: int, node: str) -> str:
     return f"{block(job_id)}/H:{node}:{job_id}"
 
 
+_WORKER_NAME: Final = re.compile(r".+-[0-9]{1,18}", re.DOTALL)
+
+
 def worker_name(node: str, term: int) -> str:
     """Return the name of a run of a node: ``n1-7``."""
     return f"{node}-{term}"
@@ -188,6 +197,11 @@ def worker_name(node: str, term: int) -> str:
 def term_of(worker: str) -> int:
     """Return the term of a worker's name."""
     return int(worker.rpartition("-")[2])
+
+
+def workers_of(names: Iterable[str] | None) -> list[str]:
+    """Return those of a root's children that are named like a worker: somebody else may have put others there."""
+    return [name for name in names or () if _WORKER_NAME.fullmatch(name)]
 
 
 def worker(who: str) -> str:

@@ -83,6 +83,16 @@ def test_whose_session_has_ended_is_gone_until_it_is_there_again() -> None:
     asyncio.run(main())
 
 
+def test_what_somebody_else_has_put_there_is_nobody() -> None:
+    async def main() -> None:
+        content = MemoryContent()
+        async with members(content, "n1", "n2") as (one, _):
+            content.apply([Create(f"{paths.WORKERS}/strange")])
+            assert set(await one.cluster.gone([1, 2, 3])) == {3}
+
+    asyncio.run(main())
+
+
 def test_who_cannot_ask_calls_nobody_gone() -> None:
     async def main() -> None:
         content = MemoryContent()

@@ -12,6 +12,7 @@ from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper.address import parse
+from mainspring.engines.zookeeper.beginning import prepare
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.tree import (
@@ -231,6 +232,26 @@ def test_nobody_answers(free_port: int) -> None:
         await tree.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("below", ["/workers", "/pending_tasks/00", "/fires/x"])
+def test_a_chroot_among_what_another_store_keeps_is_refused(zookeeper: str, chroot: str, below: str) -> None:
+    async def check() -> None:
+        store = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        inside = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}{below}"), 4.0)
+        beside = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}/others{below}"), 4.0)
+        await store.open()
+        try:
+            await prepare(store)
+            with pytest.raises(SettingsError, match=f"inside of the tree of another store, {chroot}: choose another"):
+                await inside.open()
+            await beside.open()
+            assert await store.children("/workers") == []
+        finally:
+            for tree in (store, inside, beside):
+                await tree.close()
+
+    asyncio.run(asyncio.wait_for(check(), PATIENCE))
 
 
 def test_nodes_of_a_client_with_credentials_are_its_own(zookeeper: str, chroot: str) -> None:

@@ -17,6 +17,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.ensemble import meaning
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.ensemble.multi import multi, size
@@ -266,6 +267,7 @@ class KazooTree:
     async def _make_chroot(self) -> None:
         """Create the nodes above ours that are missing. Raises SettingsError where that is not allowed."""
         shown, chroot = self._address.shown, self._address.chroot
+        await self._check_above()
         try:
             if await self.get("/") is not None:
                 return
@@ -278,6 +280,18 @@ class KazooTree:
             await self.get("/")
         except StoreForeignError as error:
             raise SettingsError(f"{shown}: the node {chroot} may not be read, or not be created: {error}") from None
+
+    async def _check_above(self) -> None:
+        """Raise SettingsError for a chroot among what another store keeps: its nodes would take ours for workers, or tasks."""
+        above = ""
+        for part in self._address.chroot[1:].split("/"):
+            if f"/{part}" in paths.TOPS:
+                layout = f"{above}{paths.LAYOUT}"
+                if await self._ask(lambda: self._client.exists_async(layout)) is not None:  # noqa: B023 - awaited here
+                    raise SettingsError(
+                        f"{self._address.shown} is inside of the tree of another store, {above or '/'}: choose another chroot"
+                    )
+            above += f"/{part}"
 
 
 def _value(answer: Answer) -> Any:

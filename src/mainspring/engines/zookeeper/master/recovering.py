@@ -214,7 +214,8 @@ async def _lost_workers(tree: Tree) -> list[str]:
     found = set(await tree.children(paths.QUEUES) or ())
     found.update(await tree.children(paths.WANTS) or ())
     found.update(await tree.children(paths.MAIL) or ())
-    return sorted(found.difference(await tree.children(paths.WORKERS) or ()), key=paths.term_of)
+    found.difference_update(await tree.children(paths.WORKERS) or ())
+    return sorted(paths.workers_of(found), key=paths.term_of)
 
 
 async def abandoned(tree: Tree) -> list[int]:
@@ -224,7 +225,7 @@ async def abandoned(tree: Tree) -> list[int]:
 
 async def living(tree: Tree) -> list[int]:
     """Return the terms of the workers that live."""
-    return [paths.term_of(who) for who in await tree.children(paths.WORKERS) or ()]
+    return [paths.term_of(who) for who in paths.workers_of(await tree.children(paths.WORKERS))]
 
 
 async def recover(session: Session, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:

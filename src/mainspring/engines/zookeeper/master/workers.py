@@ -112,7 +112,9 @@ class Workers:
             Reign.read(lambda: tree.children(paths.DRAINING, self._on_list)),
             Reign.read(lambda: tree.children(paths.WORKERS, self._on_list)),
         )
-        there = {*(living or ()), self.own.who}
+        there = {*paths.workers_of(living), self.own.who}
+        if strangers := sorted(set(living or ()) - there):
+            log.warning("somebody else's nodes are among the workers, and are left alone", names=strangers[:10])
         for who in self.known.keys() - there:
             del self.known[who]
         new = there - self.known.keys()
