@@ -8,8 +8,10 @@ from __future__ import annotations
 import pytest
 
 from .zookeeper.running import simulate_zookeeper
+from .zookeeper.serving import ServingWorld
 
 CHUNK = 12
+SERVED = 10
 
 
 @pytest.mark.parametrize("first", range(0, 60, CHUNK))
@@ -26,3 +28,15 @@ def test_no_rule_of_the_recipe_is_broken_for_long(first: int) -> None:
 
 def test_a_seed_is_played_again() -> None:
     assert simulate_zookeeper(7) == simulate_zookeeper(7)
+
+
+@pytest.mark.parametrize("first", range(0, 30, SERVED))
+def test_nodes_that_serve_break_no_rule_and_tell_all_who_wait(first: int) -> None:
+    assert simulate_zookeeper(*range(first, first + SERVED), kind=ServingWorld) > SERVED
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 5000, 1000))
+def test_nodes_that_serve_break_no_rule_for_long(first: int) -> None:
+    simulate_zookeeper(*range(first, first + 1000), kind=ServingWorld)

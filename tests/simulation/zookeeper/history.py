@@ -38,6 +38,9 @@ class History:
         self.stored: dict[int, str] = {}
         """Every job that was ever stored, with the place of its result."""
         self.dropped: set[int] = set()
+        """Jobs that nothing is left of: foreground ones for which nobody waited any more."""
+        self._waiters: dict[int, list[int]] = {}
+        """The terms that wait for each job, as its result has them."""
         self.ended: dict[int, dict[str, Any]] = {}
         """The records with which jobs have ended."""
         self.published: set[int] = set()
@@ -67,7 +70,7 @@ class History:
                 if isinstance(change, Create):
                     self._end(records.decode(change.data))
             elif root == paths.RESULTS:
-                self._result(change)
+                self._result(change, who)
             if who is not None and self._is_masters(changes, at):
                 self._check_master(who)
         for task in touched:
@@ -174,12 +177,13 @@ class History:
             if token:
                 self.tokens.add(token)
 
-    def _result(self, change: Change) -> None:
+    def _result(self, change: Change, who: str | None) -> None:
         job_id = int(change.path.rpartition(":")[2])
         if isinstance(change, Delete):
-            self.dropped.add(job_id)
+            self._drop(job_id, who)
         elif isinstance(change, Create | Write):
             record = records.decode(change.data)
+            self._waiters[job_id] = record.get("waiters", [])
             if isinstance(change, Create):
                 self.stored[job_id] = change.path
             if "state" not in record:
@@ -190,6 +194,16 @@ class History:
             elif (ended["state"], ended.get("result")) != (record["state"], record.get("result")):
                 self.fault(f"job {job_id} is published with another outcome")
             self.published.add(job_id)
+
+    def _drop(self, job_id: int, who: str | None) -> None:
+        """Nobody waits for it: but the node that drops it, and those whose terms have ended."""
+        self.dropped.add(job_id)
+        for term in self._waiters.get(job_id, ()):
+            node = self.content.read(f"{paths.TERMS}/{term}")
+            assert node is not None
+            waiter = paths.worker_name(node.data.decode(), term)
+            if waiter != who and self.content.read(paths.worker(waiter)) is not None:
+                self.fault(f"job {job_id} was dropped by {who} although {waiter} waits for it")
 
     def state(self, job_id: int) -> State:
         """Return how a job has ended."""

@@ -223,6 +223,11 @@ class Node:
                 loop.call_later(5.0, self._hungry.set)  # what was told may be lost
 
     def _check_claimed(self, job: Job) -> None:
+        self.check_held(job)
+        if job.id in self.held:
+            self.world.history.fault(f"job {job.id} is handed out twice by {self.who}")
+
+    def check_held(self, job: Job) -> None:
         """A job is handed out only while its node has it, unless the node's end has not been noticed yet."""
         content = self.world.content
         if content.read(paths.worker(self.who)) is None:
@@ -232,8 +237,6 @@ class Node:
         record = {} if node is None else records.decode(node.data)
         if (record.get("id"), record.get("term")) != (job.id, self.term) or job.term != self.term:
             self.world.history.fault(f"job {job.id} is handed out by {self.who}, which does not have it")
-        if job.id in self.held:
-            self.world.history.fault(f"job {job.id} is handed out twice by {self.who}")
 
     def hold(self, job: Job) -> None:
         """Begin the work on a job."""

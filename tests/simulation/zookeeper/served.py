@@ -1,0 +1,278 @@
+"""A node of the fleet as it is served: the server's own node on the real engine, with clients that hang up and workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.errors import MainspringError, StoreError
+from mainspring.ids import NodeId
+from mainspring.jobs.held import Ability, Worker
+from mainspring.jobs.model import Job, State
+from mainspring.server.node import Node as Server
+from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+
+from .node import FUNCTIONS, Node
+
+if TYPE_CHECKING:
+    from mainspring.jobs.held import Held
+    from mainspring.storage.operation import Operation
+
+    from .loop import VirtualLoop
+    from .serving import ServingWorld
+
+START = 1_700_000_000.0
+DRAIN = 0.5
+"""Seconds that running jobs have at a polite end."""
+LOST = b"the node that waited for it was cut off"
+
+
+class LoopClock:
+    """Both kinds of time, from the loop's."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.monotonic = loop.time
+        self._loop = loop
+
+    def wall(self) -> float:
+        return START + self._loop.time()
+
+
+class Served(Node):
+    """One process of a node."""
+
+    world: ServingWorld
+
+    def __init__(self, world: ServingWorld, name: str) -> None:
+        self.server: Server | None = None
+        self.is_open = False
+        self.leaves = False
+        self.hands: list[Hand] = []
+        self.clients: list[Client] = []
+        super().__init__(world, name)
+
+    @property
+    def term(self) -> int:
+        """Return its last one; 0 while it has none."""
+        return int(self.server.term) if self.server is not None and self.is_open and not self.leaves else 0
+
+    @term.setter
+    def term(self, _: int) -> None:
+        pass
+
+    async def _live(self) -> None:
+        world, chance = self.world, self.chance
+        settings = ServerSettings(
+            name=NodeId(self.name),
+            store=parse_store("memory://"),
+            fleet=FleetSettings(strategy=world.strategy, lease=world.session, beat=world.session * 0.25),
+            process=replace(ProcessSettings(), drain=DRAIN),
+        )
+        server = self.server = Server(settings, self.engine, LoopClock(world.loop))
+        try:
+            await server.open()
+        except StoreError:
+            world.kill(self.name)  # such a process ends, and is started again
+            return
+        server.service.settling._chance = chance.random
+        self.is_open = True
+        for _ in range(chance.choice((0, 1, 2))):
+            self.employ(*chance.sample(FUNCTIONS, chance.randint(1, 2)))
+        if world.calm:
+            self.employ(*FUNCTIONS)
+
+    def employ(self, *functions: bytes) -> None:
+        """Have one more worker."""
+        self.hands.append(Hand(self, functions, self.chance.randint(1, 3)))
+
+    def kill(self) -> int:
+        server = self.server
+        if server is not None and self.is_open:
+            if server._timer is not None:
+                server._timer.cancel()
+                server._timer = None
+            server._store.closed = True
+        return super().kill()
+
+    async def leave(self) -> None:
+        """End politely: nothing that it held is left behind."""
+        server, who = self.server, self.who
+        assert server is not None
+        self.leaves = True
+        server.stop()
+        await server.drain()
+        content = self.world.content
+        mine = content.read(paths.worker(who))
+        if mine is not None and mine.owner == self.way.session and server.fleet is not None and self._is_sound(server):
+            for task in content.names(paths.queue(who)) or ():
+                node = content.read(paths.assignment(who, task))
+                # What the master has assigned since goes back from there; no worker has seen it, and nothing speaks against it.
+                if node is None or records.decode(node.data)["state"] != "leased":
+                    self.world.history.fault(f"a polite end of {who} leaves {task}")
+            if any(held.stored for held in server.service.window.held.values()):
+                self.world.history.fault(f"a polite end of {who} leaves {[*server.service.window.held]}")
+        await server.close()
+        self.world.ended(self)
+
+    def _is_sound(self, server: Server) -> bool:
+        """Whether it could commit all, and its term is that under which it has begun to leave."""
+        return server.commits.idle and not server.service.settling.unsettled and bool(server.service.window.term)
+
+    # ---- what is asked of it ----
+
+    def put(self, operation: Operation) -> None:
+        assert self.server is not None
+        self.server.commits.put(operation)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.residue()
+
+    def residue(self) -> list[str]:
+        """Say what has not come to its end yet."""
+        server = self.server
+        if server is None or not self.is_open or self.leaves:
+            return [f"{self.name} starts or leaves"]
+        service = server.service
+        assert service.sharing is not None
+        things = {
+            "held jobs": service.window.held,
+            "jobs on the way": service.foreground.on_the_way,
+            "settlements": service.settling.unsettled,
+            "jobs looked up": service.looking,
+            "farewells": service.sharing._leaves,
+            "unrecovered terms": service.sharing._unrecovered,
+            "clients": [client for client in self.clients if client.waits and not client.gone],
+        }
+        found = [f"{what} of {self.name}" for what, thing in things.items() if len(thing)]
+        if service.dispatch.paused or not service.window.term:
+            found.append(f"{self.name} takes no part")
+        if not server.commits.idle:
+            found.append(f"a group of {self.name}")
+        return found
+
+    def believes(self) -> bool:
+        """Whether it may hold what it holds."""
+        return self.server is not None and self.server.fleet is not None and self.server.fleet.keeper.believes()
+
+
+class Hand:
+    """A streaming worker."""
+
+    def __init__(self, node: Served, functions: tuple[bytes, ...], places: int) -> None:
+        assert node.server is not None
+        self.node = node
+        self.world = node.world
+        self.service = node.server.service
+        self.functions = functions
+        self.places = places
+        self._begin()
+
+    def _begin(self) -> None:
+        self.worker = Worker(self)
+        for function in self.functions:
+            self.service.register(self.worker, function, Ability())
+        self.service.ready(self.worker, self.places)
+
+    def wake(self) -> None: ...
+
+    def no_job(self) -> None: ...
+
+    def name(self) -> str:
+        return "hand"
+
+    def assign(self, held: Held) -> None:
+        world = self.world
+        if held.stored:
+            self.node.check_held(held.job)
+        lease = held.lease
+        world.loop.call_later(world.chance.expovariate(1 / world.pace), self._finish, held, self.worker, lease)
+
+    def stop(self, held: Held, reason: bytes) -> None: ...
+
+    def _finish(self, held: Held, worker: Worker, lease: bytes) -> None:
+        if self.node.dead or worker is not self.worker or self.node.leaves:
+            return
+        world, settling = self.world, self.service.settling
+        if self.service.window.held.get(held.handle) is held and held.worker is worker and held.lease == lease:
+            number = 0.0 if world.calm else world.chance.random()
+            token = world.token(held.job)
+            if number < 0.6:
+                world.results.setdefault(held.job.id, set()).add(token)
+                settling.succeeded(held, token, world.settled(token) if held.stored else None)
+            elif number < 0.7:
+                settling.failed(held, b'{"type":"Broken","message":"%b"}' % token, final=True)
+            elif number < 0.8:
+                settling.released(held)
+            elif number < 0.9:
+                settling.snoozed(held, world.chance.random() * 2)
+            else:
+                self.service.gone(worker)
+                self._begin()
+                return
+        self.service.ready(worker, 1)
+
+
+class Client:
+    """Somebody who waits at a node for one job, and may hang up."""
+
+    def __init__(self, node: Served) -> None:
+        assert node.server is not None
+        self.gone = False
+        self.node = node
+        self.world = node.world
+        self.service = node.server.service
+        self.waits = True
+        self.began = node.term
+        node.clients.append(self)
+
+    def data(self, handle: bytes, data: bytes) -> None: ...
+
+    def warning(self, handle: bytes, data: bytes) -> None: ...
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None: ...
+
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
+        del handle, exception
+        history = self.world.history
+        if not self.waits or self.gone or self.node.dead:
+            history.fault(f"a client is told of {job.id}, for which it does not wait")
+        self.waits = False
+        if LOST in job.error:
+            lives = self.world.content.read(paths.worker(self.node.who)) is not None
+            if lives and self.service.window.term == self.began:  # it has not given up, not for a moment
+                history.fault(f"job {job.id} was dropped although a client waits for it")
+        elif job.id in history.stored:
+            told = history.ended.get(job.id)
+            if told is None or told["state"] != State(job.state).name.lower():
+                history.fault(f"a client is told that job {job.id} is {State(job.state).name}, and that is not so")
+            elif job.result and records.untext(told, "result") != job.result:
+                history.fault(f"a client is told a result of job {job.id} that does not count")
+        elif job.result and job.result not in self.world.results.get(job.id, ()):
+            history.fault(f"a client is told the result of another job than {job.id}")
+
+    def refused(self, _: object) -> None:
+        self.waits = False
+
+    def submit(self, job: Job) -> None:
+        """In the foreground."""
+
+        def refused(_: MainspringError) -> None:
+            self.waits = False
+
+        self.service.foreground.submit(job, self, lambda _: None, refused)
+
+    def wait(self, job_id: int) -> None:
+        """Wait for a job that was acknowledged."""
+
+        def unknown() -> None:
+            self.waits = False
+            if job_id not in self.world.history.dropped and not self.node.dead:
+                self.world.history.fault(f"job {job_id} is called unknown")
+
+        self.service.wait(job_id, self, unknown)
+
+    def hang_up(self) -> None:
+        """Wait no more."""
+        self.service.client_gone(self)

@@ -1,0 +1,174 @@
+"""A fleet on one ensemble whose nodes are the server's own: with foreground jobs, clients that hang up, and nodes that drain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.tree import Delete
+from mainspring.errors import StoreError
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority
+
+from .node import FUNCTIONS
+from .served import Client, Served
+from .world import REST, UNIQUES, Told, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.jobs.service import JobService
+
+    from .loop import VirtualLoop
+    from .node import Node
+
+
+class ServingWorld(World):
+    """One run."""
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        super().__init__(seed, loop)
+        if self.session < 100 * self.lag:
+            self.lag /= 10  # no lease could be renewed in time
+        self.strategy = self.chance.choice(("default", "default", "id_hash", "least_count", "weight"))
+        self.results: dict[int, set[bytes]] = {}
+        """What workers have said of each job."""
+
+    def _begin(self, name: str) -> None:
+        if not self.nodes[name]:
+            self.nodes[name] = Served(self, name)
+
+    def served(self) -> list[Served]:
+        """Return the nodes that serve."""
+        return [node for node in self.nodes.values() if isinstance(node, Served) and node.term]
+
+    # ---- what clients do ----
+
+    def settled(self, token: bytes) -> Callable[[bool], None]:
+        """Return what takes the answer to a settlement."""
+        self.told[token] = Told.NOTHING
+
+        def told(recorded: bool) -> None:
+            self.told[token] = Told.DONE if recorded else Told.REFUSED
+            if recorded != (token in self.history.tokens):
+                self.history.fault(f"what was said of {token!r} is not so: {self.told[token]}")
+
+        return told
+
+    def _act(self) -> None:
+        served = self.served()
+        if not served:
+            return
+        chance, node = self.chance, self.chance.choice(served)
+        number, known = chance.random(), list(self.history.stored)
+        some = chance.choice(known) if known else 0
+        if number < 0.35 or not some:
+            self._submit(node)
+        elif number < 0.65:
+            Client(node).submit(self._foreground_job(node))
+        elif number < 0.8:
+            waiting = [client for client in node.clients if client.waits and not client.gone]
+            if waiting:
+                chance.choice(waiting).hang_up()
+        elif number < 0.88:
+            Client(node).wait(some)
+        elif number < 0.94:
+            self._service(node).cancel(some, "asked", _ignore, _ignore)
+        else:
+            self._service(node).retry(some, _ignore, _ignore)
+
+    @staticmethod
+    def _service(node: Served) -> JobService:
+        assert node.server is not None
+        return node.server.service
+
+    def _submit(self, node: Node) -> None:
+        assert isinstance(node, Served)
+        assert node.server is not None
+        job = self._plain_job(node)
+        self.submitted[job.id] = Told.NOTHING
+
+        def accepted(ids: list[int], _: object) -> None:
+            self.submitted[ids[0]] = Told.DONE
+            if ids[0] not in self.history.stored:
+                self.history.fault(f"job {job.id} is acknowledged as {ids[0]} and not stored")
+
+        node.server.service.intake.submit([job], accepted, _ignore)
+
+    def _plain_job(self, node: Served) -> Job:
+        assert node.server is not None
+        chance, now_us = self.chance, self.now_us()
+        return Job(
+            node.server.face.next_id(),
+            chance.choice(FUNCTIONS),
+            b"p",
+            unique=chance.choice(UNIQUES),
+            priority=int(chance.choice(list(Priority))),
+            created_us=now_us,
+            due_us=now_us + chance.randrange(6_000_000) if chance.random() < 0.15 else 0,
+            expires_us=now_us + chance.randrange(10_000_000) if chance.random() < 0.1 else 0,
+            options=Options(keep_unique=2.0) if chance.random() < 0.2 else None,
+            input_size=1,
+        )
+
+    def _foreground_job(self, node: Served) -> Job:
+        assert node.server is not None
+        chance = self.chance
+        return Job(
+            node.server.face.next_id(),
+            chance.choice(FUNCTIONS),
+            b"p",
+            unique=chance.choice((NO_UNIQUE, b"u", b"v", b"w", b"x", b"y")),
+            priority=int(chance.choice(list(Priority))),
+            created_us=self.now_us(),
+        )
+
+    # ---- trouble ----
+
+    def _disturb(self) -> None:
+        number, served = self.chance.random(), self.served()
+        if number < 0.75 or not served:
+            super()._disturb()
+            return
+        node = self.chance.choice(served)
+        if number < 0.88:
+            node.start(self._drain(node, self.chance.choice(served)))
+        else:
+            node.start(node.leave())
+
+    async def _drain(self, node: Served, other: Served) -> None:
+        """Somebody asks a node to drain, or no longer."""
+        draining = self.content.read(f"{paths.DRAINING}/{other.name}") is None
+        try:
+            await node.engine.ask_to_drain(other.term, draining=draining)
+        except StoreError:
+            return
+
+    def ended(self, node: Served) -> None:
+        """A node's process has ended by itself; another one begins some time later."""
+        if self.nodes[node.name] is node:
+            self.nodes[node.name] = None
+            node.kill()
+            self.loop.call_later(self.chance.expovariate(1 / self.session), self._begin, node.name)
+
+    # ---- the end ----
+
+    async def _peace(self) -> None:
+        self.loop.call_later(REST / 2, self._take_part)  # somebody's request may be on its way still
+        for node in self.served():
+            node.employ(*FUNCTIONS)
+        await super()._peace()
+
+    def _take_part(self) -> None:
+        for name in self.nodes:
+            self.content.apply([Delete(f"{paths.DRAINING}/{name}")])
+
+    def _left(self) -> list[str]:
+        left = super()._left()
+        for node in self.nodes.values():
+            if isinstance(node, Served):
+                left += node.residue()
+        return left
+
+
+def _ignore(_: object) -> None:
+    pass
