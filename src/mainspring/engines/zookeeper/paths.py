@@ -186,7 +186,11 @@ def result(job_id: int, node: str) -> str:
     return f"{block(job_id)}/H:{node}:{job_id}"
 
 
+# Somebody else may have put other names among them: they are passed over where the children of a root are listed.
 _WORKER_NAME: Final = re.compile(r".+-[0-9]{1,18}", re.DOTALL)
+_JOURNAL_NAME: Final = re.compile(r"total|.+-[0-9]{1,18}(\.[0-9]{1,18})?", re.DOTALL)
+_BLOCK_NAME: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+_TERM_NAME: Final = re.compile(r"[0-9]{1,18}")
 
 
 def worker_name(node: str, term: int) -> str:
@@ -200,8 +204,23 @@ def term_of(worker: str) -> int:
 
 
 def workers_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of a root's children that are named like a worker: somebody else may have put others there."""
+    """Return those of a root's children that are named like a worker."""
     return [name for name in names or () if _WORKER_NAME.fullmatch(name)]
+
+
+def journals_of(names: Iterable[str] | None) -> list[str]:
+    """Return those of the children of ``/journals`` that are named like a journal."""
+    return [name for name in names or () if _JOURNAL_NAME.fullmatch(name)]
+
+
+def blocks_of(names: Iterable[str] | None) -> list[str]:
+    """Return those of the children of ``/results`` that are named like a block."""
+    return [name for name in names or () if _BLOCK_NAME.fullmatch(name)]
+
+
+def terms_of(names: Iterable[str] | None) -> list[int]:
+    """Return the terms among the children of ``/terms``."""
+    return [int(name) for name in names or () if _TERM_NAME.fullmatch(name)]
 
 
 def worker(who: str) -> str:

@@ -67,11 +67,11 @@ async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) ->
 
 async def count_all(session: Session) -> Counts:
     """Add up what the journals of all nodes say, as it was at one moment: a master may be moving counts between them."""
-    names = await session.tree.children(paths.JOURNALS) or []
+    names = paths.journals_of(await session.tree.children(paths.JOURNALS))
     while True:
         at = [f"{paths.JOURNALS}/{name}" for name in names]
         before, *journals, after = await session.tree.get_many([TOTAL, *at, TOTAL])
-        listed, names = names, await session.tree.children(paths.JOURNALS) or []
+        listed, names = names, paths.journals_of(await session.tree.children(paths.JOURNALS))
         if set(listed) == set(names) and (before and before.version) == (after and after.version):
             return committer.total(journal.data for journal in journals if journal is not None)
 
@@ -143,7 +143,7 @@ async def _list(session: Session, which: JobFilter) -> list[Job]:
 
 async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
     """Return the ids of all jobs below one, a block at a time, newest first."""
-    blocks = await session.tree.children(paths.RESULTS) or ()
+    blocks = paths.blocks_of(await session.tree.children(paths.RESULTS))
     for block in sorted(map(paths.first_of_block, blocks), reverse=True):
         if before is not None and block >= before:
             continue

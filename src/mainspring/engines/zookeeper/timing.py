@@ -217,7 +217,7 @@ async def sweep(session: Session, operations: Sequence[ops.Sweep]) -> list[int]:
 
 async def _sweep(session: Session, operation: ops.Sweep) -> int:
     memory = session.memory(Swept)
-    blocks = sorted(await session.tree.children(paths.RESULTS) or (), key=paths.first_of_block)
+    blocks = sorted(paths.blocks_of(await session.tree.children(paths.RESULTS)), key=paths.first_of_block)
     newest = {paths.first_of_block(block) // TERM_SPAN: block for block in blocks}
     living = {paths.term_of(who) for who in paths.workers_of(await session.tree.children(paths.WORKERS))}
     growing = {block for term, block in newest.items() if term in living}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, queries, records
-from mainspring.engines.zookeeper.tree import Create, Write
+from mainspring.engines.zookeeper import beginning, paths, queries, records
+from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
@@ -184,6 +184,22 @@ def test_a_small_page_reads_a_small_part_of_the_tree() -> None:
             reads = node.tree.reads
             assert len(await node.listed(limit=10)) == 10
             assert node.tree.reads - reads < 10
+
+    run(check())
+
+
+def test_what_somebody_else_has_put_into_the_tree_is_passed_over() -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node = await made.join("n1")
+            for root in (paths.JOURNALS, paths.RESULTS, paths.TERMS):
+                for name in ("strange", "-", "1-x", "x1", "²"):
+                    assert isinstance(made.content.apply([Create(f"{root}/{name}", b"?")]), Done)
+            job = await node.submitted()
+            assert await node.counts() == {(b"f", State.PENDING, 1): 1}
+            assert [found.id for found in await node.listed()] == [job.id]
+            assert await node.one(ops.Sweep(NOW, NOW, ignore, ignore, 100)) == 0
+            assert await beginning.terms(node.tree) == {node.session.term: "n1"}
 
     run(check())
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.schedules import places, sizes, tables
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
+from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
@@ -60,6 +61,17 @@ def test_what_is_due_is_found_by_names_alone() -> None:
             later = await a.due(START + 100 * MINUTE, limit=50)
             assert [one.name for one, _ in later.due] == ["near", *(f"s{at:05}" for at in range(49))]
             assert later.next_us == START + 90 * MINUTE
+
+    run(check())
+
+
+def test_what_somebody_else_has_put_among_the_minutes_is_passed_over() -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            for name in ("strange", "-", "1-0"):
+                assert isinstance(a.node.tree.content.apply([Create(f"{places.DUE}/{name}", b"?")]), Done)
+            await a.add("s", trigger=At(START))
+            assert [one.name for one, _ in (await a.due()).due] == ["s"]
 
     run(check())
 

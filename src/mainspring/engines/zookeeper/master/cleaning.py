@@ -43,7 +43,7 @@ async def clean(reign: Reign) -> None:
     """Fold the journals of workers that are gone, and take away the oldest. Raises DeposedError, SessionEndedError."""
     tree = reign.tree
     # In this order: a journal comes into being together with its worker.
-    names = await reign.read(lambda: tree.children(paths.JOURNALS)) or []
+    names = paths.journals_of(await reign.read(lambda: tree.children(paths.JOURNALS)))
     living = await reign.read(lambda: tree.children(paths.WORKERS)) or []
     gone = sorted(name for name in names if name != "total" and _worker_of(name) not in living)
     for name in {_worker_of(name) for name in gone}:

@@ -173,7 +173,8 @@ class Recovery:
     async def _forget_waits(self) -> None:
         """Nobody waits any more at the worker for jobs that were submitted there, as far as the newest of them go."""
         term = paths.term_of(self._who)
-        blocks = [name for name in await self._tree.children(paths.RESULTS) or () if name.startswith(f"{term}-")]
+        blocks = paths.blocks_of(await self._tree.children(paths.RESULTS))
+        blocks = [name for name in blocks if name.startswith(f"{term}-")]
         left = MOST_READ
         for block in sorted(blocks, key=paths.first_of_block, reverse=True):
             parent = f"{paths.RESULTS}/{block}"

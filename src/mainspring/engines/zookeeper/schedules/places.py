@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,12 +28,15 @@ from mainspring.engines.zookeeper import paths
 from mainspring.schedules.store import Standing, standing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.schedules.model import Fire, ScheduleState
 
 CATALOGUE: Final = f"{paths.SCHEDULES}/catalogue"
 SPECS: Final = f"{paths.SCHEDULES}/specs"
 STATES: Final = f"{paths.SCHEDULES}/states"
 DUE: Final = f"{paths.SCHEDULES}/due"
+_MINUTE_NAME: Final = re.compile(r"[0-9]{12,18}-[0-9]{1,3}")
 UNFINISHED: Final = f"{paths.SCHEDULES}/unfinished"
 MENDING: Final = f"{paths.SCHEDULES}/mending"
 JOINS: Final = f"{paths.SCHEDULES}/joins"
@@ -124,6 +128,11 @@ def due(name: str, now: ScheduleState) -> str | None:
     text = part(name)
     shard = zlib.crc32(text.encode()) % SHARDS
     return f"{DUE}/{minute(now.next_us):012d}-{shard}/{now.next_us}.{now.version}.{text}"
+
+
+def minutes_of(names: Iterable[str] | None) -> list[str]:
+    """Return those of the children of `DUE` that are parents of a minute: somebody else may have put others there."""
+    return [name for name in names or () if _MINUTE_NAME.fullmatch(name)]
 
 
 def minute(time_us: int) -> int:

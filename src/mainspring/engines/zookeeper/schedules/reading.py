@@ -43,7 +43,7 @@ async def find_due(session: Session, operations: Sequence[ops.FindDue]) -> list[
 
 async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming:
     minutes: dict[int, list[str]] = {}
-    for parent in await session.tree.children(places.DUE) or ():
+    for parent in places.minutes_of(await session.tree.children(places.DUE)):
         minutes.setdefault(int(parent.partition("-")[0]), []).append(parent)
     coming = sorted(minutes)
     latest = places.minute(until_us)
