@@ -7,31 +7,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper import paths, waiting
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master import publishing, recovering
 from mainspring.engines.zookeeper.tree import Check, Done, Refused, Write
+from mainspring.jobs import sharing
+from mainspring.jobs.service import JobService
 
 from .stores import SimulationError
 from .zookeeper.ensemble import Way
 from .zookeeper.running import simulate_zookeeper
+from .zookeeper.serving import ServingWorld
+from .zookeeper.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.engines.zookeeper.locating import Name
+    from mainspring.engines.zookeeper.deciding import Plan
+    from mainspring.engines.zookeeper.locating import Name, Seen
     from mainspring.engines.zookeeper.session import Waiting
     from mainspring.engines.zookeeper.tree import Change
+    from mainspring.ids import Term
 
 Plant = pytest.MonkeyPatch
 SEEDS = 60
 
 
-def is_caught(*, by: str) -> None:
+def is_caught(*, by: str, kind: type[World] = World) -> None:
     """One of the runs fails, and for the right reason. (Others may fail for what follows from it.)"""
     for seed in range(SEEDS):
         try:
-            simulate_zookeeper(seed)
+            simulate_zookeeper(seed, kind=kind)
         except SimulationError as error:
             if re.search(by, str(error)):
                 return
@@ -96,3 +102,39 @@ def test_a_recovery_that_forgets_a_task(monkeypatch: Plant) -> None:
 
     monkeypatch.setattr(recovering, "given_back", forgetful)
     is_caught(by="runs and is nobody's")
+
+
+# ---- nodes that serve
+
+
+def test_a_client_that_leaves_a_job_for_all(monkeypatch: Plant) -> None:
+    left = waiting.left
+
+    def rude(seen: Seen | None, term: int) -> Plan[bool]:
+        return left(seen if seen is None else seen._replace(data={**seen.data, "waiters": [term]}), term)
+
+    monkeypatch.setattr(waiting, "left", rude)
+    is_caught(by="although .* waits for it", kind=ServingWorld)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_polite_end_that_hands_nothing_back(monkeypatch: Plant) -> None:
+    def keep(self: JobService) -> None:
+        self.dispatch.paused = True
+
+    monkeypatch.setattr(JobService, "hand_back", keep)
+    is_caught(by="a polite end of", kind=ServingWorld)
+
+
+def test_letters_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
+    is_caught(by="never ends: .*clients of", kind=ServingWorld)
+
+
+def test_a_node_that_does_not_learn_its_new_term(monkeypatch: Plant) -> None:
+    def forgetful(self: JobService, term: Term) -> None:
+        self.term = term
+
+    monkeypatch.setattr(JobService, "begin_again", forgetful)
+    is_caught(by="takes no part", kind=ServingWorld)

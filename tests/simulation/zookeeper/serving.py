@@ -30,6 +30,8 @@ class ServingWorld(World):
         if self.session < 100 * self.lag:
             self.lag /= 10  # no lease could be renewed in time
         self.strategy = self.chance.choice(("default", "default", "id_hash", "least_count", "weight"))
+        self.joined: set[int] = set()
+        """What the answers to background jobs have named."""
         self.results: dict[int, set[bytes]] = {}
         """What workers have said of each job."""
 
@@ -70,7 +72,9 @@ class ServingWorld(World):
             if waiting:
                 chance.choice(waiting).hang_up()
         elif number < 0.88:
-            Client(node).wait(some)
+            acknowledged = [job_id for job_id, told in self.submitted.items() if told is Told.DONE]
+            if acknowledged:
+                Client(node).wait(chance.choice(acknowledged))
         elif number < 0.94:
             self._service(node).cancel(some, "asked", _ignore, _ignore)
         else:
@@ -88,7 +92,9 @@ class ServingWorld(World):
         self.submitted[job.id] = Told.NOTHING
 
         def accepted(ids: list[int], _: object) -> None:
-            self.submitted[ids[0]] = Told.DONE
+            if ids[0] == job.id:
+                self.submitted[job.id] = Told.DONE
+            self.joined.update(ids)
             if ids[0] not in self.history.stored:
                 self.history.fault(f"job {job.id} is acknowledged as {ids[0]} and not stored")
 
@@ -121,6 +127,11 @@ class ServingWorld(World):
             priority=int(chance.choice(list(Priority))),
             created_us=self.now_us(),
         )
+
+    async def _check_end(self) -> None:
+        await super()._check_end()
+        for job_id in self.joined - self.history.ended.keys():
+            self.history.fault(f"job {job_id} was acknowledged and has not ended")
 
     # ---- trouble ----
 
