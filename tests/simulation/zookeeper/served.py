@@ -200,7 +200,7 @@ class Hand:
             token = world.token(held.job)
             if number < 0.6:
                 world.results.setdefault(held.job.id, set()).add(token)
-                settling.succeeded(held, token, world.settled(token) if held.stored else None)
+                settling.succeeded(held, token, world.settled(token, self.service) if held.stored else None)
             elif number < 0.7:
                 settling.failed(held, b'{"type":"Broken","message":"%b"}' % token, final=True)
             elif number < 0.8:

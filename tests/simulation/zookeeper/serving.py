@@ -45,11 +45,14 @@ class ServingWorld(World):
 
     # ---- what clients do ----
 
-    def settled(self, token: bytes) -> Callable[[bool], None]:
+    def settled(self, token: bytes, service: JobService) -> Callable[[bool], None]:
         """Return what takes the answer to a settlement."""
         self.told[token] = Told.NOTHING
+        term = service.window.term
 
         def told(recorded: bool) -> None:
+            if not recorded and service.window.term != term:
+                return  # where nobody knew what became of it when the term ended, it was put again, and may be in its own way
             self.told[token] = Told.DONE if recorded else Told.REFUSED
             if recorded != (token in self.history.tokens):
                 self.history.fault(f"what was said of {token!r} is not so: {self.told[token]}")
