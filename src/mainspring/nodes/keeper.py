@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.nodes.lease import BEAT, LEASE, Lease
 from mainspring.nodes.membership import Membership
 
@@ -91,9 +91,17 @@ class Keeper:
         self.membership: Membership
 
     async def start(self, term: Term, sent_at: float) -> None:
-        """Take part under a first term, which was begun after the monotonic time ``sent_at``."""
+        """Take part under a first term, which was begun after the monotonic time ``sent_at``.
+
+        Where the store is away again, or the term has ended already, `step` goes on from there.
+        """
         self._take(term, sent_at)
-        await self._beat()
+        try:
+            await self._beat()
+        except StoreFencedError as error:
+            self._fence(str(error))
+        except StoreUnavailableError as error:
+            log.info("the store does not answer", error=str(error))
 
     def _take(self, term: Term, sent_at: float) -> None:
         self.term = term

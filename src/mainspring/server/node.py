@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -147,9 +147,7 @@ class Node:
             await self.fleet.start(opened.term, sent_at)
             self._keeping = loop.create_task(self.fleet.run())
             self._keeping.add_done_callback(self._kept)
-        started: asyncio.Future[int] = loop.create_future()
-        self.service.start(started.set_result, started.set_exception)
-        recovered = await started
+        recovered = await self._start_service()
         if recovered:
             log.info("jobs taken back", jobs=recovered)
         if self.schedules is not None:
@@ -158,6 +156,19 @@ class Node:
             self.schedules.look()
         self._ready = True
         self._tick()
+
+    async def _start_service(self) -> int:
+        """Learn what the store has, however often it is away meanwhile; returns how many jobs were taken back."""
+        while True:
+            started: asyncio.Future[int] = self._loop.create_future()
+            self.service.start(started.set_result, started.set_exception)
+            try:
+                return await started
+            except (StoreUnavailableError, StoreFencedError) as error:
+                if self.fleet is None:
+                    raise  # nobody gets it another term
+                log.info("the store does not answer", error=str(error))
+                await asyncio.sleep(AGAIN)
 
     def _kept(self, task: asyncio.Task[None]) -> None:
         """The loop that keeps the lease never ends by itself: where it did, it is a defect, and without it the node is none."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
+from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import node_id
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
@@ -20,8 +21,12 @@ from mainspring.server.node import Node
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from typing import Any
+
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.engine import Committed
+    from mainspring.storage.operation import Operation
 
 QUICK = FleetSettings(lease=0.5, beat=0.1)
 
@@ -38,14 +43,14 @@ class Crowd:
         self.content = SharedTables(time.time, carry)
         self.nodes: list[Node] = []
 
-    async def node(self, name: str, fleet: FleetSettings = QUICK) -> Node:
+    async def node(self, name: str, fleet: FleetSettings = QUICK, engine: SharedMemoryEngine | None = None) -> Node:
         settings = ServerSettings(
             name=node_id(name),
             store=parse_store("memory://"),
             fleet=fleet,
             process=replace(ProcessSettings(), drain=0.1),
         )
-        node = Node(settings, SharedMemoryEngine(self.content), SystemClock())
+        node = Node(settings, engine or SharedMemoryEngine(self.content), SystemClock())
         await node.open()
         self._stack.push_async_callback(node.close)
         self.nodes.append(node)
@@ -59,6 +64,28 @@ class Crowd:
 async def crowd(carry: Callable[[Callable[[], None]], object] | None = None) -> AsyncIterator[Crowd]:
     async with AsyncExitStack() as stack:
         yield Crowd(stack, carry or (lambda deliver: asyncio.get_running_loop().call_soon(deliver)))
+
+
+class Away(SharedMemoryEngine):
+    """A store that is away for so many of the first questions of a node, after its term has begun."""
+
+    def __init__(self, tables: SharedTables, beats: int, groups: int, error: StoreError) -> None:
+        super().__init__(tables)
+        self.beats, self.groups = beats, groups
+        self._error = error
+
+    async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
+        self.beats -= 1
+        if self.beats >= 0:
+            raise self._error
+        return await super().beat(row)
+
+    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+        self.groups -= 1
+        if self.groups >= 0:
+            committed(self._error)
+        else:
+            super().commit(group, committed)
 
 
 class Hand:
@@ -340,6 +367,24 @@ def test_a_node_that_drains_still_does_so_under_its_next_term() -> None:
             await client.submit_background()
             await other.jobs.get()
             assert hand.jobs.empty()
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), StoreFencedError("ended")])
+@pytest.mark.parametrize(("beats", "groups"), [(1, 0), (0, 1), (2, 2)])
+def test_a_node_starts_although_the_store_goes_away_again(error: StoreError, beats: int, groups: int) -> None:
+    async def test() -> None:
+        async with crowd() as fleet:
+            engine = Away(fleet.content, beats, groups, error)
+            node = await fleet.node("n1", engine=engine)
+            other = await fleet.node("n2")
+            hand = Hand(node)
+            job_id = await Client(other).submit_background()
+            held = await hand.jobs.get()
+            assert held.job.id == job_id
+            assert max(engine.beats, engine.groups) <= 0
+            assert await hand.done(held, b"")
 
     run(test())
 
