@@ -58,6 +58,7 @@ def _run(seed: int, seconds: float, kind: type[World]) -> int:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()
     return world.history.settled

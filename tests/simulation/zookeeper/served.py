@@ -184,7 +184,7 @@ class Hand:
 
     def assign(self, held: Held) -> None:
         world = self.world
-        if held.stored:
+        if held.stored and held.job.id not in world.history.dropped:  # the word that it was dropped may be on its way
             self.node.check_held(held.job)
         lease = held.lease
         world.loop.call_later(world.chance.expovariate(1 / world.pace), self._finish, held, self.worker, lease)
@@ -236,7 +236,9 @@ class Client:
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         del handle, exception
         history = self.world.history
-        if not self.waits or self.gone or self.node.dead:
+        if self.node.dead:
+            return  # what was under way when it was killed
+        if not self.waits or self.gone:
             history.fault(f"a client is told of {job.id}, for which it does not wait")
         self.waits = False
         if LOST in job.error:
