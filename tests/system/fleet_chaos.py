@@ -38,6 +38,7 @@ def freeze(chaos: Chaos) -> None:
     assert seat.node is not None
     seat.node.freeze()
     time.sleep(chaos.random.uniform(0, 2 * chaos.fleet.lease + 1))
+    chaos.ledger.wakes()
     seat.node.thaw()
 
 

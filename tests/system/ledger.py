@@ -11,6 +11,10 @@ SLACK: Final = 0.1
 """Seconds by which a thread of the test may notice late what a busy machine has told it."""
 
 
+AWAKE: Final = 0.5
+"""Seconds within which a node that was stopped for longer than its lease has noticed it, on a busy machine."""
+
+
 class Run:
     """One worker's work on one job, from the moment it hears of it to the moment it has no more to do with it."""
 
@@ -41,6 +45,10 @@ class Ledger:
         self.overlaps: list[float] = []
         self.counts: Counter[str] = Counter()
         self.events = 0
+        self._woken = float("-inf")
+        """When a stopped node was last let go on."""
+        self._late: set[bytes] = set()
+        """Confirmed jobs that were handed out once more by such a node: it had decided that before it was stopped."""
 
     def note(self, what: str) -> None:
         """Count something that is worth knowing."""
@@ -52,6 +60,11 @@ class Ledger:
     def disturbed(self, what: str) -> None:
         """Something happened that only a node may do which was cut off from its fleet or given up by it."""
         self.note(what)
+
+    def wakes(self) -> None:
+        """A node that was stopped is about to go on."""
+        with self._lock:
+            self._woken = time.monotonic()
 
     def break_promise(self, what: str) -> None:
         """Note a violation that somebody else has found."""
@@ -76,7 +89,11 @@ class Ledger:
         run = Run(handle, b"%b/%b" % (function, unique) if unique else handle)
         with self._lock:
             if handle in self.confirmed:
-                self.violations.append(f"{handle!r} ran again after its completion was confirmed")
+                if time.monotonic() - self._woken < AWAKE:
+                    # What a node has decided to send and not sent goes out when it goes on, before it can look at its clock.
+                    self._late.add(handle)
+                else:
+                    self.violations.append(f"{handle!r} ran again after its completion was confirmed")
             self.seen(handle, unique)
             self._open.setdefault(run.key, []).append(run)
             self.note("begun")
@@ -98,6 +115,8 @@ class Ledger:
     def confirm(self, handle: bytes) -> None:
         """A server has said that a job's completion is on disk."""
         with self._lock:
+            if handle in self._late:
+                self.violations.append(f"{handle!r} was completed twice")
             self.confirmed.add(handle)
             self.note("confirmed")
 
