@@ -6,10 +6,12 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from mainspring.engines.zookeeper import committer, paths, records
-from mainspring.engines.zookeeper.master import cleaning
+from mainspring.engines.zookeeper.master import cleaning, recovering
 from mainspring.engines.zookeeper.master.recovering import Recoverer, abandoned
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
 from mainspring.errors import StoreFencedError
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign
@@ -17,6 +19,8 @@ from mainspring.jobs.store import Assign
 from .a_master import Fleet, Member, eventually, fleet, ignore, run
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mainspring.jobs.model import Job
 
 
@@ -152,6 +156,37 @@ def test_foreground_jobs_go_with_those_who_wait_for_them() -> None:
             assert await living.counts() == {(b"f", State.PENDING, 1): 2}
             await living.submitted(unique=b"alone")
             await living.submitted(unique=b"waits")
+
+    run(check())
+
+
+@pytest.mark.parametrize("how", ["joined", "awaited"])
+def test_a_foreground_job_that_is_wanted_by_the_time_it_would_be_dropped_stays(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A background submit joins it, or a node that was not there yet waits for it, once it was read that nobody does."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            living, lost = await pair(nodes)
+            theirs = lost.session.term
+            job = await lost.held(foreground=True, waiter=theirs, unique=b"u")
+            await lost.kill()
+            newcomer = await nodes.join("n3", stands=False)
+            path = lost.session.result(job.id)
+            data = {"id": job.id, "task": "f:u", "waiters": [theirs]}
+            if how == "awaited":
+                data |= {"waiters": [theirs, newcomer.session.term], "foreground": True}
+            is_dropped = recovering.is_dropped
+
+            def late(held: recovering.Held, alive: Collection[int]) -> bool:
+                dropped = is_dropped(held, set(alive) - {newcomer.session.term})
+                nodes.content.apply([Write(path, records.encode(data))])
+                return dropped
+
+            monkeypatch.setattr(recovering, "is_dropped", late)
+            assert (await living.recover(theirs)).number == 1
+            assert await living.state(job.id) is State.PENDING
 
     run(check())
 

@@ -22,7 +22,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Change, Check, Node, Tree
@@ -88,7 +88,11 @@ def is_dropped(held: Held, living: Collection[int]) -> bool:
     """Say whether nobody waits any more for a foreground job that a lost worker had: then it is as if it had never been."""
     if held.result is None or records.decode(held.assignment.data).get("state") == "running":
         return False
-    result = records.decode(held.result.data)
+    return is_unwanted(records.decode(held.result.data), living)
+
+
+def is_unwanted(result: Mapping[str, Any], living: Collection[int]) -> bool:
+    """Say whether nobody waits any more for the job of a result, which is a foreground one."""
     return bool(result.get("foreground")) and not set(result.get("waiters", ())).intersection(living)
 
 
@@ -132,9 +136,17 @@ class Recovery:
         unwanted = [held.id for held in helds if is_dropped(held, self._living)]
         if unwanted:
             seen = await locating.look(self._session, unwanted)
-            entries = [waiting.dropped(one) for one in seen.values() if one.spot is not None and one.spot.assignment]
-            self.dropped += (await self._commit(entries)).count(None)
-            helds = [held for held in helds if held.id not in seen]
+            # It may be wanted since it was read first, and the entry is for what was read last. Who waits is read before
+            # who lives: a node that was not there yet may have begun to wait.
+            self._living = await living(self._tree)
+            dropping = [
+                one
+                for one in seen.values()
+                if one.spot is not None and one.spot.assignment and is_unwanted(one.data, self._living)
+            ]
+            self.dropped += (await self._commit([waiting.dropped(one) for one in dropping])).count(None)
+            gone = {one.id for one in dropping}
+            helds = [held for held in helds if held.id not in gone]
         planned = [given_back(self._who, held) for held in helds]
         verdicts = await self._commit([entry for entry, _ in planned])
         before = len(self.back)
