@@ -240,4 +240,5 @@ def test_a_node_that_starts_without_a_majority_waits_for_it(nursery: Nursery, ow
         assert node.lives
         own.heal()
         with node.ready().extended() as client:
-            client.put(b"f")
+            client.socket.settimeout(PATIENT)
+            submitted(client, b"u")
