@@ -21,8 +21,8 @@ def refuses(server: Server) -> bool:
     """Tell whether nobody listens any more, which is how a drain begins."""
     try:
         socket.create_connection(("127.0.0.1", server.port), 5).close()
-    except (ConnectionRefusedError, ConnectionResetError):  # reset: the port was closed while this one was on its way in
-        return True
+    except (ConnectionRefusedError, ConnectionResetError):
+        return True  # reset: the port was closed while this one was on its way in
     return False
 
 
