@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Chosen tests, or options for pytest: make test ARGS="tests/unit -k cron"
 ARGS ?=
 # So many tests at a time, of different files; most of them wait for something. make test ARGS="-n 0 …" for one at a time.
-TESTERS ?= 3
+TESTERS ?= 2
 # The directory whose words `make demo` counts; empty: Python's standard library.
 DIR ?=
 

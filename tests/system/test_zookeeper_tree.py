@@ -99,6 +99,7 @@ def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, looker: Looker
         handle = client.put(b"f")
         assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
         assert client.outcome(handle).data == b"done"
+    eventually(lambda: not looker.tasks("/completed_tasks"), "it is published")
     n1.stop()
     n2.stop()
     for root in ("/workers", "/queues", "/wants", "/mail"):
