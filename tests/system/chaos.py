@@ -122,7 +122,9 @@ class Chaos:
             self.addresses.ending = True
             self.launch(*(seat for seat in self.seats if seat.node is None))
             nodes = [seat.ready() for seat in self.seats]
-            states = dict(_fates(self.random.choice(nodes), self.ledger.acknowledged))
+            asked = self.random.choice(nodes)
+            states = dict(_fates(asked, self.ledger.acknowledged))
+            said = _statuses(nodes) if b"alive" in states.values() else ""
             self.addresses.end()
         lost = sorted(handle for handle, state in states.items() if state != b"succeeded")
         written = "".join(node.log.read_text() for node in {node.name: node for node in self.fleet.nodes}.values())
@@ -134,6 +136,7 @@ class Chaos:
             Counter(states.values()),
             self.ledger.counts,
             written.count("given up its jobs"),
+            f"{asked.name} was asked; {said}{written}",
         )
 
     def launch(self, *seats: Seat) -> None:
@@ -167,6 +170,15 @@ class Findings(NamedTuple):
     counts: Counter[str]
     fenced: int
     """How often a node has given up its lease."""
+    story: str
+    """What the nodes have logged, and what they said of themselves where jobs did not end."""
+
+    def __str__(self) -> str:
+        lost = f"{len(self.lost)} lost {self.lost[:3]}"
+        return (
+            f"{lost}, {self.violations}, overlap {self.overlap:.3f} s, {self.acknowledged} acknowledged, {dict(self.states)}, "
+            f"{dict(self.counts)}, fenced {self.fenced} times\n{self.story}"
+        )
 
 
 def _fates(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -185,6 +197,18 @@ def _fates(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]
         except TimeoutError:
             for handle in left:
                 yield handle, b"alive"
+
+
+def _statuses(nodes: Sequence[FleetNode]) -> str:
+    """Return what nodes say of themselves."""
+    lines = []
+    for node in nodes:
+        try:
+            node.tell_tasks()
+            lines.append(f"{node.name}: {node.status()}\n")
+        except (OSError, AssertionError) as error:
+            lines.append(f"{node.name} does not answer: {error!r}\n")
+    return "".join(lines)
 
 
 def crash(chaos: Chaos) -> None:

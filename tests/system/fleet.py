@@ -107,6 +107,11 @@ class FleetNode:
     def _state(self) -> str:
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
+    def tell_tasks(self) -> None:
+        """Let it log what each of its tasks waits for."""
+        self.send(signal.SIGUSR2)
+        eventually(lambda: "these are all tasks" in self.written(), f"{self.name} tells its tasks")
+
     def kill(self) -> None:
         """End it as a crash would, and wait until it is gone. To do it again does no harm."""
         self._end(signal.SIGKILL)

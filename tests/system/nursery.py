@@ -7,12 +7,14 @@ server that it started. ``stdout`` is a named pipe. The servers end with it. Wha
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -38,6 +40,7 @@ def main() -> None:
             if os.getppid() != own:
                 os._exit(1)
             _furnish(order)
+            signal.signal(signal.SIGUSR2, _tell_tasks)
             if order["plant"] is not None:
                 PLANTS[order["plant"]]()
             os._exit(command(order["arguments"]))
@@ -57,6 +60,19 @@ def _furnish(order: dict[str, Any]) -> None:
         opened = os.open(path, flags, 0o644)
         os.dup2(opened, number)
         os.close(opened)
+
+
+def _tell_tasks(*_: object) -> None:
+    """Write into the log what each task waits for: a test asks for it where a server does not answer."""
+    for task in list(asyncio.tasks._all_tasks):  # type: ignore[attr-defined] # the public function wants a loop that runs
+        where = []
+        awaited: Any = task.get_coro()
+        while (frame := getattr(awaited, "cr_frame", None)) is not None:
+            where.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
+            awaited = awaited.cr_await
+        sys.stderr.write(f"task {task.get_name()}: {' > '.join(where)} {awaited!r}\n")
+    sys.stderr.write("these are all tasks\n")
+    sys.stderr.flush()
 
 
 def acknowledge_early() -> None:

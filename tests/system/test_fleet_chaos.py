@@ -64,7 +64,7 @@ class Ground:
             found = pool.map(lambda seed: self.survive(disturb, seed, rounds=rounds), seeds)
             findings = dict(zip(seeds, found, strict=True))
         broken = {seed: one for seed, one in findings.items() if one.lost or one.violations or one.overlap > overlap}
-        assert broken == {}
+        assert not broken, "\n".join(f"seed {seed}: {one}" for seed, one in broken.items())
         assert sum(one.acknowledged for one in findings.values()) > 20 * len(seeds)
 
 

@@ -13,7 +13,7 @@ from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
 from tests.unit.engines.a_fleet import NOW, Node, eventually, ignore, node, session
 
-from mainspring.engines.postgres import watch
+from mainspring.engines.postgres import connection, watch, writer
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 MARK = b"a mark in a group that is one statement"
+NEVER = b"what no server says"
 
 
 @pytest.fixture
@@ -277,6 +278,55 @@ def test_a_way_that_swallows_everything_is_left(proxy: Proxy, database: str) -> 
                 await load.goes_on(1)
                 assert time.monotonic() - began < 20
             await load.is_kept(one)
+
+    asyncio.run(test())
+
+
+def test_a_session_that_waits_for_us_within_a_statement_is_left(proxy: Proxy, database: str) -> None:
+    # The server takes what it has been asked so far for a part of a statement, and counts the session as active.
+    async def test() -> None:
+        async with node(proxy.through(database), slow=0.3) as one:
+            proxy.lose_answer(b"FROM dead WHERE id = ANY", until=NEVER)
+            assert await one.find(1) == {}
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("asked", [b"pg_advisory_unlock_all", b"pg_try_advisory_lock"])
+def test_a_way_that_is_dead_when_the_next_term_begins_is_left(
+    proxy: Proxy, database: str, asked: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ANSWER", 0.3)
+
+    async def test() -> None:
+        async with node(proxy.through(database), slow=60.0) as one:
+            proxy.lose_answer(asked, until=NEVER)
+            async with asyncio.timeout(30):
+                await one.open()
+            assert await one.group(one.submit(one.job())) == [{}]
+
+    asyncio.run(test())
+
+
+def test_a_way_that_is_dead_when_a_group_is_undone_is_left(
+    proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ANSWER", 0.3)
+    monkeypatch.setitem(connection.SETTINGS, "lock_timeout", "50ms")
+    monkeypatch.setitem(connection.SETTINGS, "idle_in_transaction_session_timeout", "0")
+
+    async def test() -> None:
+        async with node(proxy.through(database), slow=60.0) as one, session(database) as other:
+            await other.execute("BEGIN; LOCK TABLE jobs IN EXCLUSIVE MODE")
+            proxy.lose_answer(b"ROLLBACK", until=NEVER)
+            group = one.begin(one.submit(one.job()))
+            pid = one.engine._writer.pid
+            await eventually(lambda: another(one, pid), "the connection is given up")
+            await other.execute("COMMIT")
+            assert await asyncio.wait_for(group, 30) == [{}]
+
+    async def another(one: Node, pid: int | None) -> bool:
+        return one.engine._writer.pid not in {None, pid}
 
     asyncio.run(test())
 

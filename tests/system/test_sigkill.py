@@ -37,7 +37,7 @@ def check(nursery: Nursery, directory: Path, seeds: range) -> None:
     with ThreadPoolExecutor(TOGETHER) as pool:
         findings = dict(zip(seeds, pool.map(lambda seed: survive(nursery, directory, seed), seeds), strict=True))
     broken = {seed: found for seed, found in findings.items() if found.lost or found.violations}
-    assert broken == {}
+    assert not broken, "\n".join(f"seed {seed}: {one}" for seed, one in broken.items())
     assert sum(found.acknowledged for found in findings.values()) > 20 * len(seeds)
 
 

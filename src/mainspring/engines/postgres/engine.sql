@@ -32,8 +32,9 @@ SELECT pg_terminate_backend(pid) FROM pg_locks
 WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND objsubid = 2 AND granted AND pid <> pg_backend_pid();
 
+-- Whether a session waits for what its client says next. Between the parts of a statement it does so while it counts as active.
 -- name: activity
-SELECT state, state_change FROM pg_stat_activity WHERE pid = $1;
+SELECT state LIKE 'idle%' OR wait_event = 'ClientRead' AS waits, state_change FROM pg_stat_activity WHERE pid = $1;
 
 -- The journal is read from behind what is folded: its index begins with rows that are dead, at times with many.
 -- name: counts

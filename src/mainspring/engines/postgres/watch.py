@@ -58,9 +58,9 @@ class Watch:
                 row = await self._control.run(partial(_activity, pid=pid), self._slow)
             except StoreError:
                 return False  # the store is away for both
-            if row is not None and not str(row["state"]).startswith("idle"):
+            if row is not None and not row["waits"]:
                 return False
-            idle.append((pid, row and (row["state"], row["state_change"])))
+            idle.append((pid, row and row["state_change"]))
             await asyncio.sleep(AGAIN)
         if idle[0] != idle[1] or not self._writer.busy or self._writer.attempts != attempt:
             return False

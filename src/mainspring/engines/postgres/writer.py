@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
 
+ANSWER: Final = 5.0
+"""Seconds for what takes the server a moment. Between groups nobody else notices that a way is dead; within one, `watch` does."""
 RACES: Final = 5
 """How often a group that meets what may be a race is run, before it counts as a defect."""
 
@@ -85,8 +87,9 @@ class Writer:
         connection = self._connection
         if connection is not None and not connection.is_closed():
             try:
-                await connection.execute("SELECT pg_advisory_unlock_all()")
-                await self._lock(connection)
+                async with asyncio.timeout(ANSWER):
+                    await connection.execute("SELECT pg_advisory_unlock_all()")
+                    await self._lock(connection)
             except failures.ERRORS:
                 connection.terminate()
             else:
@@ -164,7 +167,8 @@ class Writer:
             connection.terminate()
         elif not connection.is_closed() and connection.is_in_transaction():  # it may have been given up in the meantime
             try:
-                await connection.execute("ROLLBACK")
+                async with asyncio.timeout(ANSWER):
+                    await connection.execute("ROLLBACK")
             except failures.ERRORS:
                 connection.terminate()  # which rolls back as well
         return verdict
@@ -210,12 +214,13 @@ class Writer:
         while True:
             connection = await connect_patiently(self._address, self._name, patience)
             try:
-                await self._lock(connection)
+                async with asyncio.timeout(ANSWER):
+                    await self._lock(connection)
             except failures.ERRORS as error:
                 connection.terminate()
                 if patience is not None and not failures.is_away(error):
                     raise failures.explain(error, self._address) from error
-                log.warning("the store went away again", reason=str(error))
+                log.warning("the store went away again", reason=str(error) or type(error).__name__)
                 await asyncio.sleep(0.5)
             except BaseException:
                 connection.terminate()

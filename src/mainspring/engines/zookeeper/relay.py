@@ -18,6 +18,7 @@ import structlog
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN
+from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
 from mainspring.events.relay import Pending, Progress, Settled, Stop
@@ -143,9 +144,7 @@ class Relay:
     async def run(self) -> None:
         """Send and read, until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send_on())
-                group.create_task(self._read_on())
+            await together({"zookeeper letters out": self._send_on(), "zookeeper letters in": self._read_on()})
         finally:
             self._is_over = True
             self._is_told.set()

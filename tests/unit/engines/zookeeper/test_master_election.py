@@ -71,6 +71,23 @@ def test_it_steps_down_when_its_node_is_gone_and_stands_again() -> None:
     run(check())
 
 
+def test_the_term_ends_also_where_a_reign_ends_at_the_same_moment() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            first = await nodes.master()
+            (reign,) = [task for task in asyncio.all_tasks() if task.get_name() == "zookeeper reign"]
+            await first.tree.commit([Delete(paths.MASTER)])
+            await asyncio.wait({reign})
+            # Something else that the master does is being ended.
+            assert first.reigns
+            first.running.cancel()
+            async with asyncio.timeout(5):
+                await asyncio.gather(first.running, return_exceptions=True)
+            assert first.running.cancelled()
+
+    run(check())
+
+
 def test_its_wants_are_the_next_masters_to_fulfil() -> None:
     async def check() -> None:
         async with fleet() as nodes:

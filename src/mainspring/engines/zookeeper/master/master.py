@@ -16,6 +16,7 @@ from mainspring.engines.zookeeper.master.publishing import Publisher
 from mainspring.engines.zookeeper.master.recovering import Recoverer
 from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.master.waking import Waker
+from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 
@@ -63,9 +64,7 @@ class Master:
     async def run(self) -> None:
         """Claim, stand for election, and be the master while elected: until cancelled, or until the term has ended."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.claims.run(), name="zookeeper claims")
-                group.create_task(self._stand(), name="zookeeper election")
+            await together({"zookeeper claims": self.claims.run(), "zookeeper election": self._stand()})
         except* OVER as errors:
             log.info("the term is over", worker=self._session.who, why=str(errors.exceptions[0]))
 
@@ -88,14 +87,16 @@ class Master:
         self.reign, self.dispatcher, self.publisher = reign, dispatcher, publisher
         session.waiting, session.completions = dispatcher.waiting, publisher.completions
         session.assign = dispatcher.claim
+        works = {
+            "zookeeper reign": _until_deposed(reign),
+            "zookeeper publications": publisher.run(),
+            "zookeeper recoveries": self._recover(reign, dispatcher, publisher),
+            "zookeeper assignments": self._dispatch(reign, dispatcher),
+        }
+        if self._standing:
+            works["zookeeper waking"] = Waker(reign).run()
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_until_deposed(reign), name="zookeeper reign")
-                group.create_task(publisher.run(), name="zookeeper publications")
-                group.create_task(self._recover(reign, dispatcher, publisher), name="zookeeper recoveries")
-                group.create_task(self._dispatch(reign, dispatcher), name="zookeeper assignments")
-                if self._standing:
-                    group.create_task(Waker(reign).run(), name="zookeeper waking")
+            await together(works)
         finally:
             self.reign = self.dispatcher = self.publisher = None
             session.waiting, session.completions = _nothing, _nothing
