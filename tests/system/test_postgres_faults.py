@@ -292,17 +292,21 @@ def test_a_session_that_waits_for_us_within_a_statement_is_left(proxy: Proxy, da
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("asked", [b"pg_advisory_unlock_all", b"pg_try_advisory_lock"])
+@pytest.mark.parametrize("anew", [False, True])
 def test_a_way_that_is_dead_when_the_next_term_begins_is_left(
-    proxy: Proxy, database: str, asked: bytes, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch, *, anew: bool
 ) -> None:
     monkeypatch.setattr(writer, "ANSWER", 0.3)
 
     async def test() -> None:
         async with node(proxy.through(database), slow=60.0) as one:
-            proxy.lose_answer(asked, until=NEVER)
+            if anew:
+                one.engine._writer.give_up()
+            proxy.lose_answer(b"pg_try_advisory_lock" if anew else b"pg_advisory_unlock_all", until=NEVER)
+            began = time.monotonic()
             async with asyncio.timeout(30):
                 await one.open()
+            assert time.monotonic() - began >= writer.ANSWER, "there was an answer"
             assert await one.group(one.submit(one.job())) == [{}]
 
     asyncio.run(test())
