@@ -14,17 +14,30 @@ from .servers import Server, serving
 from .stores import POSTGRESQL, STORES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from .stores import Store, Way
 
 HERE = Path(__file__).parent
+LOGGED = 3000
+"""Characters of each log that are shown with a test that has failed."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.system)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a test that has failed what its servers and workers have logged last."""
+    report = yield
+    directory = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and directory is not None and item.path.is_relative_to(HERE):
+        for log in sorted(directory.rglob("*.log")):
+            report.sections.append((str(log.relative_to(directory)), log.read_text("utf-8", "replace")[-LOGGED:]))
+    return report
 
 
 @pytest.fixture(scope="module")
