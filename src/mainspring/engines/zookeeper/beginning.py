@@ -85,6 +85,6 @@ async def _has_begun(tree: Tree, who: str) -> bool:
 
 async def terms(tree: Tree) -> dict[int, str]:
     """Return all terms that were, with the nodes that had them."""
-    known = paths.terms_of(await tree.children(paths.TERMS))
+    known = paths.numbers_of(await tree.children(paths.TERMS))
     found = await tree.get_many([f"{paths.TERMS}/{term}" for term in known])
     return {term: node.data.decode() for term, node in zip(known, found, strict=True) if node is not None}

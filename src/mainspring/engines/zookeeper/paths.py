@@ -163,12 +163,6 @@ class Timed(NamedTuple):
     path: str
 
 
-def timed(parent: str, child: str) -> Timed:
-    """Read the name of a child of a minute."""
-    offset, job_id, task = child.split(".", 2)
-    return Timed(int(parent.rpartition("/")[2]) * MINUTE_US + int(offset), int(job_id), task, f"{parent}/{child}")
-
-
 def block(job_id: int) -> str:
     """Return the parent of a job's result."""
     term, number = divmod(job_id, TERM_SPAN)
@@ -190,7 +184,10 @@ def result(job_id: int, node: str) -> str:
 _WORKER_NAME: Final = re.compile(r".+-[0-9]{1,18}", re.DOTALL)
 _JOURNAL_NAME: Final = re.compile(r"total|.+-[0-9]{1,18}(\.[0-9]{1,18})?", re.DOTALL)
 _BLOCK_NAME: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
-_TERM_NAME: Final = re.compile(r"[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_MINUTE_NAME: Final = re.compile(r"[0-9]{12}")
+_TIMED_NAME: Final = re.compile(r"([0-9]{8})\.([0-9]{1,18})\.(.+:.+)", re.DOTALL)
+_HANDLE: Final = re.compile(r"H:.+:[0-9]{1,18}", re.DOTALL)
 
 
 def worker_name(node: str, term: int) -> str:
@@ -218,9 +215,31 @@ def blocks_of(names: Iterable[str] | None) -> list[str]:
     return [name for name in names or () if _BLOCK_NAME.fullmatch(name)]
 
 
-def terms_of(names: Iterable[str] | None) -> list[int]:
-    """Return the terms among the children of ``/terms``."""
-    return [int(name) for name in names or () if _TERM_NAME.fullmatch(name)]
+def numbers_of(names: Iterable[str] | None) -> list[int]:
+    """Return the numbers among names, in order: those of ``/terms`` are terms."""
+    return sorted(int(name) for name in names or () if _NUMBER.fullmatch(name))
+
+
+def minutes_of(names: Iterable[str] | None) -> list[str]:
+    """Return those of a root's children that are named like a minute, in order."""
+    return sorted(name for name in names or () if _MINUTE_NAME.fullmatch(name))
+
+
+def timed_of(parent: str, names: Iterable[str] | None) -> list[Timed]:
+    """Read those of a minute's children that are named like something that waits for its time."""
+    minute_us = int(parent.rpartition("/")[2]) * MINUTE_US
+    found = [match for name in names or () if (match := _TIMED_NAME.fullmatch(name)) is not None]
+    return [Timed(minute_us + int(one[1]), int(one[2]), one[3], f"{parent}/{one[0]}") for one in found]
+
+
+def handles_of(names: Iterable[str] | None) -> list[str]:
+    """Return those of a block's children that are named like a handle."""
+    return [name for name in names or () if _HANDLE.fullmatch(name)]
+
+
+def id_of(handle: str) -> int:
+    """Return the id in a handle."""
+    return int(handle.rpartition(":")[2])
 
 
 def worker(who: str) -> str:

@@ -105,11 +105,11 @@ async def next_us(session: Session, after_us: int = -1) -> int:
 
 async def first(session: Session, root: str, after_us: int) -> paths.Timed | None:
     """Return the first of what waits for its time after another; without those that are late anyway."""
-    minutes = await session.tree.children(root) or ()
+    minutes = paths.minutes_of(await session.tree.children(root))
     least = f"{max(after_us, 0) // paths.MINUTE_US:012d}"
-    for minute in sorted(minute for minute in minutes if minute >= least):
+    for minute in [minute for minute in minutes if minute >= least]:
         parent = f"{root}/{minute}"
-        timed = [paths.timed(parent, child) for child in await session.tree.children(parent) or ()]
+        timed = paths.timed_of(parent, await session.tree.children(parent))
         timed = [one for one in timed if one.time_us > after_us and one.path not in session.late]
         if timed:
             return min(timed)
@@ -147,8 +147,8 @@ async def newest(session: Session, before: int | None) -> AsyncIterator[list[int
     for block in sorted(map(paths.first_of_block, blocks), reverse=True):
         if before is not None and block >= before:
             continue
-        handles = await session.tree.children(paths.block(block)) or ()
-        ids = sorted((int(handle.rpartition(":")[2]) for handle in handles), reverse=True)
+        handles = paths.handles_of(await session.tree.children(paths.block(block)))
+        ids = sorted(map(paths.id_of, handles), reverse=True)
         yield ids if before is None else [job_id for job_id in ids if job_id < before]
 
 

@@ -62,11 +62,11 @@ async def over(session: Session, root: str, now_us: int, limit: int) -> list[Tim
     """Return the first of what has its time behind it, in order, as many as the limit says."""
     last = f"{now_us // paths.MINUTE_US:012d}"
     found: list[Timed] = []
-    for minute in sorted(await session.tree.children(root) or ()):
+    for minute in paths.minutes_of(await session.tree.children(root)):
         if minute > last or len(found) >= limit:
             break
         parent = f"{root}/{minute}"
-        timed = [paths.timed(parent, child) for child in await session.tree.children(parent) or ()]
+        timed = paths.timed_of(parent, await session.tree.children(parent))
         found += sorted(one for one in timed if one.time_us <= now_us and one.path not in session.late)
     return found[:limit]
 
@@ -160,7 +160,7 @@ async def _tidy(session: Session, now_us: int) -> None:
     """Delete the minutes that are over and empty."""
     last = f"{now_us // paths.MINUTE_US - 1:012d}"
     for root in (paths.DELAYED, paths.EXPIRING):
-        past = [f"{root}/{minute}" for minute in await session.tree.children(root) or () if minute < last]
+        past = [f"{root}/{minute}" for minute in paths.minutes_of(await session.tree.children(root)) if minute < last]
         for path, node in zip(past, await session.tree.get_many(past), strict=True):
             if node is not None and not node.children:
                 session.forget(path)
@@ -258,7 +258,7 @@ async def _sweep_block(
     some have not ended, or are over and were left.
     """
     parent = f"{paths.RESULTS}/{block}"
-    handles = sorted(await session.tree.children(parent) or ())
+    handles = sorted(paths.handles_of(await session.tree.children(parent)))
     first = {True: 2**63, False: 2**63}
     settled, gone = True, 0
     for start in range(0, len(handles), PORTION):

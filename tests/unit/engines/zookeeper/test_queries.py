@@ -192,14 +192,19 @@ def test_what_somebody_else_has_put_into_the_tree_is_passed_over() -> None:
     async def check() -> None:
         async with fleet() as made:
             node = await made.join("n1")
-            for root in (paths.JOURNALS, paths.RESULTS, paths.TERMS):
-                for name in ("strange", "-", "1-x", "x1", "²"):
-                    assert isinstance(made.content.apply([Create(f"{root}/{name}", b"?")]), Done)
             job = await node.submitted()
-            assert await node.counts() == {(b"f", State.PENDING, 1): 1}
-            assert [found.id for found in await node.listed()] == [job.id]
+            later = await node.submitted(state=State.SCHEDULED, due_us=NOW + 5)
+            minute = paths.minute(paths.DELAYED, later.due_us)
+            block = paths.block(job.id)
+            for root in (paths.JOURNALS, paths.RESULTS, paths.TERMS, paths.DELAYED, paths.EXPIRING, minute, block):
+                for name in ("strange", "-", "1-x", "x1", "²", "00000001.x.f:~1"):
+                    assert isinstance(made.content.apply([Create(f"{root}/{name}", b"?")]), Done)
+            assert await node.counts() == {(b"f", State.PENDING, 1): 1, (b"f", State.SCHEDULED, 1): 1}
+            assert [found.id for found in await node.listed()] == [later.id, job.id]
             assert await node.one(ops.Sweep(NOW, NOW, ignore, ignore, 100)) == 0
             assert await beginning.terms(node.tree) == {node.session.term: "n1"}
+            woken = await node.one(ops.Wake(NOW + 5, ignore, ignore, 100))
+            assert woken.due == {(b"f", 1): 1}
 
     run(check())
 

@@ -68,10 +68,15 @@ def test_what_is_due_is_found_by_names_alone() -> None:
 def test_what_somebody_else_has_put_among_the_minutes_is_passed_over() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
-            for name in ("strange", "-", "1-0"):
-                assert isinstance(a.node.tree.content.apply([Create(f"{places.DUE}/{name}", b"?")]), Done)
             await a.add("s", trigger=At(START))
+            (minute,) = places.minutes_of(a.node.tree.content.names(places.DUE))
+            for name in ("strange", "-", "1-0", f"{minute}/strange", f"{minute}/1.x.s"):
+                assert isinstance(a.node.tree.content.apply([Create(f"{places.DUE}/{name}", b"?")]), Done)
             assert [one.name for one, _ in (await a.due()).due] == ["s"]
+            await a.fire()
+            for name in ("strange", "-1"):
+                assert isinstance(a.node.tree.content.apply([Create(f"{places.fires('s')}/{name}", b"?")]), Done)
+            assert len(await a.rows("s")) == 1
 
     run(check())
 

@@ -37,7 +37,7 @@ def test_names_make_paths_and_come_back(name: str, time_us: int, number: int) ->
     assert places.name_of(places.part(name)) == name
     due = places.due(name, ScheduleState(version=number, next_us=time_us))
     assert due is not None
-    assert places.due_name(due.rpartition("/")[2]) == (time_us, number, name)
+    assert places.due_names_of([due.rpartition("/")[2]]) == [(time_us, number, name)]
     assert places.mendable(places.queued(name).rpartition("/")[2]) == ("q", name, 0, 0)
     joined = Fire(schedule=name, fire_us=time_us, state=FireState.JOINED, job=number)
     stuck = Fire(schedule=name, fire_us=time_us, state=FireState.FIRED, job=number, outcome="failed", children_left=2)

@@ -69,11 +69,11 @@ class Waker:
     async def _first(self, root: str) -> int | None:
         """Return the first time at which something of a root is due, and hear of earlier ones."""
         tree = self._reign.tree
-        for minute in sorted(await self._reign.read(lambda: tree.children(root, self._changed.set)) or ()):
+        for minute in paths.minutes_of(await self._reign.read(lambda: tree.children(root, self._changed.set))):
             parent = f"{root}/{minute}"
             names = await self._reign.read(lambda: tree.children(parent, self._changed.set)) or []  # noqa: B023 - awaited
             self._looked += len(names)
-            times = [one.time_us for name in names if (one := paths.timed(parent, name)).path not in self._session.late]
+            times = [one.time_us for one in paths.timed_of(parent, names) if one.path not in self._session.late]
             if times:
                 return min(times)
         return None

@@ -89,7 +89,7 @@ async def _forget_of(session: Session, name: str, before_us: int, limit: int) ->
 async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:
     """Read the oldest rows of a schedule whose fire times are before a time, apart from the newest ``retention.KEPT``."""
     parent = places.fires(name)
-    numbers = sorted(map(int, await tree.children(parent) or ()))
+    numbers = paths.numbers_of(await tree.children(parent))
     last, stay = await _boundary(tree, parent, numbers)
     times: list[int] = []
     blocks: dict[str, list[int]] = {}
@@ -97,7 +97,7 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:
         if len(times) >= limit or number * places.BLOCK_US >= before_us:
             break
         block = f"{parent}/{number}"
-        listed = sorted(map(int, await tree.children(block) or ()))
+        listed = paths.numbers_of(await tree.children(block))
         old = listed[: max(len(listed) - stay, 0)] if number == numbers[last] else listed
         times += [time for time in old if time < before_us]
         if listed:

@@ -37,6 +37,7 @@ SPECS: Final = f"{paths.SCHEDULES}/specs"
 STATES: Final = f"{paths.SCHEDULES}/states"
 DUE: Final = f"{paths.SCHEDULES}/due"
 _MINUTE_NAME: Final = re.compile(r"[0-9]{12,18}-[0-9]{1,3}")
+_DUE_NAME: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.+)", re.DOTALL)
 UNFINISHED: Final = f"{paths.SCHEDULES}/unfinished"
 MENDING: Final = f"{paths.SCHEDULES}/mending"
 JOINS: Final = f"{paths.SCHEDULES}/joins"
@@ -140,10 +141,10 @@ def minute(time_us: int) -> int:
     return time_us // paths.MINUTE_US
 
 
-def due_name(child: str) -> DueName:
-    """Read the name of such a node."""
-    next_us, version, text = child.split(".", 2)
-    return DueName(int(next_us), int(version), name_of(text))
+def due_names_of(names: Iterable[str] | None) -> list[DueName]:
+    """Read those of the children of such a parent that are named as they should be."""
+    found = [match for name in names or () if (match := _DUE_NAME.fullmatch(name)) is not None]
+    return [DueName(int(one[1]), int(one[2]), name_of(one[3])) for one in found]
 
 
 # ---- what is to be mended ----

@@ -7,7 +7,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper import locating
+from mainspring.engines.zookeeper import locating, paths
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
@@ -67,10 +67,7 @@ async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming
 async def _listed(session: Session, parents: Sequence[str]) -> dict[str, list[DueName]]:
     """List what is below some parents, all at once."""
     found = await asyncio.gather(*(session.tree.children(f"{places.DUE}/{parent}") for parent in parents))
-    return {
-        parent: [places.due_name(child) for child in children or ()]
-        for parent, children in zip(parents, found, strict=True)
-    }
+    return {parent: places.due_names_of(children) for parent, children in zip(parents, found, strict=True)}
 
 
 def _newest(found: Iterable[DueName]) -> list[DueName]:
@@ -125,14 +122,13 @@ async def _history(session: Session, name: str, before_us: int | None, limit: in
     """Read blocks from the newest to the oldest, until there is enough."""
     rows: list[Fire] = []
     parent = places.fires(name)
-    blocks = sorted(await session.tree.children(parent) or (), key=int, reverse=True)
-    for block in blocks:
+    for block in reversed(paths.numbers_of(await session.tree.children(parent))):
         if len(rows) >= limit:
             break
-        if before_us is not None and int(block) > before_us // places.BLOCK_US:
+        if before_us is not None and block > before_us // places.BLOCK_US:
             continue
-        listed = map(int, await session.tree.children(f"{parent}/{block}") or ())
-        times = sorted((time for time in listed if before_us is None or time < before_us), reverse=True)
+        listed = paths.numbers_of(await session.tree.children(f"{parent}/{block}"))
+        times = [time for time in reversed(listed) if before_us is None or time < before_us]
         wanted = times[: limit - len(rows)]
         found = await session.tree.get_many([places.row(name, time) for time in wanted])
         rows.extend(contents.decode_row(node.data).fire for node in found if node is not None)
