@@ -183,10 +183,10 @@ class Findings(NamedTuple):
 
 def _fates(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Wait for the end of each job; gives handles and states. What does not end is ``alive``."""
-    left = set(handles)
+    left = set(handles)  # what comes to them from now on, is not looked at
     with node.extended() as peer:
         peer.socket.settimeout(PATIENCE)
-        peer.write(b"".join(encode(More.WAIT, handle) for handle in handles))
+        peer.write(b"".join(encode(More.WAIT, handle) for handle in sorted(left)))
         try:
             while left:
                 packet = peer.next()
