@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds that an expected packet may take. Whoever waits so long has found a defect."""
 
 REQUEST = b"\0REQ"

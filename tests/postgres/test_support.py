@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.system.processes import eventually
+from tests.system.servers import eventually
 
 from . import keeper
 from .server import PostgresError, PostgresServer, name_of, several

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 START = 30.0
 STOP = 30.0
@@ -124,15 +124,6 @@ def _await_ports(running: Node, faces: tuple[str, ...]) -> None:
                 if word == "listening":
                     face, _, address = rest.partition(" ")
                     running.ports[face] = address
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Look until a condition of another process holds: there is nothing of it that could be awaited."""
-    deadline = time.monotonic() + STOP
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {STOP} s: {what}")
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:

@@ -184,7 +184,7 @@ def run_to_end(directory: Path, *options: str, store: str = "sqlite:///jobs.db")
         server.end()
 
 
-def eventually(condition: Callable[[], object], what: str, patience: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], what: str, patience: float = START) -> None:
     """Look until something holds that cannot be awaited."""
     deadline = time.monotonic() + patience
     while not condition():

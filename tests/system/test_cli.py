@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.server.certificates import self_signed, signed
 
-from .processes import Node, answers, command, environment, eventually, lives, mainspring, node
+from .processes import Node, answers, command, environment, lives, mainspring, node
+from .servers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -166,9 +166,9 @@ def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
     job = app.function("hold").submit(path=str(marker))
     waiting = threading.Thread(target=lambda: waited.append(job.result(timeout=90)), daemon=True)
     waiting.start()
-    eventually(marker.exists, "the job runs", patience=30)
+    eventually(marker.exists, "the job runs")
     # The node that gave it to the worker is killed, and it may be the client's: both find the other one.
-    eventually(cast.holder, "a node says so", patience=30)
+    eventually(cast.holder, "a node says so")
     holder = cast.holder()
     assert holder is not None
     marker.unlink()
@@ -176,7 +176,7 @@ def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
     later = App()
     stack.callback(later.close)
     assert later.function("add").submit(a=1, b=2).result(timeout=30) == b"3"
-    eventually(marker.exists, "the job runs again", patience=30)
+    eventually(marker.exists, "the job runs again")
     marker.with_name("held.go").touch()
     waiting.join(60)
     assert waited == [b'"held"']

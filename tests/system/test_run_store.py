@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .processes import command, environment, eventually, lives, mainspring, node
+from .processes import command, environment, lives, mainspring, node
+from .servers import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

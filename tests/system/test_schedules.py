@@ -97,7 +97,7 @@ def test_a_fleet_whose_nodes_die_and_freeze(tmp_path: Path, postgres: PostgresSe
                     for run in n1.ask("schedules.history", name=name, limit=1000)["runs"]
                 )
 
-            eventually(ended, "all runs have ended", patience=30)
+            eventually(ended, "all runs have ended")
             for name in names:
                 runs = assert_whole(n1.ask("schedules.history", name=name, limit=1000)["runs"], until)
                 assert {run["state"] for run in runs} == {"fired"}
