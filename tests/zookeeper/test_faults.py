@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.tree import Change, Refused
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 LEASE = 1.2
 
 
