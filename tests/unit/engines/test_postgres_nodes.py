@@ -152,7 +152,7 @@ def test_a_frozen_group_is_broken_off(database: str) -> None:
             await frozen.execute(f"BEGIN; SELECT enter({one.term}, 2); SAVEPOINT s")
             began = time.monotonic()
             assert await two.engine.end(one.term)
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 4.5
             with pytest.raises(LOST):
                 await frozen.execute("COMMIT")
             with pytest.raises(StoreFencedError):

@@ -222,7 +222,7 @@ def test_the_node_that_has_completed_it_waits_for_the_publication() -> None:
 
 
 def test_without_a_master_it_is_joined_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "PUBLISHED_IN", 0.05)
+    monkeypatch.setattr(submitting, "PUBLISHED_IN", 0.2)
 
     async def check() -> None:
         async with one_node() as node:
@@ -233,7 +233,7 @@ def test_without_a_master_it_is_joined_after_a_while(monkeypatch: pytest.MonkeyP
             assert [joined[one.id].id for one in again] == [job.id for job in jobs]
             started = asyncio.get_running_loop().time()
             await node.submit(*[node.job(unique=b"%d" % number) for number in range(20)])
-            assert asyncio.get_running_loop().time() - started < 0.5, "once for all of them"
+            assert asyncio.get_running_loop().time() - started < 2, "once for all of them"
 
     run(check())
 
