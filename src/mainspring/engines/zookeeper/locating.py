@@ -2,12 +2,15 @@
 
 A task moves while it is looked for. Its places are read in the order in which it goes through them (pending, running, completed,
 published), so that one that goes on is met; one that is given back may be missed, and is looked for again.
+
+A member of the ensemble may lag behind the one by which another node writes. What is there too early does no harm: whoever writes
+checks versions. That something is not there is said only when the member has caught up.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN
@@ -17,12 +20,13 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Node
     from mainspring.jobs.model import Job
 
+T = TypeVar("T")
 ROUNDS: Final = 100
 """Looks after which a task that is nowhere is a defect, not one that moves."""
 _STATES: Final = {state.name.lower(): state for state in State}
@@ -136,9 +140,18 @@ async def insist(session: Session, paths: Sequence[str]) -> list[Node | None]:
 
     Raises StoreFencedError where this node may write nothing more anyway.
     """
+    return await _insist(session, lambda: session.tree.get_many(paths))
+
+
+async def catch_up(session: Session) -> None:
+    """Wait until what anybody has written so far can be read here. Raises StoreFencedError."""
+    await _insist(session, session.tree.sync)
+
+
+async def _insist(session: Session, ask: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
-            return await session.tree.get_many(paths)
+            return await ask()
         except StoreUnavailableError:
             is_over = session.committer.fenced
         except SessionEndedError:
@@ -247,18 +260,27 @@ def worker_of(session: Session, term: int) -> str:
 async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
     """Find jobs by their ids; those that are unknown are left out. Raises StoreFencedError, StoreCorruptError."""
     wanted = [job_id for job_id in dict.fromkeys(ids) if job_id >= TERM_SPAN]
-    await meet(session, wanted)
-    left = [job_id for job_id in wanted if job_id // TERM_SPAN in session.nodes]
     seen: dict[int, Seen] = {}
+    await _look_here(session, wanted, seen)
+    missing = [job_id for job_id in wanted if job_id not in seen]
+    if missing:
+        await catch_up(session)
+        await _look_here(session, missing, seen)
+    return seen
+
+
+async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, Seen]) -> None:
+    """Find jobs, as far as this node's member of the ensemble knows of them."""
+    await meet(session, ids)
+    left = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
     for turn in range(ROUNDS):
         if not left:
-            return seen
+            return
         if turn > 1:
             await asyncio.sleep(AGAIN / ROUNDS * turn)
         left = await _look(session, left, seen)
-    if not left:
-        return seen
-    raise StoreCorruptError(f"the result of job {left[0]} is not there, and neither is its task")
+    if left:
+        raise StoreCorruptError(f"the result of job {left[0]} is not there, and neither is its task")
 
 
 async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list[int]:

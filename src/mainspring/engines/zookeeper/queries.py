@@ -39,7 +39,19 @@ async def find(session: Session, operations: Sequence[ops.Find]) -> list[dict[in
 
 async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
     """Look live jobs up; see ``FindUnique``."""
-    keys = [key for operation in operations for key in operation.keys]
+    keys = list(dict.fromkeys(key for operation in operations for key in operation.keys))
+    found = await _find_unique(session, keys)
+    missing = [key for key in keys if key not in found and key[1] != NO_UNIQUE]
+    if missing:
+        await locating.catch_up(session)
+        found.update(await _find_unique(session, missing))
+    return [[found.get(key) for key in operation.keys] for operation in operations]
+
+
+async def _find_unique(
+    session: Session, keys: Sequence[tuple[bytes | None, bytes]]
+) -> dict[tuple[bytes | None, bytes], ops.Found]:
+    """Look up what this node's member of the ensemble knows of."""
     functions: list[bytes] = []
     if any(function is None for function, _ in keys):
         counts = await count_all(session)
@@ -59,7 +71,7 @@ async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) ->
             if spot is not None and not spot.state.ended:
                 found[key] = ops.Found(spot.name.id, int(spot.state), spot.attempt)
                 break
-    return [[found.get(key) for key in operation.keys] for operation in operations]
+    return found
 
 
 # ---- counts ----
@@ -78,6 +90,7 @@ async def count_all(session: Session) -> Counts:
 
 async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:
     """Read the counts; see ``Count``."""
+    await session.tree.sync()
     counts = await count_all(session)
     return [dict(counts) for _ in operations]
 
@@ -121,6 +134,7 @@ async def first(session: Session, root: str, after_us: int) -> paths.Timed | Non
 
 async def list_jobs(session: Session, operations: Sequence[ListJobs]) -> list[list[Job]]:
     """List jobs, newest first."""
+    await session.tree.sync()
     return [await _list(session, operation.filter) for operation in operations]
 
 

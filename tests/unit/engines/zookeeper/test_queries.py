@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from mainspring.engines.zookeeper import beginning, paths, queries, records
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Priority, State
+from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
+from mainspring.queries.jobs import JobFilter, ListJobs
 
 from .a_session import NOW, Node, fleet, ignore, one_node, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.zookeeper.memory import MemoryTree
 
 
 def test_jobs_are_found_by_id_wherever_they_are() -> None:
@@ -35,8 +43,49 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
             assert set(first) == {job.id for job in jobs}
             assert second == {jobs[0].id: first[jobs[0].id]}
             assert (first[jobs[3].id].result, first[jobs[4].id].result) == (b"r", b"r")
-            assert other.tree.reads - reads <= 5, "all of them at once"
+            assert other.tree.reads - reads <= 8, "all of them at once, and once more those that are not there"
             assert other.session.nodes[1] == "n1"
+
+    run(check())
+
+
+def falls_behind(tree: MemoryTree) -> None:
+    """Let a node's member of the ensemble know of nothing, until it is asked to catch up."""
+    get_many, sync = tree.get_many, tree.sync
+    behind = True
+
+    async def not_yet(at: Sequence[str]) -> list[Any]:
+        return [None for _ in at] if behind else await get_many(at)
+
+    async def caught_up() -> None:
+        nonlocal behind
+        await sync()
+        behind = False
+
+    tree.get_many = not_yet  # type: ignore[method-assign, assignment]
+    tree.sync = caught_up  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda term, job: (ops.Find([job.id], ignore, ignore), lambda found: job.id in found),
+        lambda term, job: (ops.Wait(term, [job.id], ignore, ignore), lambda found: job.id in found),
+        lambda term, job: (ops.FindUnique([(b"f", b"u")], ignore, ignore), lambda found: found[0].id == job.id),
+        lambda term, job: (ops.Cancel(job.id, b"", NOW, ignore, ignore), lambda found: found.before == State.PENDING),
+        lambda term, job: (ops.Count(ignore, ignore), lambda found: sum(found.values()) == 1),
+        lambda term, job: (ListJobs(JobFilter(), ignore, ignore), lambda found: [one.id for one in found] == [job.id]),
+    ],
+    ids=["find", "wait", "find unique", "cancel", "count", "list"],
+)
+def test_a_member_that_lags_behind_makes_nothing_unknown(asks: Callable[[int, Job], Any]) -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            job = await node.submitted(unique=b"u")
+            falls_behind(other.tree)
+            operation, is_right = asks(other.session.term, job)
+            assert is_right(await other.one(operation))
 
     run(check())
 

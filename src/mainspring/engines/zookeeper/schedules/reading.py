@@ -109,6 +109,7 @@ async def schedules(session: Session, names: Sequence[str] | None) -> list[Store
 
 async def list_fires(session: Session, operations: Sequence[ListFires]) -> list[list[Fire]]:
     """List rows, the newest first; see ``ListFires``. The nodes of their jobs are known then: handles are made of both."""
+    await patiently(session, session.tree.sync)
     outcomes = []
     for operation in operations:
         page = partial(_history, session, operation.name, operation.before_us, operation.rows)
