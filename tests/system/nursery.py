@@ -64,7 +64,7 @@ def _furnish(order: dict[str, Any]) -> None:
 
 def _tell_tasks(*_: object) -> None:
     """Write into the log what each task waits for: a test asks for it where a server does not answer."""
-    for task in list(asyncio.tasks._all_tasks):  # type: ignore[attr-defined] # the public function wants a loop that runs
+    for task in asyncio.all_tasks():
         where = []
         awaited: Any = task.get_coro()
         while (frame := getattr(awaited, "cr_frame", None)) is not None:

@@ -250,3 +250,9 @@ def test_an_idle_fleet_asks_the_database_rarely(nursery: Nursery, tmp_path: Path
         statements = re.findall(own, written)
     assert statements
     assert len(statements) / seconds < 10, Counter(statements).most_common()
+
+
+def test_a_node_that_is_looked_into_tells_what_its_tasks_wait_for(fleet: Fleet) -> None:
+    node = fleet.start("n1")
+    node.tell_tasks()
+    assert "_watch_the_lease" in node.written()

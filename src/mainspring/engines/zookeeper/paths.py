@@ -216,7 +216,7 @@ def blocks_of(names: Iterable[str] | None) -> list[str]:
 
 
 def numbers_of(names: Iterable[str] | None) -> list[int]:
-    """Return the numbers among names, in order: those of ``/terms`` are terms."""
+    """Return the numbers among names, in order: terms, or the blocks and times of a schedule's rows."""
     return sorted(int(name) for name in names or () if _NUMBER.fullmatch(name))
 
 

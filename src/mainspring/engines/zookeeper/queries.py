@@ -118,9 +118,10 @@ async def next_us(session: Session, after_us: int = -1) -> int:
 
 async def first(session: Session, root: str, after_us: int) -> paths.Timed | None:
     """Return the first of what waits for its time after another; without those that are late anyway."""
-    minutes = paths.minutes_of(await session.tree.children(root))
     least = f"{max(after_us, 0) // paths.MINUTE_US:012d}"
-    for minute in [minute for minute in minutes if minute >= least]:
+    for minute in paths.minutes_of(await session.tree.children(root)):
+        if minute < least:
+            continue
         parent = f"{root}/{minute}"
         timed = paths.timed_of(parent, await session.tree.children(parent))
         timed = [one for one in timed if one.time_us > after_us and one.path not in session.late]

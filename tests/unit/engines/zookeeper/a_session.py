@@ -32,7 +32,9 @@ from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.testing.conformance.driver import new_job
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    import pytest
 
     from mainspring.jobs.rules import Settlement
     from mainspring.storage.operation import Operation
@@ -58,6 +60,23 @@ def ignore(_: object) -> None:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine, for a while."""
     return asyncio.run(asyncio.wait_for(work, PATIENCE))
+
+
+def falls_behind(tree: MemoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a node's member of the ensemble know of nothing, until it is asked to catch up."""
+    get_many, sync = tree.get_many, tree.sync
+    behind = True
+
+    async def not_yet(at: Sequence[str]) -> list[Any]:
+        return [None for _ in at] if behind else await get_many(at)
+
+    async def caught_up() -> None:
+        nonlocal behind
+        await sync()
+        behind = False
+
+    monkeypatch.setattr(tree, "get_many", not_yet)
+    monkeypatch.setattr(tree, "sync", caught_up)
 
 
 class Node:

@@ -14,12 +14,10 @@ from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 from mainspring.queries.jobs import JobFilter, ListJobs
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, falls_behind, fleet, ignore, one_node, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.zookeeper.memory import MemoryTree
+    from collections.abc import Callable
 
 
 def test_jobs_are_found_by_id_wherever_they_are() -> None:
@@ -49,23 +47,6 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
     run(check())
 
 
-def falls_behind(tree: MemoryTree) -> None:
-    """Let a node's member of the ensemble know of nothing, until it is asked to catch up."""
-    get_many, sync = tree.get_many, tree.sync
-    behind = True
-
-    async def not_yet(at: Sequence[str]) -> list[Any]:
-        return [None for _ in at] if behind else await get_many(at)
-
-    async def caught_up() -> None:
-        nonlocal behind
-        await sync()
-        behind = False
-
-    tree.get_many = not_yet  # type: ignore[method-assign, assignment]
-    tree.sync = caught_up  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize(
     "asks",
     [
@@ -78,12 +59,14 @@ def falls_behind(tree: MemoryTree) -> None:
     ],
     ids=["find", "wait", "find unique", "cancel", "count", "list"],
 )
-def test_a_member_that_lags_behind_makes_nothing_unknown(asks: Callable[[int, Job], Any]) -> None:
+def test_a_member_that_lags_behind_makes_nothing_unknown(
+    asks: Callable[[int, Job], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check() -> None:
         async with fleet() as made:
             node, other = await made.join("n1"), await made.join("n2")
             job = await node.submitted(unique=b"u")
-            falls_behind(other.tree)
+            falls_behind(other.tree, monkeypatch)
             operation, is_right = asks(other.session.term, job)
             assert is_right(await other.one(operation))
 

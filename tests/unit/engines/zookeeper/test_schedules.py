@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,7 +18,10 @@ from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, FireState, Overlap, Schedule
 
 from .a_schedule import MINUTE, START, Scheduler, schedulers
-from .a_session import ignore, run
+from .a_session import falls_behind, ignore, run
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def puts(number: int, **fields: object) -> list[ops.Change]:
@@ -77,6 +81,17 @@ def test_what_somebody_else_has_put_among_the_minutes_is_passed_over() -> None:
             for name in ("strange", "-1"):
                 assert isinstance(a.node.tree.content.apply([Create(f"{places.fires('s')}/{name}", b"?")]), Done)
             assert len(await a.rows("s")) == 1
+
+    run(check())
+
+
+def test_rows_are_listed_by_a_member_that_lags_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with schedulers("n1", "n2") as (a, b):
+            await a.add("s", trigger=At(START))
+            await a.fire()
+            falls_behind(b.node.tree, monkeypatch)
+            assert len(await b.rows("s")) == 1
 
     run(check())
 
