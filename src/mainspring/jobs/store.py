@@ -83,6 +83,8 @@ class Settle(Operation):
 
     __slots__ = ("settlements",)
 
+    brings_jobs = True
+
     def __init__(
         self, settlements: list[Settlement], done: Callable[[Any], None], failed: Callable[[Any], None]
     ) -> None:
@@ -102,6 +104,8 @@ class Submit(Operation):
     """
 
     __slots__ = ("jobs", "waiter")
+
+    brings_jobs = True
 
     def __init__(
         self,
@@ -202,6 +206,8 @@ class Assign(Operation):
     """Record that jobs run, and how many attempts were counted before. Guard: held under ``job.term``. Outcome: None."""
 
     __slots__ = ("jobs",)
+
+    brings_jobs = True
 
     def __init__(self, jobs: list[Job], done: Callable[[None], None], failed: Callable[[StoreError], None]) -> None:
         super().__init__(done, failed)

@@ -317,7 +317,7 @@ class Node:
                 "running": sum(entry["running"] for entry in functions),
                 "waiting": sum(sum(entry["waiting"].values()) for entry in functions),
             },
-            "commits": {"groups": self.commits.groups, "rows": self.commits.rows},
+            "commits": {"groups": self.commits.groups, "jobs": self.commits.jobs},
             "functions": functions,
         }
 
@@ -351,7 +351,12 @@ class Node:
             ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self.face.peers)),
             ("counter", "mainspring_connections_opened_total", "Connections taken.", self.face.connections),
             ("counter", "mainspring_commits_total", "Groups given to the store.", self.commits.groups),
-            ("counter", "mainspring_committed_rows_total", "Rows of those groups.", self.commits.rows),
+            (
+                "counter",
+                "mainspring_committed_jobs_total",
+                "Jobs submitted, recorded as running or settled in them.",
+                self.commits.jobs,
+            ),
             ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self.commits.bytes),
             ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self.service.window.held)),
         ):

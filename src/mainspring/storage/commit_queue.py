@@ -59,7 +59,9 @@ class CommitQueue:
         self._patient = False
         self._idle: list[Callable[[], None]] = []
         self.groups = 0
-        self.rows = 0
+        """How many were handed to the engine."""
+        self.jobs = 0
+        """How many jobs they brought: submitted, recorded as running, settled."""
 
     @property
     def idle(self) -> bool:
@@ -113,13 +115,14 @@ class CommitQueue:
         for end, operation in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
             operation.open = False
             rows += operation.rows
+            if operation.brings_jobs:
+                self.jobs += operation.rows
             if rows >= GROUP_ROWS:
                 break
         self._group = waiting[:end]
         self._waiting = waiting[end:]
         self._urgent = bool(self._waiting)
         self.groups += 1
-        self.rows += rows
         self._engine.commit(self._group, self._committed)
 
     def when_idle(self, then: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ puts it in a group, the engine runs the group in one transaction and gives each 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,6 +38,9 @@ class Operation:
     """
 
     __slots__ = ("done", "failed", "open", "rows", "size", "urgent")
+
+    brings_jobs: ClassVar[bool] = False
+    """Whether each of its rows is a job that it brings to be written; ``rows`` of others is only a bound."""
 
     def __init__(
         self,

@@ -37,11 +37,11 @@ def test_many_settlements_are_one_operation(node: Node) -> None:
     worker = node.stream(places=10)
     node.submit(*[node.job(str(at)) for at in range(10)])
     node.commit()
-    groups, rows = node.life.commits.groups, node.life.commits.rows
+    groups, jobs = node.life.commits.groups, node.life.commits.jobs
     for held in list(side(worker).given):
         node.settling.succeeded(held, b"")
     node.commit()
-    assert (node.life.commits.groups, node.life.commits.rows) == (groups + 1, rows + 10)
+    assert (node.life.commits.groups, node.life.commits.jobs) == (groups + 1, jobs + 10)
 
 
 @pytest.mark.parametrize("awaited", [False, True])

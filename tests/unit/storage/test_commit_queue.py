@@ -92,7 +92,7 @@ def test_what_one_turn_brings_is_one_group(desk: Desk) -> None:
     assert desk.group == operations
     desk.answer()
     assert desk.events == [("a", 0), ("b", 1), ("c", 2)]
-    assert (desk.queue.groups, desk.queue.rows) == (1, 3)
+    assert desk.queue.groups == 1
 
 
 def test_what_comes_during_a_commit_is_the_next_group(desk: Desk) -> None:
@@ -125,6 +125,19 @@ def test_an_operation_larger_than_a_group_goes_alone(desk: Desk) -> None:
     operations = [desk.put("a", rows=GROUP_ROWS * 3), desk.put("b")]
     desk.turn()
     assert desk.group == operations[:1]
+
+
+def test_jobs_that_are_brought_are_counted_and_bounds_are_not(desk: Desk) -> None:
+    class Bringing(Operation):
+        brings_jobs = True
+
+    for rows in (3, 0, 4):
+        operation = Bringing()
+        operation.rows = rows
+        desk.queue.put(operation)
+    desk.put("a search", rows=1000)
+    desk.turn()
+    assert desk.queue.jobs == 7
 
 
 def test_an_operation_of_no_rows_is_committed_too(desk: Desk) -> None:
