@@ -108,7 +108,7 @@ class ZookeeperEngine:
         if granted < self._lease:
             raise SettingsError(
                 f"the ensemble ends sessions after {granted:g} s at the latest, and this node's lease is {self._lease:g} s:"
-                f" start it with --lease {granted * 1000:.0f}ms, or raise maxSessionTimeout"
+                f" start it with --lease {granted:g}s, or raise maxSessionTimeout"
             )
         if granted > self._lease:
             log.info("the ensemble lets sessions last longer than the lease: a death is known later", seconds=granted)

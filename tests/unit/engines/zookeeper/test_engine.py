@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -11,8 +12,9 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 from mainspring.engines.zookeeper import beginning, committer, paths
 from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.errors import StoreUnavailableError
+from mainspring.errors import SettingsError, StoreUnavailableError
 from mainspring.ids import NodeId
+from mainspring.server.quantities import parse_duration
 
 from .a_session import run
 
@@ -45,6 +47,23 @@ def test_a_term_that_does_not_begin_at_once_begins_later(monkeypatch: pytest.Mon
         assert second.term > first.term
         assert content.names(paths.WORKERS) == [f"n1-{second.term}"]
         await engine.close()
+
+    run(check())
+
+
+@pytest.mark.parametrize(("granted", "lease"), [(10.0, "10s"), (2.5, "2.5s"), (0.4, "0.4s")])
+def test_a_lease_that_no_session_lasts_is_refused_with_one_that_will_do(granted: float, lease: str) -> None:
+    async def check() -> None:
+        tree = MemoryTree(MemoryContent(), session_timeout=granted)
+        engine = ZookeeperEngine(lambda: tree, lease=15)
+        with pytest.raises(SettingsError, match=rf"--lease {re.escape(lease)},"):
+            await engine.open(N1, asyncio.get_running_loop().call_soon)
+        await engine.close()
+        fitting = ZookeeperEngine(
+            lambda: MemoryTree(MemoryContent(), session_timeout=granted), lease=parse_duration(lease)
+        )
+        await fitting.open(N1, asyncio.get_running_loop().call_soon)
+        await fitting.close()
 
     run(check())
 
