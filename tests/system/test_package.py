@@ -1,0 +1,64 @@
+"""What is given to others: the archive of the sources, and the wheel that is built from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both: the wheel comes from the archive, so that what it needs has to be there."""
+    directory = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT)
+    return directory
+
+
+def test_the_archive_has_all_that_the_checks_need(dist: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout: nobody knows which files belong to it")
+    tracked = run("git", "-C", ROOT, "ls-files", "-z").rstrip("\0").split("\0")
+    there = {name for name in tracked if (ROOT / name).exists()}
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        packed = {name.partition("/")[2] for name in file.getnames()}
+    assert there - packed == set()
+
+
+def test_the_wheel_has_all_of_the_package_and_nothing_else(dist: Path) -> None:
+    package = ROOT / "src" / "mainspring"
+    files = {f"mainspring/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()}
+    (wheel,) = dist.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == {name for name in files if "__pycache__" not in name}
+
+
+def test_the_wheel_gives_the_command(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    place = tmp_path / "installed"
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", place, wheel)
+    used = run(sys.executable, "-c", "import mainspring; print(mainspring.__file__)", PYTHONPATH=str(place))
+    assert Path(used.strip()).is_relative_to(place), "the one that is installed, not the one of the checkout"
+    command = place / "bin" / "mainspring"
+    assert run(command, "--version", PYTHONPATH=str(place)).strip()
+    store = tmp_path / "jobs.db"
+    run(command, "migrate", "--store", f"sqlite:///{store}", PYTHONPATH=str(place))
+    assert store.exists(), "its SQL is installed with it"
