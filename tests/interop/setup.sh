@@ -30,6 +30,7 @@ npm|npm|the Node clients and workers
 strace|strace|the tests with failing disks
 faketime|faketime|the tests of nodes whose clocks are wrong
 openssl|openssl|the tests with TLS
+sqlite3|sqlite3|what the page about backups says of a damaged file
 postgres|postgresql|the tests of the PostgreSQL engine
 zookeeper|zookeeper|the tests of the ZooKeeper engine
 TABLE

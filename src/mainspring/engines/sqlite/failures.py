@@ -38,7 +38,7 @@ def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
         return not_a_database(path)
     if isinstance(error, apsw.CorruptError):
         return StoreCorruptError(
-            f"{path} is damaged ({error}); restore a backup, or salvage what can be read with: sqlite3 {path} .recover"
+            f"{path} is damaged ({error}); restore a backup, or save what can be read, as docs/how-to/back-up.md says"
         )
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)):
         return StoreError(f"cannot write {path} ({error}); check the permissions of the file and of its directory")
