@@ -514,5 +514,3 @@ PHASES: Sequence[type[Operation]] = (
     Look,
     Count,
 )
-SHARED: frozenset[type[Operation]] = frozenset({TakeInbox, Wait, Leave, Watchers, Look})
-"""Operations of shared stores only."""

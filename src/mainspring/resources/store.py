@@ -97,5 +97,3 @@ class Acquire(Operation):
 
 
 PHASES: Sequence[type[Operation]] = (SaveLimits, Acquire, ListLimits)
-SHARED: frozenset[type[Operation]] = frozenset({Acquire})
-"""Operations of shared stores only."""

@@ -113,16 +113,6 @@ class SyslogSink:
         """Do nothing."""
 
 
-_sinks: list[LogSink] = []
-"""The sink in use: logging is one for the process, in structlog too."""
-
-
-def reopen_logs() -> None:
-    """Open the log's file again, after somebody has moved it away."""
-    for sink in _sinks:
-        sink.reopen()
-
-
 def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> LogSink:
     """Send everything that is logged from now on where the settings say, and return the sink.
 
@@ -130,7 +120,6 @@ def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> Log
     """
     stream = sys.stderr if stream is None else stream
     sink = _open_sink(settings, stream)
-    _sinks[:] = [sink]
     threshold = logging.getLevelName(settings.level.upper())
     assert isinstance(threshold, int), settings.level
     structlog.configure(

@@ -90,7 +90,6 @@ class Worker:
         selector: str | None = None,
     ) -> None:
         self.settings = settings or WorkerSettings()
-        self._registry = registry
         name = self.settings.name or f"{socket.gethostname()}-{os.getpid()}"
         functions = [(function.name.encode(), function.registration()) for function in registry]
         self._functions = {function.name.encode(): function for function in registry}

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from mainspring.errors import SettingsError
-from mainspring.server.logs import reopen_logs, start_logging
+from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogSettings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
     structlog.get_logger().info("one")
     path.rename(tmp_path / "node.log.1")
     structlog.get_logger().info("two")
-    reopen_logs()
+    sink.reopen()
     structlog.get_logger().info("three")
     assert [json.loads(line)["event"] for line in (tmp_path / "node.log.1").read_text().splitlines()] == ["one", "two"]
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["three"]

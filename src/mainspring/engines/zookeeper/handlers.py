@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mainspring.engines.zookeeper import (
     cancelling,
@@ -25,9 +25,6 @@ from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.schedules.store import READING as SCHEDULES
 from mainspring.schedules.store import WRITING
 from mainspring.storage.operation import DEFERRED, Operation
-
-if TYPE_CHECKING:
-    Outcomes = Sequence[Any] | StoreError
 
 Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""

@@ -11,7 +11,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, Literal
 
-from mainspring.wire.gearman.packets import ARGUMENTS, EXTENDED, EXTENSION, PLAIN, REQ, REQUESTS, RES, RESPONSES, Type
+from mainspring.wire.gearman.packets import (
+    ARGUMENTS,
+    EXTENDED,
+    EXTENSION,
+    HEADER_SIZE,
+    PLAIN,
+    REQ,
+    REQUESTS,
+    RES,
+    RESPONSES,
+    Type,
+)
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -36,7 +47,6 @@ SKIP_FACTOR: Final = 16
 """A body over the limit is read and dropped, so that its sender can read why, up to so many times the limit."""
 
 _HEADER = struct.Struct(">QI")  # magic and type as one number, which is looked up at once; length
-_HEADER_SIZE = 12
 _DONE = -1  # in place of a position: nothing is left to look at in this read
 
 # By magic and type: the type, and the number of its arguments.
@@ -124,7 +134,7 @@ class Connection:
         max_body = self._max_body
         position = 0
         size = len(data)
-        last_header = size - _HEADER_SIZE
+        last_header = size - HEADER_SIZE
         while position <= last_header:
             key, length = unpack(data, position)
             entry = accepted.get(key)
@@ -136,7 +146,7 @@ class Connection:
                 if position == _DONE:
                     return messages
                 continue
-            start = position + _HEADER_SIZE
+            start = position + HEADER_SIZE
             end = start + length
             if end > size:
                 break
@@ -205,10 +215,10 @@ class Connection:
         elif data[position : position + 4] not in {REQ, RES}:
             messages.append(self._fatal("INVALID_MAGIC", "Neither a packet nor a text command"))
             return
-        elif held < _HEADER_SIZE:
-            self._need = _HEADER_SIZE
+        elif held < HEADER_SIZE:
+            self._need = HEADER_SIZE
         else:
-            self._need = _HEADER_SIZE + int.from_bytes(data[position + 8 : position + 12], "big")
+            self._need = HEADER_SIZE + int.from_bytes(data[position + 8 : position + 12], "big")
         self._buffer += data[position:]
 
     def _line(self, data: bytes, position: int, messages: list[Message]) -> int:
@@ -237,7 +247,7 @@ class Connection:
         messages.append(self._verdict(magic, kind, length))
         if self._closed:
             return _DONE
-        end = position + _HEADER_SIZE + length
+        end = position + HEADER_SIZE + length
         if end <= len(data):
             return end
         self._skip = end - len(data)
