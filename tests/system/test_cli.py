@@ -11,6 +11,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -202,6 +203,14 @@ def test_status(call: Call, server: Node) -> None:
     assert status["store"].endswith("/jobs.db")
     assert status["pid"] == server.process.pid
     assert "name:" in call("status").stdout.decode()
+
+
+def test_a_node_alone_on_its_store_is_the_one_that_is_listed(call: Call, server: Node) -> None:
+    (row,) = json.loads(call("nodes", "list", "--json").stdout)
+    assert json.loads(call("nodes", "show", row["name"], "--json").stdout) == row
+    assert (row["term"], row["state"], row["address"]) == (1, "live", server.address)
+    assert abs(datetime.fromisoformat(row["started_at"]).timestamp() - time.time()) < 120
+    assert call("nodes", "drain", row["name"]).returncode == 1
 
 
 # Nodes, and how they end.

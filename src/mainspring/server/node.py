@@ -7,8 +7,10 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import structlog
 
+from mainspring.clock import to_us
 from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.ids import Term
+    from mainspring.nodes.model import NodeRow
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.engine import Engine
 
@@ -69,6 +72,7 @@ class Node:
         """This node's part in a fleet, where its store is shared."""
         self._keeping: asyncio.Task[None] | None = None
         self._started = self._silence_checked = clock.monotonic()
+        self._started_us = to_us(clock.wall())
 
     async def open(self) -> None:
         """Open the store and take back what an earlier run of this node held."""
@@ -131,7 +135,7 @@ class Node:
                 self.schedules.alone()
             calls.add(ScheduleCalls(self.schedules, store_clock or self.clock).methods)
         if store_clock is None:
-            calls.add(LoneCalls(lambda: node_row(self.settings, self.service, 0)).methods)
+            calls.add(LoneCalls(self._row).methods)
         else:
             self.fleet = Fleet(
                 cast("SharedEngine", self.engine),
@@ -320,6 +324,11 @@ class Node:
             "commits": {"groups": self.commits.groups, "jobs": self.commits.jobs},
             "functions": functions,
         }
+
+    def _row(self) -> NodeRow:
+        """Say what this node is like, where nobody shares its store."""
+        row = node_row(self.settings, self.service, 0)
+        return msgspec.structs.replace(row, address=self.address, started_us=self._started_us)
 
     def metrics(self) -> Iterable[Measure]:
         """Return the figures of this moment."""
