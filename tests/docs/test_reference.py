@@ -16,7 +16,7 @@ from mainspring.wire.gearman.packets import PLAIN, Type
 from mainspring.worker.current import CurrentJob
 
 from .cli_help import help_text, help_texts, written
-from .pages import DOCS
+from .pages import DOCS, ROOT
 
 REFERENCE = DOCS / "reference"
 
@@ -81,3 +81,34 @@ def test_every_packet_is_in_the_gearman_reference() -> None:
 def test_every_packet_of_the_extension_is_in_its_specification() -> None:
     text = page("protocol.md")
     assert [kind.name for kind in Type if kind >= 1000 and f"| {kind.value} | `{kind.name}` |" not in text] == []
+
+
+def source(*parts: str) -> str:
+    """Return the text of a part of the package."""
+    return "\n".join(path.read_text("utf-8") for path in sorted(ROOT.joinpath("src/mainspring", *parts).rglob("*.py")))
+
+
+def test_every_code_of_the_wire_is_among_the_errors() -> None:
+    packets = {kind.name for kind in Type}
+    codes = set(re.findall(r'"([A-Z]+_[A-Z_]+|UNSUPPORTED)"', source("wire") + source("faces", "gearman"))) - packets
+    assert codes == set(re.findall(r"^\| `([A-Z_]+)` \|", page("errors.md"), flags=re.MULTILINE))
+
+
+def test_every_type_of_a_failed_attempt_is_among_the_errors() -> None:
+    kinds = set(re.findall(r'\b(?:Job|_)?[fF]ailure\(\s*"(\w+)"', source()))
+    assert {"Timeout", "WorkerLost", "ProcessDied"} <= kinds
+    assert [kind for kind in sorted(kinds) if f"| `{kind}` |" not in page("errors.md")] == []
+
+
+def test_every_metric_is_on_the_page_about_monitoring() -> None:
+    text = (DOCS / "how-to" / "monitor.md").read_text("utf-8")
+    known = set(re.findall(r'"(mainspring_[a-z_]+)"', source("server")))  # and one that the face makes itself
+    assert len(known) > 10
+    assert set(re.findall(r"`(mainspring_[a-z_]+)", text)) == known | {"mainspring_build_info"}
+
+
+def test_every_part_of_the_package_is_in_the_architecture() -> None:
+    text = (DOCS / "explanation" / "architecture.md").read_text("utf-8")
+    parts = {path.stem for path in (ROOT / "src" / "mainspring").iterdir() if path.suffix in {"", ".py"}}
+    rows = " ".join(re.findall(r"^\| (`.+?) \|", text, flags=re.MULTILINE))
+    assert sorted(part for part in parts if not part.startswith("__") and f"`{part}`" not in rows) == []
