@@ -6,6 +6,7 @@ escapes, so that no job can move the cursor or forge a line.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,13 @@ STATE_COLOURS = {
     "cancelled": "magenta",
     "expired": "magenta",
 }
+
+
+GAP = 2
+"""Spaces between two columns of a table."""
+LONGEST_WORD = 80
+"""What is longer is broken: it is no name that somebody copies."""
+_FRACTION = re.compile(r"(?<=\d\d:\d\d:\d\d)\.\d+Z$")
 
 
 def printable(value: object) -> str:
@@ -61,7 +69,11 @@ def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, jso
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print columns of objects under a head: a table on a terminal, tab-separated lines elsewhere."""
+    """Print columns of objects under a head: a table on a terminal, tab-separated lines elsewhere.
+
+    A table leaves out columns in which no row says anything, and fractions of seconds. It is broken between words alone, so that
+    a handle or a name can be copied from it; where that is too wide, the terminal breaks its lines.
+    """
     cells = [[printable(row.get(column)) for column in columns] for row in rows]
     if not sys.stdout.isatty():
         for line in (columns, *cells):
@@ -72,12 +84,35 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> No
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    filled = [
+        (column.upper(), [_FRACTION.sub("Z", text) for text in texts])
+        for column, texts in ((column, [line[at] for line in cells]) for at, column in enumerate(columns))
+        if not texts or set(texts) != {"-"}
+    ]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.upper(), overflow="fold")
-    for line in cells:
+    console = Console()
+    widths = _widths([[head, *texts] for head, texts in filled], console.width)
+    for (head, _), width in zip(filled, widths, strict=True):
+        table.add_column(head, width=width, overflow="fold")
+    for line in zip(*(texts for _, texts in filled), strict=True):
         table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in line))
-    Console().print(table)
+    console.width = max(console.width, sum(widths) + GAP * (len(widths) - 1))
+    console.print(table)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return how wide columns are: as their longest text, or less where that is too wide, but no less than their longest word."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    widths = [max(map(cell_len, texts)) for texts in columns]
+    words = [max(cell_len(word) for text in texts for word in text.split(" ")) for texts in columns]
+    spare = [max(0, width - max(min(word, LONGEST_WORD), GAP)) for width, word in zip(widths, words, strict=True)]
+    over = sum(widths) + GAP * (len(widths) - 1) - room
+    for at in sorted(range(len(widths)), key=spare.__getitem__, reverse=True):
+        given = max(0, min(over, spare[at]))
+        widths[at] -= given
+        over -= given
+    return widths
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

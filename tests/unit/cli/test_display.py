@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 from typing import TYPE_CHECKING
 
-from mainspring.cli.display import print_fields, print_json, print_table, printable
+import pytest
+
+from mainspring.cli.display import GAP, LONGEST_WORD, print_fields, print_json, print_table, printable
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Mapping, Sequence
 
 
 def test_nothing_that_others_named_commands_the_terminal() -> None:
@@ -39,3 +44,42 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert json.loads(out) == {"a": ["\n", "ü"]}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int = 80) -> list[str]:
+    """Return the lines of a table on a terminal of so many columns, without colours."""
+    written = Terminal()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", str(width))
+        print_table(columns, rows)
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue()).splitlines()
+
+
+HANDLE = "H:laptop:1000000000001"
+TIME = "2030-01-31T12:00:00"
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 120, 200])
+def test_a_table_never_breaks_a_name(width: int) -> None:
+    error = "ValueError: " + "no such thing " * 20
+    row = {"handle": HANDLE, "unique": "", "state": "failed", "created_at": f"{TIME}.123456Z", "error": error}
+    head, *lines = table(("handle", "unique", "state", "created_at", "error"), [row, row | {"error": None}], width)
+    assert head.split() == ["HANDLE", "STATE", "CREATED_AT", "ERROR"], "nothing is said of uniques"
+    assert [line.split()[:3] for line in lines if line.startswith("H:")] == [[HANDLE, "failed", f"{TIME}Z"]] * 2
+    assert "".join(lines).count("thing") == 20
+    least = len(HANDLE) + len("failed") + len(f"{TIME}Z") + len("ValueError:") + 3 * GAP
+    assert max(len(line) for line in lines) <= max(width, least)
+
+
+def test_a_table_without_rows_has_its_heads() -> None:
+    assert [line.split() for line in table(("handle", "state"), [])] == [["HANDLE", "STATE"]]
+
+
+def test_a_word_without_end_is_broken() -> None:
+    assert max(map(len, table(("error",), [{"error": "x" * 500}], 60))) == LONGEST_WORD
