@@ -115,6 +115,7 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
             tls=_tls(given),
             insecure="insecure" in given,
             backlog=_number(given, "backlog", 0) or USUAL_LISTEN.backlog,
+            tls_options=("--ssl, --ssl-certificate, --ssl-key", "--ssl-ca-file"),
         ),
         keepalive=keepalive,
         jobs=JobSettings(

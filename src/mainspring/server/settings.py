@@ -101,6 +101,9 @@ class ListenSettings:
     backlog: int = 1024
     """Connections that wait to be accepted."""
 
+    tls_options: tuple[str, str] = ("--tls-cert, --tls-key", "--tls-client-ca")
+    """What the command that was given these calls its options for the server's certificate, and for the authority of clients'."""
+
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
@@ -270,7 +273,8 @@ class ServerSettings:
             if is_local(address) or (tls is not None and tls.client_ca is not None):
                 continue
             missing = "TLS and clients' certificates" if tls is None else "clients' certificates"
-            wanted = "--tls-cert, --tls-key and --tls-client-ca" if tls is None else "--tls-client-ca"
+            own, authority = self.listen.tls_options
+            wanted = f"{own} and {authority}" if tls is None else authority
             raise SettingsError(
                 f"{address} can be reached from other machines without {missing}: "
                 f"give {wanted}, listen on 127.0.0.1, or accept the risk with --insecure"

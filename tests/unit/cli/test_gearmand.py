@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.cli.gearmand import gearmand_settings
-from mainspring.cli.gearmand_options import GearmandUsageError, parse_gearmand
+from mainspring.cli.gearmand_options import OPTIONS, GearmandUsageError, parse_gearmand
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress
 
@@ -130,3 +131,13 @@ def test_an_address_beyond_loopback_is_refused() -> None:
     with pytest.raises(SettingsError, match="--insecure"):
         settings("-L 0.0.0.0").check()
     settings("-L 0.0.0.0 --insecure").check()
+
+
+def test_what_would_secure_an_address_is_named_as_gearmand_names_it() -> None:
+    certificate = "--ssl --ssl-certificate=server.pem --ssl-key=server.key"
+    for options in ("-L 0.0.0.0", f"-L 0.0.0.0 {certificate}"):
+        with pytest.raises(SettingsError) as refused:
+            settings(options).check()
+        named = re.findall(r"--[a-z-]+", str(refused.value))
+        assert "--ssl-ca-file" in named
+        assert {name.removeprefix("--") for name in named} <= {option.name for option in OPTIONS}
