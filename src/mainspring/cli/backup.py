@@ -61,6 +61,8 @@ def backup(
         )
     if file.exists() and not force:
         raise UsageError(f"{file} exists already: choose another name, or replace it with --force")
+    if not file.parent.is_dir():
+        raise UsageError(f"cannot make {file}: the directory {file.parent} does not exist; create it first")
     if not source.exists():
         raise UsageError(f"there is no store {source} to copy: name it with --store")
     size = copy_store(source, file, _show if sys.stderr.isatty() else None)

@@ -70,6 +70,12 @@ def test_a_copy_that_cannot_be_written_is_named(source: Source, tmp_path: Path) 
         copy_store(source[0], tmp_path / "missing" / "copy.db")
 
 
+def test_a_copy_in_a_directory_that_does_not_exist_is_refused_with_what_to_do(source: Source, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(UsageError, match=f"the directory {missing} does not exist; create it"):
+        backup(missing / "copy.db", store=f"sqlite:///{source[0]}")
+
+
 def test_an_old_copy_is_kept_until_the_new_one_is_complete(source: Source, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_bytes(b"old")
