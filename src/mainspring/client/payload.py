@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _Kind = inspect.Parameter
 _encode = msgspec.json.Encoder().encode
 _SPACE = b" \t\r\n"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it cannot read: text that is no UTF-8 and what is nested too deep are not its own errors."""
+
 _PLACE = re.compile(r" - at `\$(?:\[(\d+)\]|\.([^`.\[]+))?(.*)`$")
 
 
@@ -161,7 +164,7 @@ class Signature:
             self._array = self._decoder(self._positional, array=True)
         try:
             values: tuple[Any, ...] = msgspec.structs.astuple(self._array.decode(payload))
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             self._fits(len(self._read(payload, list)))
             raise self._misfit(error) from None
         if values and values[-1] is UNSET:
@@ -178,7 +181,7 @@ class Signature:
             self._object = self._decoder(named, array=False)
         try:
             decoded = self._object.decode(payload)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             self._bind((), self._read(payload, dict))
             raise self._misfit(error) from None
         values = {
@@ -239,8 +242,8 @@ class Signature:
     def _read(self, payload: bytes, kind: type[Any]) -> Any:
         try:
             return msgspec.json.decode(payload, type=kind)
-        except msgspec.MsgspecError as error:
-            raise PayloadError(f"{self.name}: the payload is no JSON: {error}") from None
+        except _UNREADABLE as error:
+            raise PayloadError(f"{self.name}: the payload cannot be read as JSON: {error}") from None
 
     def _fits(self, count: int) -> None:
         """Raise PayloadError where an array has the wrong length."""
@@ -252,7 +255,7 @@ class Signature:
         except TypeError as error:
             raise PayloadError(f"{self.name}: {error}") from None
 
-    def _misfit(self, error: msgspec.MsgspecError) -> PayloadError:
+    def _misfit(self, error: Exception) -> PayloadError:
         """Say which parameter an error of msgspec is about."""
         text = str(error)
         if (found := _PLACE.search(text)) is None or found.group(1) is found.group(2) is None:
@@ -294,7 +297,7 @@ def result_decoder(kind: Any, name: str) -> Callable[[bytes], Any]:
             return None
         try:
             return decode(data)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             raise PayloadError(
                 f"{name}: its result cannot be read as {getattr(kind, '__name__', kind)}: {error}; it begins with "
                 f"{data[:20]!r}"

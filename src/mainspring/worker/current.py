@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -40,6 +41,8 @@ class Info(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     fire_time: float | None = None
 
+
+MAX_PROGRESS: Final = (1 << 63) - 1
 
 decode_info: Final = msgspec.json.Decoder(Info).decode
 NO_INFO: Final = Info()
@@ -130,7 +133,16 @@ class CurrentJob:
             self._stop = reason
 
     def progress(self, done: int, total: int) -> None:
-        """Tell how much of the job is done; of several in a short time the last one is sent."""
+        """Tell how much of the job is done; of several in a short time the last one is sent.
+
+        Raises UsageError for what is no whole number from 0 on: it fails here, where the mistake is, and not on its way.
+        """
+        try:
+            done, total = index(done), index(total)
+        except TypeError:
+            raise UsageError(f"progress takes whole numbers; it was given {done!r} and {total!r}") from None
+        if not (0 <= done <= MAX_PROGRESS and 0 <= total <= MAX_PROGRESS):
+            raise UsageError(f"progress takes whole numbers from 0 to 2^63-1; it was given {done} and {total}")
         self._reporter.progress(self, done, total)
 
     def heartbeat(self) -> None:
@@ -142,12 +154,12 @@ class CurrentJob:
             raise JobStopped(self._stop)
 
     def data(self, data: bytes) -> None:
-        """Send a part of the result to those who wait."""
-        self._reporter.tell(self, data, warning=False)
+        """Send a part of the result to those who wait.  Raises UsageError for what is no bytes."""
+        self._reporter.tell(self, _bytes(data), warning=False)
 
     def warning(self, data: bytes) -> None:
-        """Send a warning to those who wait."""
-        self._reporter.tell(self, data, warning=True)
+        """Send a warning to those who wait.  Raises UsageError for what is no bytes."""
+        self._reporter.tell(self, _bytes(data), warning=True)
 
     @property
     def raw(self) -> tuple[bytes, bytes, bytes]:
@@ -164,6 +176,12 @@ def current_job() -> CurrentJob:
         return running_job.get()
     except LookupError:
         raise UsageError("current_job() has an answer only inside a task that a worker runs") from None
+
+
+def _bytes(data: object) -> bytes:
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise UsageError(f"data and warnings are bytes; this is {type(data).__name__}")
+    return bytes(data)
 
 
 def _time(value: float | None) -> datetime | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.payload import encode_result
-from mainspring.errors import PayloadError
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     running_job.set(job)
     try:
         args, kwargs = function.signature.decode(payload)
-    except PayloadError as error:
+    except BaseException as error:  # noqa: BLE001 - a type's own code may run and raise anything
         return failed(error, final=True)
     try:
         result = function.call(*args, **kwargs)
@@ -56,7 +55,7 @@ async def perform_coroutine(function: Function, payload: bytes, job: CurrentJob)
     running_job.set(job)
     try:
         args, kwargs = function.signature.decode(payload)
-    except PayloadError as error:
+    except BaseException as error:  # noqa: BLE001
         return failed(error, final=True)
     try:
         result = await function.call(*args, **kwargs)
@@ -68,7 +67,7 @@ async def perform_coroutine(function: Function, payload: bytes, job: CurrentJob)
 def _returned(result: Any) -> Settlement:
     try:
         return Settlement(b"succeeded", b"", encode_result(result))
-    except PayloadError as error:
+    except BaseException as error:  # noqa: BLE001
         return failed(error, final=True)  # it would do the same again
 
 
@@ -91,7 +90,7 @@ def failed(error: BaseException, *, final: bool) -> Settlement:
     try:
         message = str(error)
         text = "".join(traceback.format_exception(kind, error, frames))
-    except Exception as worse:  # noqa: BLE001 - an error that cannot be shown is an error all the same
+    except BaseException as worse:  # noqa: BLE001 - an error that cannot be shown is an error all the same
         message, text = f"(the error cannot be shown: {type(worse).__name__})", ""
     return failure(name, message, text, final=final)
 

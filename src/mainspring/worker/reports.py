@@ -39,7 +39,7 @@ class Reports:
 
     def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
         """Take data or a warning."""
-        self._told.append((job.origin, bytes(data), warning))
+        self._told.append((job.origin, data, warning))
         self._schedule()
 
     def _schedule(self) -> None:

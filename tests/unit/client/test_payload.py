@@ -101,7 +101,12 @@ def test_types_are_made_of_json() -> None:
         (plain, b"5", "begins with b'5'"),
         (plain, b'"text"', "a payload is a JSON array"),
         (plain, b"null", "a payload is a JSON array"),
-        (plain, b"[", "plain: the payload is no JSON"),
+        (plain, b"[", "plain: the payload cannot be read as JSON"),
+        (plain, b'["\xff"]', "plain: the payload cannot be read as JSON: 'utf-8' codec"),
+        (plain, b'{"path":"\xff"}', "plain: the payload cannot be read as JSON: 'utf-8' codec"),
+        (untyped, b"[" * 100_000, "untyped: the payload cannot be read as JSON: maximum recursion depth"),
+        (untyped, b'{"a":' + b"[" * 100_000, "untyped: the payload cannot be read as JSON: maximum recursion depth"),
+        (variadic, b'[1,"\xff"]', "variadic: the payload cannot be read as JSON: 'utf-8' codec"),
         (plain, b"\xff\xfe", "a payload is a JSON array"),
         (rich, b'[{"width":"1"}]', "rich: "),
         (variadic, b'[1,{"width":"1"}]', "variadic: parameter 'size': Expected `int`"),
@@ -189,5 +194,8 @@ def test_results() -> None:
 
     assert Signature(maybe, "maybe").decode_result(b"") is None
     assert Signature(maybe, "maybe").decode_result(b"x") == b"x"
-    with pytest.raises(PayloadError, match="its result cannot be read as int"):
-        Signature(late, "late").decode_result(b'"x"')
+    for result in (b'"x"', b'"\xff"', b"[" * 100_000):
+        with pytest.raises(PayloadError, match="its result cannot be read as int"):
+            Signature(late, "late").decode_result(result)
+    with pytest.raises(PayloadError, match=r"untyped: its result cannot be read as .*Any: maximum recursion depth"):
+        Signature(untyped, "untyped").decode_result(b"[" * 100_000)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -69,6 +70,33 @@ def test_a_result_that_is_no_json_is_final() -> None:
     assert msgspec.json.decode(detail)["final"] is True
 
 
+@dataclass
+class Picky:
+    """A type with code of its own, which runs when a payload is read."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        raise SystemExit if self.size > 9 else KeyError(self.size)
+
+
+@pytest.mark.parametrize(("payload", "type_name"), [(b'[{"size":1}]', "KeyError"), (b'[{"size":10}]', "SystemExit")])
+def test_what_a_parameters_type_raises_is_a_final_failure(payload: bytes, type_name: str) -> None:
+    def take(picky: Picky) -> None: ...
+
+    async def atake(picky: Picky) -> None: ...
+
+    take.__annotations__ = atake.__annotations__ = {"picky": Picky}
+    for settlement in (
+        perform(function(take), payload, job()),
+        asyncio.run(perform_coroutine(function(atake), payload, job())),
+    ):
+        described = msgspec.json.decode(settlement.detail)
+        assert settlement.outcome == b"failed"
+        assert described["final"] is True
+        assert described["error"]["type"] == type_name
+
+
 def test_an_error_comes_with_its_traceback_from_the_function_on() -> None:
     outcome, detail, _ = perform(function(fail(ValueError("no\0such \udcff"))), b"", job())
     described = msgspec.json.decode(detail)
@@ -85,12 +113,23 @@ class OwnError(Exception): ...
 
 
 class UnshowableError(Exception):
+    def __init__(self, worse: BaseException) -> None:
+        self.worse = worse
+
     def __str__(self) -> str:
-        raise RuntimeError
+        raise self.worse
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), UnshowableError(), JobStopped(), OwnError("x" * 10**6)]
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        UnshowableError(RuntimeError()),
+        UnshowableError(SystemExit()),
+        JobStopped(),
+        OwnError("x" * 10**6),
+    ],
 )
 def test_whatever_is_raised_is_a_failure(error: BaseException) -> None:
     outcome, detail, _ = perform(function(fail(error)), b"", job())
@@ -145,6 +184,20 @@ def test_what_a_task_knows() -> None:
     assert known.deadline.isoformat() == "2030-01-01T00:00:00.500000+00:00"
     assert known.fire_time is None
     assert CurrentJob(b"odd", b"", "f", b"", Ear()).id is None
+
+
+def test_progress_is_whole_numbers() -> None:
+    for done, total in ((0.5, 1.0), ("1", 2), (None, 2), (-1, 2), (1, 2**63)):
+        with pytest.raises(UsageError, match="progress takes whole numbers"):
+            job().progress(done, total)  # type: ignore[arg-type]
+
+
+def test_data_is_bytes() -> None:
+    for tell in (job().data, job().warning):
+        with pytest.raises(UsageError, match="bytes"):
+            tell("text")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="bytes"):
+            tell(10**12)  # type: ignore[arg-type]
 
 
 def test_outside_a_task_there_is_no_current_job() -> None:

@@ -53,7 +53,7 @@ class Child:
 
     def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
         """Pass data on."""
-        self.send(Told(bytes(data), warning))
+        self.send(Told(data, warning))
 
     def send(self, message: ToParent) -> None:
         """Write one message; the end of the pipe ends the process."""
