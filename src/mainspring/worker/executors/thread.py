@@ -37,17 +37,19 @@ class ThreadExecutor:
         self._finished: deque[Finished] = deque()
         self._told = False
         self._started = 0
+        self._held = 0  # what has been handed over and not delivered back: it waits, runs or has just ended
         self._rescue: asyncio.TimerHandle | None = None
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:
         """Hand deliveries to the threads."""
         self._todo.extend(deliveries)
+        self._held += len(deliveries)
         if brief:
-            self._wake(1)
-            if len(deliveries) > 1 and self._rescue is None:
+            self._wake(1, threads=1)
+            if self._held > 1 and self._rescue is None:
                 self._rescue = self._loop.call_later(RESCUE_AFTER, self._wake_more)
         else:
-            self._wake(len(deliveries))
+            self._wake(len(deliveries), threads=self._held)
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:
         """Do nothing: a thread can only be asked, and the job has been."""
@@ -62,13 +64,16 @@ class ThreadExecutor:
     def _wake_more(self) -> None:
         self._rescue = None
         if self._todo:
-            self._wake(len(self._todo))
+            self._wake(len(self._todo), threads=self._held)
 
-    def _wake(self, count: int) -> None:
+    def _wake(self, count: int, *, threads: int) -> None:
+        """Wake so many threads, of at least so many that there are to be, as far as the limit allows.
+
+        With one for each job that is held, a free one is left for each that waits, however long the others run.
+        """
         for _ in range(min(count, self._limit)):
             self._wake_ups.put(True)
-        # A thread for each job that may run at once, though one may be free: it costs once, and little.
-        while self._started < self._limit and self._started < count + self._wake_ups.qsize():
+        while self._started < min(self._limit, threads):
             self._started += 1
             threading.Thread(target=self._work, name=f"mainspring-task-{self._started}", daemon=True).start()
 
@@ -96,5 +101,6 @@ class ThreadExecutor:
         batch: list[Finished] = []
         while self._finished:
             batch.append(self._finished.popleft())
+        self._held -= len(batch)
         if batch:
             self._finish(batch)
