@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 TASKS = """
-import asyncio, os, time
+import asyncio, multiprocessing, os, threading, time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -114,6 +114,31 @@ def dies(path: str) -> str:
 @app.task
 def raw(data: bytes) -> bytes:
     return data[::-1]
+
+@app.task
+def terminates_a_fork() -> list:
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork.start()
+    fork.terminate()
+    fork.join(20)
+    return [os.getpid(), fork.exitcode]
+
+@app.task
+def comes_back_twice() -> int:
+    os.fork()
+    return os.getpid()
+
+@app.task
+def forks_and_waits(path: str) -> None:
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork.start()
+    Path(path).write_text(f"{os.getpid()} {fork.pid}")
+    fork.join()
+
+@app.task
+def leaves_a_thread() -> int:
+    threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
+    return os.getpid()
 """
 
 
@@ -306,6 +331,34 @@ def test_a_worker_that_dies_costs_an_attempt_only(fleet: Fleet, tasks: Any) -> N
     until((fleet.directory / "died").exists)
     fleet.work()
     assert job.result(20) == "second worker"
+
+
+def test_a_fork_is_no_worker(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    pid, code = tasks.terminates_a_fork.submit().result(30)
+    assert code == -signal.SIGTERM
+    assert tasks.comes_back_twice.submit().result(20) == pid
+    assert tasks.terminates_a_fork.submit().result(30) == [pid, code]
+
+
+def test_a_worker_that_dies_before_its_forks_is_seen_to_die(fleet: Fleet, tasks: Any) -> None:
+    fleet.work()
+    pids = fleet.directory / "pids"
+    job = tasks.forks_and_waits.options(retry=Retry(max_attempts=1)).submit(str(pids))
+    until(lambda: pids.exists() and pids.read_text() != "")
+    worker, fork = map(int, pids.read_text().split())
+    os.kill(worker, signal.SIGKILL)
+    try:
+        with pytest.raises(JobFailed):
+            job.result(20)
+    finally:
+        os.kill(fork, signal.SIGKILL)
+
+
+def test_what_tasks_leave_behind_does_not_keep_a_worker_from_being_replaced(fleet: Fleet, tasks: Any) -> None:
+    fleet.work("--max-jobs", "1")
+    first = tasks.leaves_a_thread.submit().result(20)
+    assert tasks.leaves_a_thread.submit().result(30) != first
 
 
 def test_a_server_that_is_killed_and_started_again(fleet: Fleet, tasks: Any) -> None:

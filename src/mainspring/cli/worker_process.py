@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -25,6 +27,7 @@ from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogFormat, LogSettings
 from mainspring.worker import selector
 from mainspring.worker.declaring import keep_declaring
+from mainspring.worker.forks import disown
 from mainspring.worker.link import connector
 from mainspring.worker.mortality import die_with
 from mainspring.worker.runtime import Ending, Worker, WorkerSettings
@@ -32,6 +35,10 @@ from mainspring.worker.supervisor import RECYCLED_EXIT
 
 if TYPE_CHECKING:
     from mainspring.worker.link import Connector
+
+
+LEFT_BEHIND_GRACE: Final = 5.0
+"""Seconds for what tasks have left behind to end, after the last job of a worker has been settled."""
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +92,7 @@ def work(order: WorkerOrder) -> int:
         worker = Worker(app.registry, _connectors(order), settings, selector=order.app)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, worker.stop)
+        disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
         if order.parent is None:
             loop.add_signal_handler(signal.SIGINT, worker.stop)
         else:
@@ -96,7 +104,9 @@ def work(order: WorkerOrder) -> int:
         finally:
             declaring.cancel()
             await asyncio.wait([declaring])
-        return RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
+        code = RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
+        _end_without_them(code)
+        return code
 
     return run_loop(main())
 
@@ -113,6 +123,23 @@ async def _declare(app: object, order: WorkerOrder) -> None:
         structlog.get_logger("mainspring.schedules").error("the schedules cannot be declared", error=str(error))
     finally:
         await client.close()
+
+
+def _end_without_them(code: int) -> None:
+    """End with that code soon, even if threads or processes that tasks have left behind do not.
+
+    The interpreter would wait for them without end, and no worker would come into this one's place.
+    """
+
+    def end() -> None:
+        complain(f"worker {os.getpid()}: ends without the threads or processes that its tasks have left behind")
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+
+    timer = threading.Timer(LEFT_BEHIND_GRACE, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _app_name(selector: str) -> str:

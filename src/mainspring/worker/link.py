@@ -112,6 +112,11 @@ class Link:
             _log.warning("server is silent", server=self.name)
             self._wire.abort()
 
+    @property
+    def descriptor(self) -> int | None:
+        """The number of the connection's socket; None where there is no connection."""
+        return None if self._wire is None else self._wire.descriptor
+
     async def close(self) -> None:
         """Write what is left and end the connection."""
         self._closing = True
@@ -176,6 +181,14 @@ class _Wire(asyncio.Protocol):
         self._link.ended(self, exc)
         self.agreed.set()
         self.ended.set()
+
+    @property
+    def descriptor(self) -> int | None:
+        """The number of the socket; None before and after the connection."""
+        if self._transport is None or self._transport.is_closing():
+            return None
+        number: int = self._transport.get_extra_info("socket").fileno()
+        return number
 
     def write(self, data: bytes) -> None:
         """Send bytes; the transport keeps what the kernel does not take."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -59,3 +61,41 @@ def leave() -> None:
 @app.task(executor="process")
 def refuse() -> None:
     sys.exit("no")
+
+
+@app.task(executor="process")
+def comes_back_twice() -> str:
+    return "child" if os.fork() == 0 else "parent"
+
+
+@app.task(executor="process")
+def terminates(*command: str) -> int:
+    with subprocess.Popen(command) as program:
+        program.terminate()
+        return program.wait(20)
+
+
+@app.task(executor="process")
+def terminates_a_fork() -> int | None:
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork.start()
+    fork.terminate()
+    fork.join(20)
+    return fork.exitcode
+
+
+@app.task(executor="process")
+def stuck_in_others() -> None:
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork.start()
+    with subprocess.Popen(["sleep", "60"], close_fds=False) as program:
+        current_job().data(b"%d %d" % (fork.pid or 0, program.pid))
+
+
+@app.task(executor="process")
+def dies_before_its_fork() -> None:
+    if (fork := os.fork()) == 0:
+        time.sleep(60)
+        os._exit(0)
+    current_job().data(b"%d" % fork)
+    os._exit(7)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+
+from tests.system.processes import lives
 
 from mainspring.worker.executors.frames import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
 from mainspring.worker.selector import load
@@ -89,6 +92,46 @@ def test_processes_end_with_their_worker(server: ExtensionServer, run: Callable[
     while Path(f"/proc/{pid.data.decode()}").exists() and time.monotonic() < deadline:
         os.sched_yield()
     assert not Path(f"/proc/{pid.data.decode()}").exists()
+
+
+def test_programs_and_forks_can_be_terminated(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    jobs = [server.add("terminates", b'["sleep","60"]'), server.add("terminates_a_fork")]
+    server.wait_for(lambda: all(job.ended for job in jobs), 60)
+    assert [job.data for job in jobs] == [b"-15", b"-15"]
+
+
+def test_a_fork_that_comes_back_from_the_function_says_nothing(
+    server: ExtensionServer, run: Callable[..., Running]
+) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    twice, after = server.add("comes_back_twice"), server.add("crash")
+    server.wait_for(lambda: twice.ended and after.ended, 20)
+    assert twice.data == b'"parent"'
+    assert b"was killed by SIGSEGV" in after.error
+
+
+def test_what_a_killed_function_has_started_is_killed_with_it(
+    server: ExtensionServer, run: Callable[..., Running]
+) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    job = server.add("stuck_in_others")
+    server.wait_for(lambda: job.told, 20)
+    pids = [int(pid) for pid in job.told[0][1][-1].split()]
+    server.stop(job, "timeout")
+    after = server.add("square", b"[3]")
+    server.wait_for(lambda: after.ended and not any(lives(pid) for pid in pids), 20)
+    assert after.data == b"9"
+
+
+def test_a_fork_does_not_hide_that_its_process_has_ended(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    job = server.add("dies_before_its_fork")
+    try:
+        server.wait_for(lambda: job.ended, 20)
+    finally:
+        os.kill(int(job.told[0][1][-1]), signal.SIGKILL)
+    assert b"ended by itself with exit code 7" in job.error
 
 
 def test_an_app_that_no_process_can_import_is_said(server: ExtensionServer, run: Callable[..., Running]) -> None:

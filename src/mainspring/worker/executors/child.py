@@ -1,7 +1,7 @@
 """A process that runs functions for its worker: ``python -m mainspring.worker.executors.child FD PARENT SELECTOR``.
 
 The main thread runs the functions; a second one reads, so that the end of the pipe ends the process in the middle of
-anything. Signals that stop a worker are ignored here: the worker lets its jobs finish.
+anything. Signals that stop a worker do nothing here: the worker lets its jobs finish.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mainspring.worker.executors.frames import (
     decode_to_child,
     frame,
 )
+from mainspring.worker.forks import disown
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.mortality import die_with
 from mainspring.worker.performance import failure, perform
@@ -42,7 +43,10 @@ class Child:
     """The process's end of the pipe. It is also the reporter of the job that runs."""
 
     def __init__(self, pipe: socket.socket) -> None:
+        self._pid = os.getpid()
         self._pipe = pipe
+        self._pipe.set_inheritable(False)
+        disown(lambda: [pipe.fileno()])
         self._writing = threading.Lock()
         self._runs: SimpleQueue[Run] = SimpleQueue()
         self._job: CurrentJob | None = None
@@ -56,7 +60,9 @@ class Child:
         self.send(Told(data, warning))
 
     def send(self, message: ToParent) -> None:
-        """Write one message; the end of the pipe ends the process."""
+        """Write one message; the end of the pipe ends the process.  What a task has forked off has nothing to say."""
+        if os.getpid() != self._pid:
+            return
         try:
             with self._writing:
                 self._pipe.sendall(frame(message))
@@ -75,6 +81,8 @@ class Child:
                 settlement = failure("UsageError", f"the process's app has no task named {run.function!r}")
             else:
                 settlement = Context().run(perform, function, run.payload, job)
+            if os.getpid() != self._pid:
+                os._exit(0)  # a fork of the task that came back from it, too
             self._job = None
             self.send(Ended(*settlement, resident_bytes()))
 
@@ -97,12 +105,17 @@ class Child:
                     self._runs.put(message)
 
 
+def _do_nothing(number: int, frame: object) -> None:
+    """Handle a signal."""
+
+
 def main() -> None:
     """Load the App and serve."""
     descriptor, parent, selector = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     die_with(parent, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Not SIG_IGN, which programs that tasks start would inherit: nobody could terminate them.
+    signal.signal(signal.SIGINT, _do_nothing)
+    signal.signal(signal.SIGTERM, _do_nothing)
     child = Child(socket.socket(fileno=descriptor))
     try:
         registry = load_registry(selector)

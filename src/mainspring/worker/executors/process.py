@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -101,6 +102,7 @@ class ProcessExecutor:
                  self._selector],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # to kill it with all that its function has started
             )  # fmt: skip
         except OSError:
             ours.close()
@@ -214,17 +216,22 @@ class _Child(asyncio.Protocol):
         return delivery, self._loop.time() - self._begun
 
     def kill(self) -> None:
-        """End the process by force; ``died`` follows."""
+        """End the process by force, with what its function has started; ``died`` follows."""
         self.killed = True
-        self._process.kill()
+        self._kill()
 
     def wait(self) -> int:
         """Wait for the process to end and return its code; one that only closed its pipe is killed after a while."""
         try:
             return self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             return self._process.wait()
+
+    def _kill(self) -> None:
+        if self._process.returncode is None:  # else its number may be another one's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _cause(code: int) -> str:

@@ -9,6 +9,7 @@ would only get into its way. Should it be held up, a timer wakes them.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
@@ -79,6 +80,7 @@ class ThreadExecutor:
 
     def _work(self) -> None:
         take, clock, finished = self._todo.popleft, time.perf_counter, self._finished
+        getpid, pid = os.getpid, os.getpid()
         while self._wake_ups.get():
             while True:
                 try:
@@ -88,6 +90,8 @@ class ThreadExecutor:
                 begun = clock()
                 # A fresh context: what one job sets, the next on this thread must not see.
                 settlement = Context().run(perform, delivery.function, delivery.payload, delivery.job)
+                if getpid() != pid:
+                    os._exit(0)  # a fork of the task that came back from it, too
                 finished.append(Finished(delivery, settlement, clock() - begun))
                 if not self._told:
                     self._told = True
