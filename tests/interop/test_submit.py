@@ -63,6 +63,27 @@ def test_priorities_come_first_and_within_one_the_oldest(server: Server, functio
     assert worker.grab() == got(Kind.NO_JOB)
 
 
+@pytest.mark.parametrize("had_a_worker", [False, True])
+def test_foreground_and_background_jobs_of_one_priority_come_in_one_order(
+    server: Server, function: bytes, had_a_worker: bool
+) -> None:
+    client = server.peer()
+    kinds = (
+        [Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB, Kind.SUBMIT_JOB] * 4 + [Kind.SUBMIT_JOB_BG] * 100 + [Kind.SUBMIT_JOB] * 10
+    )
+    for number, kind in enumerate(kinds):
+        client.submit(function, b"", b"%d" % number, kind)
+    if had_a_worker:
+        server.worker(function).close()
+        while function + b"\t%d\t0\t0\n" % len(kinds) not in client.table(b"status"):
+            pass
+    worker = server.worker(function)
+    for number in range(len(kinds)):
+        handle, _, payload = worker.assigned()
+        assert payload == b"%d" % number
+        worker.complete(handle)
+
+
 def test_requests_sent_in_one_go_are_answered_in_order(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     for number in range(50):

@@ -233,9 +233,9 @@ class Claiming:
 
     def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
         queue.claiming = False
-        window, push = self._window, self._dispatch.push
+        window = self._window
         size = 0
-        older: list[Held] = []
+        claimed: list[Held] = []
         if jobs and jobs[0].term != window.term:
             jobs = []  # this node's term has ended since: whoever ended it gives them back
         for job in jobs:
@@ -246,12 +246,9 @@ class Claiming:
                 continue
             if job.suspects >= rules.SUSPECTS_ALONE:
                 window.suspects.add(held)
-            elif self._is_older(held):
-                older.append(held)
             else:
-                push(held)
-        for held in reversed(older):
-            push(held, first=True)
+                claimed.append(held)
+        self._dispatch.merge(queue, claimed)
         if self.shared:
             # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again or
             # hears of more; it may have heard of it while this claim was under way.
@@ -269,15 +266,6 @@ class Claiming:
         window.lingering.answer_all(queue)
         if not queue.workers:
             window.give_back(queue)
-
-    @staticmethod
-    def _is_older(held: Held) -> bool:
-        """Say whether a job that had its turn already comes before those of its priority that are here: it keeps its place."""
-        if held.queue.gate is not None:
-            first = held.queue.gate.first(held)
-            return first is not None and held.job.id < first.job.id
-        ready = held.queue.ready[held.job.priority]
-        return bool(ready) and held.job.id < ready[0].job.id
 
     def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
         del error  # the service hears of it from every operation that somebody waits for

@@ -8,6 +8,7 @@ a job of another function, or leave: each of these wakes the next one. A streami
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
@@ -64,9 +65,10 @@ class Dispatch:
     # ---- workers ----
 
     def register(self, worker: Worker, name: bytes, ability: Ability = _NO_ABILITY) -> FunctionQueue:
-        """A worker can run a function."""
+        """A worker can run a function; one that it registers again is its newest."""
         queue = self.queue(name)
         self.workers[worker] = None
+        worker.abilities.pop(queue, None)
         worker.abilities[queue] = ability
         queue.workers[worker] = queue.workers.get(worker, 0) + 1
         if worker.credit > 0:
@@ -156,6 +158,44 @@ class Dispatch:
             queue.ready[held.job.priority].appendleft(held)
         else:
             queue.ready[held.job.priority].append(held)
+
+    @staticmethod
+    def merge(queue: FunctionQueue, claimed: list[Held]) -> None:
+        """Let jobs of the store wait, each priority in the order in which it came, in their places among those that are here.
+
+        Foreground jobs are here at once and take no places in the window, so that stored ones may be older than they.
+        """
+        if queue.gate is not None:
+            older: list[Held] = []
+            for held in claimed:
+                first = queue.gate.first(held)
+                if first is not None and held.job.id < first.job.id:
+                    older.append(held)
+                else:
+                    Dispatch.push(held)
+            for held in reversed(older):
+                Dispatch.push(held, first=True)
+            return
+        for priority, ready in enumerate(queue.ready):
+            new = deque(held for held in claimed if held.job.priority == priority)
+            if not new:
+                continue
+            for held in new:
+                held.queued = True
+            queue.size += len(new)
+            before: list[Held] = []
+            if ready and ready[-1].job.id > new[0].job.id:
+                # What is passed here is handed out before the last of what was claimed, and so before the next claim.
+                while new and ready:
+                    if not ready[0].queued:
+                        ready.popleft()
+                    else:
+                        before.append((ready if ready[0].job.id < new[0].job.id else new).popleft())
+            if ready and not new:
+                ready.extendleft(reversed(before))
+            else:
+                ready.extend(before)
+                ready.extend(new)
 
     @staticmethod
     def drop(held: Held) -> None:

@@ -128,6 +128,23 @@ def test_a_job_that_comes_back_keeps_its_place_before_younger_ones(node: Node) -
     assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
 
 
+def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: Node) -> None:
+    stored = []
+    for number in range(0, 6, 2):
+        stored.append(node.background(str(number)))
+        node.foreground(str(number + 1))
+    passing = node.worker()
+    node.commit()
+    assert all(node.held(job) is not None for job in stored)
+    node.service.gone(passing)  # what it left behind must not be taken for what waits
+    node.commit()
+    assert [node.state(job.id) for job in stored] == [State.PENDING] * 3
+    worker = node.stream(places=0)
+    node.commit()
+    node.service.ready(worker, 6)
+    assert [held.job.payload for held in side(worker).given] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
 def test_only_functions_of_workers_here_are_claimed(node: Node) -> None:
     node.background("1", "f")
     node.background("2", "g")
