@@ -42,6 +42,30 @@ def test_a_background_job_has_a_status_too_and_no_clients(server: Server, functi
     assert client.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"", b"0"),
+        (b"abc", b"0"),
+        (b" 7 of 9", b"7"),
+        (b"1.5", b"1"),
+        (b"-5", b"4294967291"),
+        (b"4294967295", b"4294967295"),
+    ],
+)
+def test_progress_in_other_words_is_a_number_in_the_status(
+    server: Server, function: bytes, said: bytes, told: bytes
+) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_STATUS, handle, said, said)
+    worker.settled()
+    assert worker.status(handle) == (b"1", b"1", told, told)
+    worker.complete(handle)
+    assert client.pending()[0] == got(Kind.WORK_STATUS, handle, said, said)
+
+
 @pytest.mark.parametrize("handle", [b"H:nowhere:1", b"nonsense", b"", b"H:nowhere:99999999999999999999"])
 def test_an_unknown_handle_gives_zeros(server: Server, handle: bytes) -> None:
     assert server.peer().status(handle) == (b"0", b"0", b"0", b"0")

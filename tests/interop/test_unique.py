@@ -102,6 +102,18 @@ def test_a_dash_makes_the_payload_the_unique(server: Server, function: bytes) ->
     worker.complete(second)
 
 
+def test_a_dash_names_no_job_without_a_payload(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handles = [
+        client.submit(function, b"-", b"", kind) for kind in (Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB_BG, Kind.SUBMIT_JOB)
+    ]
+    assert len(set(handles)) == 3
+    for handle in handles:
+        assert worker.grab(Kind.GRAB_JOB_UNIQ) == got(Kind.JOB_ASSIGN_UNIQ, handle, function, b"-", b"")
+        worker.complete(handle)
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handles[2], b"")]
+
+
 @pytest.mark.parametrize("end", [Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION])
 def test_a_unique_is_free_again_when_its_job_has_ended(server: Server, function: bytes, end: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
@@ -143,8 +155,7 @@ def test_a_unique_of_64_bytes_is_taken_and_a_longer_one_is_not(server: Server, f
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"u" * 64, b"", Kind.SUBMIT_JOB_BG)
     client.send(Kind.SUBMIT_JOB_BG, function, b"u" * 65, b"")
-    code, _ = client.expect(Kind.ERROR)
-    assert code == b"ARGUMENT_TOO_LARGE"
+    assert client.receive() == got(Kind.ERROR, b"ARGUMENT_TOO_LARGE", b"Unique value too large")
     client.settled()
     assert worker.assigned()[0] == handle
     worker.complete(handle)

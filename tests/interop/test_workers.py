@@ -83,7 +83,33 @@ def test_a_worker_may_hold_several_jobs(server: Server, function: bytes) -> None
         assert client.receive() == got(Kind.WORK_COMPLETE, handle, handle)
 
 
+def test_a_request_behind_one_for_a_job_is_answered_behind_it(server: Server, function: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    for kind in (Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG):
+        handle = client.submit(function, b"", b"x", kind)
+        assert worker.assigned()[0] == handle
+        worker.send(Kind.WORK_COMPLETE, handle, b"")
+        worker.send(Kind.GRAB_JOB)
+        worker.send(Kind.ECHO_REQ, b"behind")
+        worker.send(Kind.GRAB_JOB)
+        kinds = [worker.receive().kind for _ in range(3)]
+        assert kinds == [Kind.NO_JOB, Kind.ECHO_RES, Kind.NO_JOB]
+        worker.settled()
+        client.pending()
+
+
 # -- abilities
+
+
+def test_a_function_that_is_registered_again_is_the_last_one(server: Server, function: bytes) -> None:
+    names = [function + b"-1", function + b"-2"]
+    client, worker = server.peer(), server.worker(*names, names[0])
+    for name in names:
+        client.submit(name, b"", b"", Kind.SUBMIT_JOB_BG)
+    for name in names:
+        handle, seen, _ = worker.assigned()
+        assert seen == name
+        worker.complete(handle)
 
 
 def test_the_function_registered_last_is_drained_first(server: Server, function: bytes) -> None:
@@ -344,23 +370,27 @@ def test_a_running_job_ends_quietly_without_its_client(server: Server, function:
 # -- results that nobody expects
 
 
+NO_RESULT = b"Job given in work result not found"
+NO_DATA = b"Job does not exist on server"
+NO_EXCEPTION = b"An exception was received for a job that does not exist"
+
+
 @pytest.mark.parametrize(
-    "packet",
+    ("packet", "message"),
     [
-        got(Kind.WORK_COMPLETE, b"H:nowhere:1", b"x"),
-        got(Kind.WORK_FAIL, b"H:nowhere:1"),
-        got(Kind.WORK_EXCEPTION, b"H:nowhere:1", b"x"),
-        got(Kind.WORK_DATA, b"H:nowhere:1", b"x"),
-        got(Kind.WORK_WARNING, b"H:nowhere:1", b"x"),
-        got(Kind.WORK_STATUS, b"H:nowhere:1", b"1", b"2"),
+        (got(Kind.WORK_COMPLETE, b"H:nowhere:1", b"x"), NO_RESULT),
+        (got(Kind.WORK_FAIL, b"H:nowhere:1"), NO_RESULT),
+        (got(Kind.WORK_EXCEPTION, b"H:nowhere:1", b"x"), NO_EXCEPTION),
+        (got(Kind.WORK_DATA, b"H:nowhere:1", b"x"), NO_DATA),
+        (got(Kind.WORK_WARNING, b"H:nowhere:1", b"x"), NO_DATA),
+        (got(Kind.WORK_STATUS, b"H:nowhere:1", b"1", b"2"), NO_RESULT),
     ],
-    ids=lambda packet: str(packet.kind.name),
+    ids=lambda value: str(value.kind.name) if isinstance(value, Packet) else "",
 )
-def test_results_for_an_unknown_job_are_refused(server: Server, packet: Packet) -> None:
+def test_results_for_an_unknown_job_are_refused(server: Server, packet: Packet, message: bytes) -> None:
     worker = server.peer()
     worker.send(packet.kind, *packet.arguments)
-    code, _ = worker.expect(Kind.ERROR)
-    assert code == b"JOB_NOT_FOUND"
+    assert worker.receive() == got(Kind.ERROR, b"JOB_NOT_FOUND", message)
     worker.settled()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _PENDING = int(State.PENDING)
 LATEST_EPOCH = 253_402_300_800
 """The year 10000."""
+LONGEST_NUMBER = 20
+"""Letters of a number in WORK_STATUS that are read for GET_STATUS."""
+_NUMBER = re.compile(rb"\s*([+-]?\d+)")
 LONGEST_FIELD = 200
 """Letters of one field of SUBMIT_JOB_SCHED that are read."""
 
@@ -33,6 +37,11 @@ _OF_PAYLOAD = b"-:"
 def unique_of_payload(payload: bytes) -> bytes:
     """Return the unique that ``-`` stands for: the payload's own."""
     return _OF_PAYLOAD + hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
+
+
+def unique_of_nothing(number: int) -> bytes:
+    """Return the unique that ``-`` stands for where there is no payload: one of its own, for gearmand joins no such jobs."""
+    return _OF_PAYLOAD + b"%032d" % number
 
 
 def said_unique(unique: bytes) -> bytes:
@@ -150,7 +159,14 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
 
 
 def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
-    return b"1", b"1" if held.worker is not None else b"0", held.numerator, held.denominator
+    running = b"1" if held.worker is not None else b"0"
+    return b"1", running, _counted(held.numerator), _counted(held.denominator)
+
+
+def _counted(text: bytes) -> bytes:
+    """Return what a worker said of its progress as the 32 bits that gearmand makes of it: clients read a number there."""
+    found = _NUMBER.match(text[:LONGEST_NUMBER])
+    return b"%d" % (int(found[1]) & 0xFFFFFFFF) if found else b"0"
 
 
 def _get_status_unique(peer: Peer, args: list[bytes]) -> None:

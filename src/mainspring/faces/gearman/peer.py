@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from mainspring.faces.gearman import administration, clients, extension, workers
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.faces.gearman.outbox import Slot
     from mainspring.jobs.held import Held
 
     Handler = Callable[["Peer", list[bytes]], None]
@@ -73,6 +75,8 @@ class Peer(asyncio.Protocol):
         self.results = ResultListener(self)
         self.watcher: Callable[[Any], None] | None = None
         self.outbox = Outbox(self._discard)
+        self.grabs: deque[Slot] = deque()
+        """The places of the answers to those requests for a job that wait for one, oldest first."""
         self._batch: list[Job] = []
         self._waits: list[bool] = []
         """For a batch of the extension: which of its submissions wait for their result."""
@@ -239,7 +243,7 @@ class Peer(asyncio.Protocol):
             self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
             return None
         if len(unique) > UNIQUE_LIMIT:
-            self.refuse(b"ARGUMENT_TOO_LARGE", b"a unique has at most %d bytes" % UNIQUE_LIMIT)
+            self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")
             return None
         largest = self.face.settings.max_value
         if len(payload) > largest:
@@ -247,7 +251,7 @@ class Peer(asyncio.Protocol):
             self.refuse(b"ARGUMENT_TOO_LARGE", text)
             return None
         if unique == b"-":
-            unique = clients.unique_of_payload(payload)
+            unique = clients.unique_of_payload(payload) if payload else clients.unique_of_nothing(self.face.next_id())
         if self.service.dispatch.limited:
             queue = self.service.dispatch.queues.get(function)
             if queue is not None and queue.is_full(priority):
@@ -378,6 +382,10 @@ class Peer(asyncio.Protocol):
         if worker is None:
             worker = self.worker = Worker(workers.WorkerSide(self))
         return worker
+
+    def answer_grab(self, data: bytes) -> None:
+        """Answer the oldest request for a job that waits for one, in its place."""
+        self.outbox.fill(self.grabs.popleft(), data)
 
     def running(self, handle: bytes) -> Held | None:
         """Return the job that this worker has under a handle."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _NOOP = response(Type.NOOP)
 _NO_JOB = response(Type.NO_JOB)
 _NOT_FOUND = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
+_NO_DATA_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job does not exist on server")
+_NO_EXCEPTION_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"An exception was received for a job that does not exist")
 _PLAIN = Ability()
 
 
@@ -38,14 +40,16 @@ class WorkerSide:
         """Hand a job over, in the way that the worker asked for it."""
         peer = self.peer
         worker = peer.worker
-        if worker is not None and worker.streams:
-            peer.outbox.write(extension.assignment(held, peer.service))
+        streams = worker is not None and worker.streams
+        packet = extension.assignment(held, peer.service) if streams else assignment(held, peer.assigns)
+        if peer.grabs:
+            peer.answer_grab(packet)
         else:
-            peer.outbox.write(assignment(held, peer.assigns))
+            peer.outbox.write(packet)
 
     def no_job(self) -> None:
         """Answer a request that waited for the store."""
-        self.peer.outbox.write(_NO_JOB)
+        self.peer.answer_grab(_NO_JOB)
 
     def name(self) -> str:
         """Return the client id, or the address where it has none."""
@@ -112,14 +116,16 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         peer.assigns = kind
         worker = peer.worker
         if worker is None or not worker.abilities:
-            peer.outbox.write(_NO_JOB)
+            peer.outbox.send(_NO_JOB)
             return
         window = peer.service.window
         held = window.grab(worker)
         if held is not None:
-            peer.outbox.write(assignment(held, kind))
-        elif not window.lingering.for_the_store(worker) and not window.lingering.for_a_moment(worker):
-            peer.outbox.write(_NO_JOB)
+            peer.outbox.send(assignment(held, kind))
+        elif window.lingering.for_the_store(worker) or window.lingering.for_a_moment(worker):
+            peer.grabs.append(peer.outbox.reserve())
+        else:
+            peer.outbox.send(_NO_JOB)
 
     return grab
 
@@ -127,7 +133,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
 def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
     del args
     if peer.service.window.sleep(peer.as_worker()):
-        peer.outbox.write(_NOOP)
+        peer.outbox.send(_NOOP)
 
 
 # ---- reporting ----
@@ -159,7 +165,7 @@ def _exception(peer: Peer, args: list[bytes]) -> None:
     handle, data = args
     held = peer.running(handle)
     if held is None:
-        _not_found(peer, handle)
+        _not_found(peer, handle, _NO_EXCEPTION_OF)
         return
     assert peer.worker is not None
     peer.worker.excepted = handle
@@ -170,7 +176,7 @@ def _exception(peer: Peer, args: list[bytes]) -> None:
 def _data(peer: Peer, args: list[bytes]) -> None:
     held = peer.running(args[0])
     if held is None:
-        _not_found(peer, args[0])
+        _not_found(peer, args[0], _NO_DATA_OF)
     else:
         peer.service.data(held, args[1])
 
@@ -178,7 +184,7 @@ def _data(peer: Peer, args: list[bytes]) -> None:
 def _warning(peer: Peer, args: list[bytes]) -> None:
     held = peer.running(args[0])
     if held is None:
-        _not_found(peer, args[0])
+        _not_found(peer, args[0], _NO_DATA_OF)
     else:
         peer.service.warning(held, args[1])
 
@@ -191,10 +197,10 @@ def _status(peer: Peer, args: list[bytes]) -> None:
         peer.service.status(held, args[1], args[2])
 
 
-def _not_found(peer: Peer, handle: bytes) -> None:
+def _not_found(peer: Peer, handle: bytes, answer: bytes = _NOT_FOUND) -> None:
     """The job was cancelled or given to another worker meanwhile, or never was this worker's."""
     if not peer.service.pass_over(peer.worker, handle):
-        peer.outbox.write(_NOT_FOUND)
+        peer.outbox.send(answer)
 
 
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {

@@ -9,6 +9,8 @@ from mainspring.wire.gearman.packets import Type, request
 from .a_face import F, G, Node
 
 NOT_FOUND = ("ERROR", ["JOB_NOT_FOUND", "Job given in work result not found"])
+NO_DATA_OF = ("ERROR", ["JOB_NOT_FOUND", "Job does not exist on server"])
+NO_EXCEPTION_OF = ("ERROR", ["JOB_NOT_FOUND", "An exception was received for a job that does not exist"])
 
 
 @pytest.mark.parametrize(
@@ -87,22 +89,24 @@ def test_a_client_hears_what_the_worker_says(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rest"),
+    ("kind", "rest", "answer"),
     [
-        (Type.WORK_COMPLETE, [b""]),
-        (Type.WORK_FAIL, []),
-        (Type.WORK_EXCEPTION, [b"x"]),
-        (Type.WORK_DATA, [b""]),
-        (Type.WORK_WARNING, [b""]),
-        (Type.WORK_STATUS, [b"1", b"2"]),
+        (Type.WORK_COMPLETE, [b""], NOT_FOUND),
+        (Type.WORK_FAIL, [], NOT_FOUND),
+        (Type.WORK_EXCEPTION, [b"x"], NO_EXCEPTION_OF),
+        (Type.WORK_DATA, [b""], NO_DATA_OF),
+        (Type.WORK_WARNING, [b""], NO_DATA_OF),
+        (Type.WORK_STATUS, [b"1", b"2"], NOT_FOUND),
     ],
 )
-def test_reports_of_jobs_of_others_are_errors(node: Node, kind: int, rest: list[bytes]) -> None:
+def test_reports_of_jobs_of_others_are_errors(
+    node: Node, kind: int, rest: list[bytes], answer: tuple[str, list[str]]
+) -> None:
     owner, client = node.worker(), node.connect()
     handle = client.background().encode()
     owner.ask(Type.GRAB_JOB)
-    assert node.connect().ask(kind, handle, *rest) == NOT_FOUND
-    assert node.worker().ask(kind, handle, *rest) == NOT_FOUND
+    assert node.connect().ask(kind, handle, *rest) == answer
+    assert node.worker().ask(kind, handle, *rest) == answer
     assert owner.wire.peer.running(handle) is not None
 
 
