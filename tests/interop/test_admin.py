@@ -235,6 +235,18 @@ def test_a_full_queue_can_still_be_joined(server: Server, function: bytes) -> No
     assert answered(client, function, b"u", Kind.SUBMIT_JOB) is None
 
 
+@pytest.mark.parametrize("submit", [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_LOW_BG])
+def test_a_foreground_job_of_a_full_queue_can_still_be_joined(server: Server, function: bytes, submit: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+    assert client.ask(b"maxqueue " + function + b" 1") == OK
+    handle = client.submit(function, b"u", b"")
+    assert server.peer().submit(function, b"u", b"", submit) == handle
+    assert answered(server.peer(), function, b"v", submit) is not None
+    assert worker.assigned()[0] == handle
+    worker.complete(handle, b"end")
+    assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")]
+
+
 def test_a_limit_without_a_number_is_none(server: Server, function: bytes) -> None:
     client, _worker = server.peer(), server.worker(function)
     assert client.ask(b"maxqueue " + function + b" 1") == OK

@@ -37,6 +37,22 @@ def test_the_first_payload_and_priority_win(server: Server, function: bytes) -> 
     worker.complete(handle)
 
 
+@pytest.mark.parametrize("submit", [Kind.SUBMIT_REDUCE_JOB, Kind.SUBMIT_REDUCE_JOB_BG])
+def test_the_first_reducer_wins_even_if_it_is_none(server: Server, function: bytes, submit: Kind) -> None:
+    client, worker = server.peer(), server.worker(function)
+    for first, answer in ((Kind.SUBMIT_JOB, Kind.JOB_ASSIGN_UNIQ), (Kind.SUBMIT_REDUCE_JOB, Kind.JOB_ASSIGN_ALL)):
+        client.send(first, function, b"u", *[b"first", b""] * (first is Kind.SUBMIT_REDUCE_JOB), b"load")
+        (handle,) = client.expect(Kind.JOB_CREATED)
+        joining = server.peer()
+        joining.send(submit, function, b"u", b"second", b"", b"other")
+        assert joining.expect(Kind.JOB_CREATED) == (handle,)
+        packet = worker.grab(Kind.GRAB_JOB_ALL)
+        reducer = [b"first"] * (first is Kind.SUBMIT_REDUCE_JOB)
+        assert packet == got(answer, handle, function, b"u", *reducer, b"load")
+        worker.complete(handle)
+        assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"")]
+
+
 def test_a_running_job_is_joined(server: Server, function: bytes) -> None:
     first, second, worker = server.peer(), server.peer(), server.worker(function)
     handle = first.submit(function, b"u", b"")

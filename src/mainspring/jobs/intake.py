@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainspring.errors import RefusedError
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import FindUnique, Found, Submit
@@ -204,8 +206,9 @@ class Intake:
             return
         job, options = held.job, held.job.options
         job.state, job.term = _LEASED, window.term
-        if options is None:
-            job.options = joining.options
+        if options is None and joining.options is not None:
+            # How long it is kept and tried again is said by whoever makes it last; what is to be done was said before.
+            job.options = msgspec.structs.replace(joining.options, reducer=None)
         held.adopting = True
         held.then = []
 

@@ -254,7 +254,9 @@ class Peer(asyncio.Protocol):
             unique = clients.unique_of_payload(payload) if payload else clients.unique_of_nothing(self.face.next_id())
         if self.service.dispatch.limited:
             queue = self.service.dispatch.queues.get(function)
-            if queue is not None and queue.is_full(priority):
+            # A foreground job of this unique is joined on the usual way: the store has not heard of it.
+            joins = bool(unique) and (function, unique) in self.service.window.foreground
+            if queue is not None and not joins and queue.is_full(priority):
                 if unique:
                     self._join(function, unique, listener)
                 else:
