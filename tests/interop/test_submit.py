@@ -143,9 +143,10 @@ def test_a_failure_is_final(server: Server, function: bytes) -> None:
     assert client.status(handle) == (b"0", b"0", b"0", b"0")
 
 
-def test_an_exception_reaches_a_client_that_asked_for_it(server: Server, function: bytes) -> None:
+@pytest.mark.parametrize("option", [b"exceptions", b"Exceptions"])
+def test_an_exception_reaches_a_client_that_asked_for_it(server: Server, function: bytes, option: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
-    client.option(b"exceptions")
+    client.option(option)
     handle = client.submit(function, b"", b"")
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad\0news")

@@ -231,7 +231,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
 
 def _option(peer: Peer, args: list[bytes]) -> None:
     option = args[0]
-    if option == b"exceptions":
+    if option.lower() == b"exceptions":  # in any case, as gearmand takes it
         peer.exceptions = True
     elif option == EXTENSION:
         peer.wire.extended = True
