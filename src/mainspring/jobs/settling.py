@@ -306,6 +306,9 @@ class Settling:
 
     def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
         if isinstance(error, StoreBrokenError):
+            for pending in batch:
+                if pending.worker is not None:
+                    pending.worker.refused = True  # no echo may say that it is on disk
             return  # the node ends; the jobs run again
         if isinstance(error, StoreFencedError):
             for pending in batch:

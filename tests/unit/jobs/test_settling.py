@@ -242,6 +242,7 @@ def test_settlements_of_a_broken_store_are_not_tried_again(node: Node) -> None:
     operation.failed(StoreBrokenError("the disk"))
     assert not node.settling.waits
     assert said == []
+    assert worker.refused
 
 
 def test_a_stale_settlement_is_called_so_and_changes_nothing(node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.errors import StoreBrokenError
 from mainspring.jobs.model import State
 from mainspring.wire.gearman.packets import Type, request
 
@@ -241,6 +242,27 @@ def test_an_echo_waits_for_a_settlement_that_has_to_be_tried_again(node: Node) -
     node.wait(1.0)
     assert worker.hear() == [("ECHO_RES", ["on disk?"])]
     assert node.life.store.find(int(handle.split(":")[2])).state == State.SUCCEEDED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_no_echo_follows_what_a_broken_disk_has_not_taken(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    client, worker = node.connect(), node.worker()
+    handle = client.background()
+    worker.ask(Type.GRAB_JOB)
+    broken = StoreBrokenError("the disk failed")
+    monkeypatch.setattr(node.life.store, "commit", lambda _, committed: committed(broken))
+    complete, echo = request(Type.WORK_COMPLETE, handle.encode(), b""), request(Type.ECHO_REQ, b"on disk?")
+    if at_once:
+        worker.send(complete + echo)
+        node.commit()
+    else:
+        worker.send(complete)
+        node.wait(1.0)
+        worker.send(echo)
+    assert worker.hear() == []
+    assert worker.closed
 
 
 def test_options(node: Node) -> None:
