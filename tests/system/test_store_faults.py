@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -388,6 +389,49 @@ def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
         acknowledged = set(stored(printed))
         assert acknowledged <= found
         assert len(found - acknowledged) <= 1, "the group that was under way may have reached the disk"
+
+
+def test_a_log_that_was_left_is_on_the_disk_before_anything_is_added(
+    path: Path, require: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Linux shows what a failed fsync could not write, and never writes it by itself: only what is written once more is there."""
+    with child(path, 20) as process:
+        lines(process, "waiting")
+        process.kill()
+        process.wait()
+    log, trace = Path(f"{path}-wal"), tmp_path / "trace"
+    used = len(log.read_bytes().rstrip(b"\0"))
+    calls = ("-P", str(log), "-e", "trace=write,pwrite64,fsync,fdatasync")
+    with child(path, 0, before=(require("strace"), "-f", "-qq", "-s", "0", "-o", str(trace), *calls)) as process:
+        lines(process, "waiting")
+    on_disk = 0
+    for line in trace.read_text().splitlines():
+        if "sync(" in line:
+            break
+        written = re.search(r"pwrite64\(.*, (\d+), (\d+)\)\s+= \1$", line)
+        assert written is not None, line
+        size, place = map(int, written.groups())
+        assert place == on_disk
+        on_disk = place + size
+    assert on_disk >= used > 100_000
+    with store_at(path) as store:
+        assert len(store.list()) == 20
+
+
+def test_a_log_that_cannot_be_put_on_the_disk_is_not_added_to(
+    path: Path, require: Callable[[str], str], tmp_path: Path
+) -> None:
+    with child(path, 3) as process:
+        lines(process, "waiting")
+        process.kill()
+        process.wait()
+    inject = ("-P", f"{path}-wal", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO")
+    with child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
+        (message,) = lines(process, "Store")
+        assert process.wait() == 3
+    assert message.startswith(f"StoreBrokenError the disk failed under {path} (Input/output error)")
+    with store_at(path) as store:
+        assert len(store.list()) == 3
 
 
 def test_a_broken_store_takes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,27 +24,42 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
     """Return what an error of SQLite's means for the store at ``path``; ``system_error`` is the ``errno`` behind it."""
-    if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and system_error in _NO_SPACE):
-        return StoreFullError(
-            f"no space is left for {path}: free some, or raise the quota; what was accepted is safe, and the node goes on "
-            "by itself once there is space"
-        )
+    if isinstance(error, apsw.FullError):
+        return _full(path)
+    if isinstance(error, (apsw.IOError, apsw.CantOpenError)) and system_error in _NO_SPACE:
+        return _full(path)
     if isinstance(error, apsw.IOError):
-        return StoreBrokenError(
-            f"the disk failed under {path} ({error}): look into the system's log, then start the node again; "
-            "what was acknowledged before is on the disk"
-        )
+        return disk_failed(path, str(error))
     if isinstance(error, apsw.NotADBError):
         return not_a_database(path)
     if isinstance(error, apsw.CorruptError):
         return StoreCorruptError(
-            f"{path} is damaged ({error}); restore a backup, or save what can be read, as docs/how-to/back-up.md says"
+            # SQLite says the same where the disk cannot read.
+            f"{path} is damaged ({error}); look into the system's log whether its disk fails, restore a backup, "
+            "or save what can be read, as docs/how-to/back-up.md says"
         )
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)):
         return StoreError(f"cannot write {path} ({error}); check the permissions of the file and of its directory")
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return StoreBusyError(f"another program has locked {path} ({error}); close it there, and try again")
     return StoreError(f"{path}: {error}")
+
+
+def disk_failed(path: Path, reason: str, system_error: int = 0) -> StoreError:
+    """Reading or writing has failed, or nobody can tell whether it has."""
+    if system_error in _NO_SPACE:
+        return _full(path)
+    return StoreBrokenError(
+        f"the disk failed under {path} ({reason}): look into the system's log, then start the node again; "
+        "what was acknowledged before is on the disk"
+    )
+
+
+def _full(path: Path) -> StoreFullError:
+    return StoreFullError(
+        f"no space is left for {path}: free some, or raise the quota; what was accepted is safe, and the node goes on "
+        "by itself once there is space"
+    )
 
 
 def not_a_database(path: Path) -> StoreCorruptError:

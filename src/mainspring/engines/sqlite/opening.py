@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LOG_PAGES = 8000
 """The write-ahead log is folded into the file when it has so many pages, and then written from its beginning again."""
 LOG_BYTES = LOG_PAGES * (4096 + 24)
+CHUNK = 2**20
 ROOM = 32
 """The log is laid out where so many times its size is free."""
 
@@ -71,7 +72,7 @@ def _tables(path: Path) -> set[str]:
 def prepare(
     connection: apsw.Connection, path: Path, *, synchronous: Synchronous = "full", cache_bytes: int = CACHE_BYTES
 ) -> None:
-    """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreForeignError."""
+    """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreError."""
     connection.set_busy_timeout(5000)
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > SCHEMA_VERSION:
@@ -87,11 +88,39 @@ def prepare(
             f"cannot keep a write-ahead log beside {path} (its journal mode stays {mode!r}): "
             "the store has to be on a local file system that can be written"
         )
+    if version:
+        write_log_again(connection, path)
     for setting in (f"synchronous={synchronous}", f"cache_size=-{cache_bytes // 1024}", *_SETTINGS):
         connection.execute(f"PRAGMA {setting}").fetchall()
     if version < SCHEMA_VERSION:
         with connection:
             migrate(connection, version)
+
+
+def write_log_again(connection: apsw.Connection, path: Path) -> None:
+    """Put the log that a process before has left on the disk, whatever became of it.
+
+    Raises apsw.Error, StoreBrokenError or StoreFullError.
+
+    After a failed ``fsync`` Linux takes what it could not write for written, and goes on showing it to whoever reads the file.
+    SQLite would find the last transactions there, and add to a log that has a hole on the disk: with the next power cut all
+    behind the hole would be gone, or a half-written checkpoint could not be repeated. What is written once more is written.
+    """
+    try:
+        file = path.with_name(f"{path.name}-wal").open("r+b", buffering=0)
+    except OSError:
+        return  # there is none, or SQLite says what is wrong with it
+    with file:
+        connection.execute("BEGIN IMMEDIATE")  # nobody else may add to the log meanwhile
+        try:
+            place = 0
+            while chunk := os.pread(file.fileno(), CHUNK, place):
+                place += os.pwrite(file.fileno(), chunk, place) if chunk.strip(b"\0") else len(chunk)
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise failures.disk_failed(path, error.strerror or str(error), error.errno or 0) from error
+        finally:
+            connection.execute("ROLLBACK")
 
 
 def lay_out_log(path: Path) -> None:
@@ -109,7 +138,7 @@ def lay_out_log(path: Path) -> None:
         with log.open("r+b") as file:
             missing = LOG_BYTES - file.seek(0, os.SEEK_END)
             while missing > 0:
-                missing -= file.write(bytes(min(missing, 2**20)))
+                missing -= file.write(bytes(min(missing, CHUNK)))
     except OSError:
         return  # it is only slower without
 
