@@ -434,6 +434,21 @@ def test_a_log_that_cannot_be_put_on_the_disk_is_not_added_to(
         assert len(store.list()) == 3
 
 
+def test_a_disk_that_fails_while_the_log_is_folded_ends_the_store(
+    path: Path, require: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The log's own writes succeed: nobody else would see that the file itself cannot be written."""
+    opened(path).close()
+    inject = ("-P", str(path), "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+")
+    strace = (require("strace"), "-f", "-qq", "--seccomp-bpf", "-o", str(tmp_path / "trace"), *inject)
+    with child(path, 5000, before=strace) as process:
+        printed = lines(process, "Store")
+        assert process.wait() == 3
+    assert printed[-1].startswith(f"StoreBrokenError the disk failed under {path}")
+    with store_at(path) as store:
+        assert {job.id for job in store.list()} == set(stored(printed)) != set()
+
+
 def test_a_broken_store_takes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once an fsync has failed, the next one proves nothing, even where it succeeds."""
     with store_at(path) as store:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
+import apsw
+from structlog.testing import capture_logs
+
 from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.folding import READER, Folding
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
@@ -61,4 +66,36 @@ def test_a_small_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     engine, _ = opened(tmp_path / "jobs.db")
     assert log_size(tmp_path / "jobs.db") < opening.LOG_BYTES
+    asyncio.run(engine.close())
+
+
+PAGES = 20
+
+
+def test_a_log_that_cannot_be_folded_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.engines.sqlite.engine.Folding", functools.partial(Folding, pages=PAGES))
+    path = tmp_path / "jobs.db"
+    engine, term = opened(path)
+    next_id = job_ids(term)  # type: ignore[arg-type]
+
+    def store(groups: int) -> list[Any]:
+        outcomes: list[Any] = []
+        for _ in range(groups):
+            job = Job(next_id(), b"f", b"x" * 4096)
+            engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], outcomes.append)
+        assert outcomes == [[{}]] * groups
+        return outcomes
+
+    with capture_logs() as said:
+        store(5 * PAGES)
+        assert said == []
+        reader = apsw.Connection(str(path))
+        reader.execute("BEGIN; SELECT count(*) FROM jobs").fetchall()
+        store(5 * PAGES)
+        told = [(one["event"], one["why"]) for one in said]
+        assert set(told) == {("the log of the store grows", READER)}
+        assert len(told) < 5, "not for every group"
+        reader.close()
+        store(PAGES)
+        assert len(said) == len(told)
     asyncio.run(engine.close())

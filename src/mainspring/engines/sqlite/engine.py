@@ -11,6 +11,7 @@ import apsw
 
 from mainspring.engines.sqlite import jobs, opening, queries, resources, schedules
 from mainspring.engines.sqlite.failures import explain
+from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
@@ -103,6 +104,7 @@ class SqliteEngine:
     def _open(self, node: NodeId) -> Opened:
         connection = self._connection = apsw.Connection(str(self._path))
         opening.prepare(connection, self._path, synchronous=self._synchronous, cache_bytes=self._cache_bytes)
+        self._folding = Folding(connection, self._path)
         cursor = connection.cursor()
         cursor.execute("BEGIN IMMEDIATE")
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
@@ -159,6 +161,10 @@ class SqliteEngine:
         for index, operation in self._lists:
             outcomes[index] = queries.list_jobs(self._tx, operation)
         self._tx.cursor.execute("COMMIT")
+        try:
+            self._folding.after_commit()
+        except StoreBrokenError as failure:
+            self._break(failure)  # from the next group on: this one is on the disk
         return outcomes
 
     def _try(self, step: Callable[[], list[Any]]) -> list[Any] | StoreError:
@@ -171,10 +177,7 @@ class SqliteEngine:
             failure = self._explain(error)
             failure.__cause__ = error
             if isinstance(failure, StoreBrokenError):
-                self._broken = failure
-                # What the log holds in memory may not be what is on the disk, and must not be folded into the file by whatever
-                # closes the connection: the next start reads the log from the disk.
-                self._tx.cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                self._break(failure)
             self._roll_back()
             return failure
         except Exception as error:  # noqa: BLE001 - a defect of ours costs one group, not the engine's thread
@@ -182,6 +185,12 @@ class SqliteEngine:
             failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
             failure.__cause__ = error
             return failure
+
+    def _break(self, failure: StoreBrokenError) -> None:
+        self._broken = failure
+        # What the log holds in memory may not be what is on the disk, and must not be folded into the file by whatever closes
+        # the connection: the next start puts it on the disk first.
+        self._tx.cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _handle(self, group: Sequence[Operation]) -> list[Any]:
         kinds: dict[type[Operation], list[int]] = {}

@@ -30,7 +30,7 @@ Synchronous = Literal["full", "normal"]
 
 _HEADER = 100
 _SETTINGS = (
-    f"wal_autocheckpoint={LOG_PAGES}",
+    "wal_autocheckpoint=0",  # see folding.py
     "temp_store=MEMORY",
     f"journal_size_limit={64 * 2**20}",
 )
