@@ -22,6 +22,7 @@ import pytest
 import mainspring
 from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import (
     StoreBrokenError,
     StoreBusyError,
@@ -234,6 +235,22 @@ def test_a_second_node_is_refused_until_the_first_one_is_killed(path: Path) -> N
             assert [job.id for job in reversed(store.list())] == stored(printed)
             with pytest.raises(StoreBusyError):
                 opened(path)
+
+
+def test_a_second_node_is_refused_whatever_link_it_comes_by(path: Path, tmp_path: Path) -> None:
+    link, directory = tmp_path / "link.db", tmp_path / "directory"
+    link.symlink_to(path)
+    directory.symlink_to(tmp_path)
+    for first, second in ((path, link), (link, path), (directory / "link.db", path)):
+        with store_at(first) as store:
+            with pytest.raises(StoreBusyError, match=f"{path} is in use by another node"):
+                opened(second)
+            with pytest.raises(StoreBusyError):
+                migrate_file(second)
+            store.submitted()
+    with store_at(path) as store:
+        assert len(store.list()) == 3
+    assert not list(tmp_path.glob("link.db?*"))
 
 
 def test_a_store_whose_node_was_killed_at_once_is_still_ours(path: Path) -> None:

@@ -63,7 +63,7 @@ class SqliteEngine:
         cache_bytes: int = opening.CACHE_BYTES,
         thread_rows: int = THREAD_ROWS,
     ) -> None:
-        self._path = path
+        self._path = path = opening.real(path)
         self._synchronous = synchronous
         self._cache_bytes = cache_bytes
         self._lock = FileLock(path)

@@ -18,6 +18,7 @@ def migrate_file(path: Path) -> list[int]:
 
     Raises StoreBusyError where a node has the file, and StoreError as opening it does.
     """
+    path = opening.real(path)
     opening.check_file(path)
     lock = FileLock(path)
     lock.take()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import apsw
 
 from mainspring.engines.sqlite import failures
 from mainspring.errors import StoreError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOG_PAGES = 8000
 """The write-ahead log is folded into the file when it has so many pages, and then written from its beginning again."""
@@ -34,6 +32,11 @@ _SETTINGS = (
     "temp_store=MEMORY",
     f"journal_size_limit={64 * 2**20}",
 )
+
+
+def real(path: Path) -> Path:
+    """Return where a file is, whatever links lead to it: SQLite keeps its log there, and one node has one lock for it."""
+    return Path(os.path.realpath(path))
 
 
 def check_file(path: Path) -> None:
