@@ -59,15 +59,32 @@ def backup(
         raise UsageError(
             "a store in memory cannot be backed up: it ends with its node; serve --store sqlite:///FILE keeps it"
         )
-    if file.exists() and not force:
-        raise UsageError(f"{file} exists already: choose another name, or replace it with --force")
-    if not file.parent.is_dir():
-        raise UsageError(f"cannot make {file}: the directory {file.parent} does not exist; create it first")
     if not source.exists():
         raise UsageError(f"there is no store {source} to copy: name it with --store")
+    _check_target(file, source, force=force)
     size = copy_store(source, file, _show if sys.stderr.isatty() else None)
     print(f"{file}: {format_size(size)} of {source}", flush=True)
     return DONE
+
+
+def _check_target(file: Path, source: Path, *, force: bool) -> None:
+    """Refuse a copy that would do harm to a store; raises UsageError."""
+    if file.is_dir():
+        raise UsageError(f"{file} is a directory: name the file that the copy is to be")
+    if not file.parent.is_dir():
+        raise UsageError(f"the directory {file.parent} does not exist: create it first, or choose another place")
+    if file.exists() and file.samefile(source):
+        raise UsageError(f"{file} is the store itself: choose another name for the copy")
+    for end in ("-wal", "-journal"):
+        beside = file.with_name(f"{file.name}{end}")
+        if beside.exists():
+            # SQLite would take it for the copy's own, and write what is in it over the copy.
+            raise UsageError(
+                f"{beside} belongs to a store of that name, which may be in use: choose another name, "
+                "or remove it where no server uses that store any more"
+            )
+    if file.exists() and not force:
+        raise UsageError(f"{file} exists already: choose another name, or replace it with --force")
 
 
 def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] | None = None) -> int:

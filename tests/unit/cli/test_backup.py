@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,6 @@ from mainspring.errors import StoreCorruptError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 Source = tuple["Path", sqlite3.Connection]
@@ -92,3 +92,44 @@ def test_an_old_copy_is_kept_until_the_new_one_is_complete(source: Source, tmp_p
 def test_a_store_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, store: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         backup(tmp_path / "copy.db", store=store)
+
+
+@pytest.mark.parametrize("name", ["jobs.db", "link.db"])
+@pytest.mark.parametrize("force", [True, False])
+def test_a_store_is_not_replaced_by_its_copy(source: Source, tmp_path: Path, name: str, force: bool) -> None:
+    path = source[0]
+    (tmp_path / "link.db").symlink_to(path)
+    before = path.stat().st_ino
+    with pytest.raises(UsageError, match="is the store itself: choose another name"):
+        backup(tmp_path / name, store=f"sqlite:///{path}", force=force)
+    assert path.stat().st_ino == before
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_copy_does_not_come_beside_the_log_of_another_store(source: Source, tmp_path: Path, force: bool) -> None:
+    """SQLite would write that log over it."""
+    target = tmp_path / "copy.db"
+    with sqlite3.connect(target) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY)")
+    if not force:
+        target.unlink()
+    with pytest.raises(UsageError, match=r"copy\.db-wal belongs to a store of that name"):
+        backup(target, store=f"sqlite:///{source[0]}", force=force)
+    other.close()
+    assert target.exists() is force
+    (tmp_path / "copy.db-wal").unlink(missing_ok=True)
+    assert backup(target, store=f"sqlite:///{source[0]}", force=force) == 0
+    assert count(target) == 3000
+
+
+def test_a_place_that_is_not_there_is_named(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="missing does not exist: create it first"):
+        backup(tmp_path / "missing" / "copy.db", store=f"sqlite:///{source[0]}")
+
+
+def test_a_directory_is_no_copy(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (Path(), tmp_path):
+        with pytest.raises(UsageError, match="is a directory"):
+            backup(name, store=f"sqlite:///{source[0]}", force=True)
