@@ -72,7 +72,7 @@ def _check_target(file: Path, source: Path, *, force: bool) -> None:
     if file.is_dir():
         raise UsageError(f"{file} is a directory: name the file that the copy is to be")
     if not file.parent.is_dir():
-        raise UsageError(f"the directory {file.parent} does not exist: create it first, or choose another place")
+        raise UsageError(f"the directory {file.parent} does not exist; create it first, or choose another place")
     if file.exists() and file.samefile(source):
         raise UsageError(f"{file} is the store itself: choose another name for the copy")
     for end in ("-wal", "-journal"):

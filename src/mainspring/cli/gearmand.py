@@ -17,7 +17,7 @@ from mainspring.cli.gearmand_options import (
     parse_gearmand,
     read_config_file,
 )
-from mainspring.cli.node import run_node
+from mainspring.cli.node import run_node, serve_node
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
 from mainspring.server.addresses import TcpAddress
@@ -38,6 +38,8 @@ from mainspring.version import version
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mainspring.cli.node import Ready
+
 IMITATED = "1.1.20"
 """The version of gearmand whose options and answers these are."""
 
@@ -56,6 +58,8 @@ LEVELS = {
     "DEBUG": "debug",
     "": "error",
 }
+
+TLS_OPTIONS = ("--ssl", "--ssl-certificate", "--ssl-key", "--ssl-ca-file")
 
 QUEUES_INSTEAD = {
     "mysql": "MySQL",
@@ -82,7 +86,7 @@ def gearmand(arguments: Sequence[str], defaults: Mapping[str, str]) -> int:
     if "queue-type" in given or "libsqlite3-db" in given:
         merged = {name: value for name, value in merged.items() if name != "store" or name in given}
     settings = gearmand_settings(merged)
-    settings.check()
+    settings.check(tls_options=TLS_OPTIONS)
     if "check-args" in given:
         return DONE
     for note in notes(given):
@@ -91,7 +95,12 @@ def gearmand(arguments: Sequence[str], defaults: Mapping[str, str]) -> int:
         complain(
             f"listening on {settings.listen.gearman[0]} only, as there is no -L; gearmand would listen on all addresses"
         )
-    return run_node(_with_usable_log(settings))
+    return run_node(settings, _serve)
+
+
+async def _serve(settings: ServerSettings, ready: Ready) -> int:
+    # Not earlier: the log is made by the user of -u, who writes to it and opens it again.
+    return await serve_node(_with_usable_log(settings), ready)
 
 
 def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
@@ -115,7 +124,6 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
             tls=_tls(given),
             insecure="insecure" in given,
             backlog=_number(given, "backlog", 0) or USUAL_LISTEN.backlog,
-            tls_options=("--ssl, --ssl-certificate, --ssl-key", "--ssl-ca-file"),
         ),
         keepalive=keepalive,
         jobs=JobSettings(

@@ -248,7 +248,8 @@ def help_text() -> str:
         "Exit codes:",
         "  0  stopped by a signal; the options are right (--check-args)",
         "  1  wrong options, or it could not start or go on",
-        "  2  an address beyond loopback without TLS, clients' certificates or --insecure",
+        "  2  an address beyond loopback without TLS, clients' certificates or --insecure; a user, or a file other than the",
+        "     log, that cannot be used",
         "",
     ]
     return "\n".join(parts)

@@ -46,7 +46,7 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
                 stack.enter_context(PidFile(process.pid_file, owner=process.user))
             if process.user is not None:
                 switch_user(process.user)
-            return run_loop((main or _serve)(settings, ready))
+            return run_loop((main or serve_node)(settings, ready))
     except EXPECTED as error:
         if detachment is None:
             raise
@@ -55,7 +55,8 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
         return exit_code(error)
 
 
-async def _serve(settings: ServerSettings, ready: Ready) -> int:
+async def serve_node(settings: ServerSettings, ready: Ready) -> int:
+    """Be a node and no more."""
     from mainspring.server.build import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
     return await serve(settings, ready=ready)

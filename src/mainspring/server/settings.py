@@ -10,7 +10,7 @@ import re
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from mainspring.errors import SettingsError
@@ -18,6 +18,9 @@ from mainspring.ids import NodeId, node_id
 from mainspring.nodes import strategies
 from mainspring.nodes.lease import BEAT, LEASE, Lease
 from mainspring.server.addresses import Address, TcpAddress, is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
@@ -28,6 +31,7 @@ MIB = 1 << 20
 Engine = Literal["memory", "sqlite", "postgres", "zookeeper"]
 Synchronous = Literal["full", "normal"]
 LogFormat = Literal["auto", "text", "json"]
+TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-client-ca")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -100,9 +104,6 @@ class ListenSettings:
 
     backlog: int = 1024
     """Connections that wait to be accepted."""
-
-    tls_options: tuple[str, str] = ("--tls-cert, --tls-key", "--tls-client-ca")
-    """What the command that was given these calls its options for the server's certificate, and for the authority of clients'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +252,11 @@ class ServerSettings:
     banner: str | None = None
     """What ``version`` answers on the Gearman port; None: Mainspring's own version."""
 
-    def check(self) -> None:
-        """Raise SettingsError where settings contradict each other or would open the node to strangers."""
+    def check(self, *, tls_options: Sequence[str] = TLS_OPTIONS) -> None:
+        """Raise SettingsError where settings contradict each other or would open the node to strangers.
+
+        ``tls_options``: what the options are called that would keep strangers out, the one for clients' certificates last.
+        """
         if self.listen.gearman_http is not None and self.listen.gearman_http == self.listen.http:
             raise SettingsError(f"two faces cannot share the address {self.listen.http}: give one of them another port")
         if self.store.cluster is not None:
@@ -273,8 +277,8 @@ class ServerSettings:
             if is_local(address) or (tls is not None and tls.client_ca is not None):
                 continue
             missing = "TLS and clients' certificates" if tls is None else "clients' certificates"
-            own, authority = self.listen.tls_options
-            wanted = f"{own} and {authority}" if tls is None else authority
+            *others, last = tls_options
+            wanted = f"{', '.join(others)} and {last}" if tls is None else last
             raise SettingsError(
                 f"{address} can be reached from other machines without {missing}: "
                 f"give {wanted}, listen on 127.0.0.1, or accept the risk with --insecure"

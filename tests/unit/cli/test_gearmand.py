@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.gearmand import gearmand_settings
-from mainspring.cli.gearmand_options import OPTIONS, GearmandUsageError, parse_gearmand
+from mainspring.cli.gearmand import gearmand, gearmand_settings
+from mainspring.cli.gearmand_options import GearmandUsageError, parse_gearmand
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress
 
@@ -133,11 +132,27 @@ def test_an_address_beyond_loopback_is_refused() -> None:
     settings("-L 0.0.0.0 --insecure").check()
 
 
-def test_what_would_secure_an_address_is_named_as_gearmand_names_it() -> None:
-    certificate = "--ssl --ssl-certificate=server.pem --ssl-key=server.key"
-    for options in ("-L 0.0.0.0", f"-L 0.0.0.0 {certificate}"):
-        with pytest.raises(SettingsError) as refused:
-            settings(options).check()
-        named = re.findall(r"--[a-z-]+", str(refused.value))
-        assert "--ssl-ca-file" in named
-        assert {name.removeprefix("--") for name in named} <= {option.name for option in OPTIONS}
+def test_an_address_beyond_loopback_is_answered_with_options_of_gearmand(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="give --ssl, --ssl-certificate, --ssl-key and --ssl-ca-file, listen on"):
+        gearmand(["-L", "0.0.0.0"], {})
+    with pytest.raises(SettingsError, match="without clients' certificates: give --ssl-ca-file, listen on"):
+        gearmand(["-L", "0.0.0.0", "--ssl", "--ssl-certificate=c.pem", "--ssl-key=k.pem"], {})
+
+
+def test_the_log_is_made_by_the_user_who_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "g.log"
+    steps: list[tuple[str, bool]] = []
+
+    async def serve(settings: ServerSettings, _ready: object) -> int:
+        steps.append((f"served with {settings.log.file}", log.exists()))
+        return 0
+
+    monkeypatch.setattr("mainspring.cli.node.raise_limits", lambda *_, **__: None)
+    monkeypatch.setattr("mainspring.cli.node.switch_user", lambda name: steps.append((f"now {name}", log.exists())))
+    monkeypatch.setattr("mainspring.cli.gearmand.serve_node", serve)
+    assert gearmand(["-L", "127.0.0.1", "-p", "0", "-u", "nobody", "-l", str(log)], {}) == 0
+    assert steps == [("now nobody", False), (f"served with {log}", True)]
+    log.unlink()
+    log.mkdir()  # what cannot be written to
+    assert gearmand(["-L", "127.0.0.1", "-p", "0", "-l", str(log)], {}) == 0
+    assert steps[2:] == [("served with None", True)]
