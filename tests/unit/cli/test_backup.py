@@ -123,11 +123,6 @@ def test_a_copy_does_not_come_beside_the_log_of_another_store(source: Source, tm
     assert count(target) == 3000
 
 
-def test_a_place_that_is_not_there_is_named(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="missing does not exist: create it first"):
-        backup(tmp_path / "missing" / "copy.db", store=f"sqlite:///{source[0]}")
-
-
 def test_a_directory_is_no_copy(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (Path(), tmp_path):
