@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -202,6 +203,15 @@ def test_extension_types_are_taken_once_agreed() -> None:
     connection.extended = True
     assert connection.extended
     assert feed(connection, request(Type.READY, b"4"), request(Type.PAUSED)) == [(1011, [b"4"]), NOT_EXPECTED]
+
+
+@pytest.mark.parametrize("message", [b"status\n", b"\0RES\0\0\0\1\0\0\0\0", b"\0REQ\0\0\0\10\0\0\0\0"])
+def test_a_read_takes_time_by_its_size_and_no_more(message: bytes) -> None:
+    """What is no request is a message, too: no message is compared with all before it, which took 20 s for this read."""
+    began = time.process_time()
+    messages = Connection("server").receive(message * 40_000)
+    assert len(messages) == 40_000
+    assert time.process_time() - began < 4
 
 
 def test_the_extension_may_be_asked_for_and_used_in_one_read() -> None:

@@ -69,6 +69,9 @@ _TABLES: Final[dict[tuple[str, bool], _Table]] = {
 }
 
 
+_EXTENDED_REQUESTS: Final = frozenset(_key(REQ, kind) for kind in EXTENDED)
+
+
 class Connection:
     """Cuts the bytes of one connection into messages.
 
@@ -139,7 +142,7 @@ class Connection:
             key, length = unpack(data, position)
             entry = accepted.get(key)
             if entry is None or length > max_body:
-                if entry is None and self._has_asked(messages):
+                if key in _EXTENDED_REQUESTS and self._has_asked(messages):
                     accepted = self._accepted
                     continue
                 position = self._out_of_line(data, position, messages)
@@ -175,7 +178,8 @@ class Connection:
     def _has_asked(self, messages: list[Message]) -> bool:
         """Say whether the peer has asked for the extension in this same read, and take its packets then.
 
-        The owner hears of it only afterwards. A server that knows the extension always agrees.
+        The owner hears of it only afterwards. A server that knows the extension always agrees. To be called for its packets
+        alone: the messages are looked through, and the first of its packets that comes unasked is the last.
         """
         asked = self._role == "server" and not self._extended and (Type.OPTION_REQ, [EXTENSION]) in messages
         if asked:
