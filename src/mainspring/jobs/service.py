@@ -288,13 +288,30 @@ class JobService:
 
     # ---- clients ----
 
-    def wait(self, job_id: int, listener: Listener, unknown: Callable[[], None]) -> None:
-        """Tell a listener when a job has ended, at once if it has; ``unknown`` is called where there is no such job."""
-        self.listeners.add(job_id, listener)
-        if self.handles.of(job_id) not in self.window.held:
-            self._look(job_id, listener, unknown)
+    def wait(
+        self,
+        job_id: int,
+        listener: Listener,
+        unknown: Callable[[], None],
+        looked_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tell a listener when a job has ended, at once if it has; ``unknown`` is called where there is no such job.
 
-    def _look(self, job_id: int, listener: Listener, unknown: Callable[[], None]) -> None:
+        ``looked_up`` is called once, when the store need not be asked any more.
+        """
+        self.listeners.add(job_id, listener)
+        if self.handles.of(job_id) in self.window.held:
+            looked_up()
+        else:
+            self._look(job_id, listener, unknown, looked_up)
+
+    def _look(
+        self,
+        job_id: int,
+        listener: Listener,
+        unknown: Callable[[], None],
+        looked_up: Callable[[], None] = lambda: None,
+    ) -> None:
         self.looking[job_id] = self.looking.get(job_id, 0) + 1
 
         def looked() -> None:
@@ -304,6 +321,7 @@ class JobService:
 
         def found(jobs: dict[int, Job]) -> None:
             looked()
+            looked_up()
             job = jobs.get(job_id)
             if job is None:
                 if self.handles.of(job_id) not in self.window.held:
@@ -320,7 +338,9 @@ class JobService:
         def again() -> None:
             looked()
             if self.listeners.listens(job_id, listener):
-                self._look(job_id, listener, unknown)
+                self._look(job_id, listener, unknown, looked_up)
+            else:
+                looked_up()
 
         if self.sharing is None:
             self.commits.put(Find([job_id], found, failed))

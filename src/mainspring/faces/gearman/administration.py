@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.clients import said_unique
 from mainspring.jobs.model import State
 from mainspring.queries.jobs import JobFilter, ListJobs
@@ -80,7 +81,7 @@ def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
     """List the live jobs: those in memory, then those in the store."""
     service = peer.service
     lines = [line(held.job, held.stored) for held in service.window.held.values()]
-    slot = peer.outbox.reserve()
+    slot = peer.outbox.reserve(COST)
     states = [State.PENDING, State.SCHEDULED]
 
     def more(stored: list[Job]) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(JobFailure).decode
+COST = 64
+"""What a call counts among the questions that a peer may have unanswered: it may list a thousand jobs."""
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread before it misses events."""
 
@@ -60,14 +62,17 @@ class Call:
     def __init__(self, peer: Peer, call_id: bytes) -> None:
         self.peer = peer
         self.id = call_id
+        peer.unanswered.add(COST)
 
     def answer(self, value: object) -> None:
         """Send the method's value."""
         self.peer.outbox.write(response(Type.ANSWER, self.id, _encode(value)))
+        self.peer.unanswered.remove(COST)
 
     def fault(self, code: str, message: str) -> None:
         """Send why there is none."""
         self.peer.outbox.write(response(Type.FAULT, self.id, code.encode(), message.encode()))
+        self.peer.unanswered.remove(COST)
 
     def unknown(self, handle: str) -> None:
         """Send that no job has a handle, as it was asked for."""

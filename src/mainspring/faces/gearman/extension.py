@@ -173,7 +173,13 @@ def _wait(peer: Peer, args: list[bytes]) -> None:
 
 
 def _wait_for(peer: Peer, job_id: int, handle: bytes) -> None:
-    peer.service.wait(job_id, peer.results, lambda: peer.outbox.send(_unknown(handle)))
+    peer.unanswered.add(1)
+    peer.service.wait(
+        job_id,
+        peer.results,
+        lambda: peer.outbox.send(_unknown(handle)),
+        lambda: peer.unanswered.remove(1),
+    )
 
 
 def _unknown(handle: bytes) -> bytes:
@@ -286,7 +292,9 @@ def _settle_again(peer: Peer, args: list[bytes]) -> None:
 
     def answer(verdict: bytes) -> None:
         peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
+        peer.unanswered.remove(1)
 
+    peer.unanswered.add(1)
     if (handle, lease, outcome) in service.remembered:
         answer(b"recorded")
         return

@@ -27,6 +27,11 @@ class GearmanSettings:
     """Submits of a peer that wait for the store; above it reading from it pauses, until half of them are stored."""
     queued_bytes: int = 8 * 2**20
     """The same in bytes of what they hold in memory; a single larger submit is taken, and the next one waits."""
+    unanswered: int = 1024
+    """Questions of a peer that wait for the store, a CALL and a list of jobs as 64; above it reading from it pauses likewise. The
+    bound in bytes is the one of submits."""
+    slice: float = 0.02
+    """Seconds that a peer's requests of one read may take at a time; then it is the others' turn."""
     exceptions: bool = False
     """Send WORK_EXCEPTION also to clients that did not ask for it."""
     version: str = "1.1.20"
@@ -94,6 +99,8 @@ class GearmanFace:
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers):
             silent = now - peer.heard
+            if peer.paused:
+                continue  # it is the server that does not read
             if (peer.wire.buffered and silent > packet) or (idle is not None and silent > idle and not peer.busy()):
                 peer.close()
 

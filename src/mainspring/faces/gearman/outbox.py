@@ -8,22 +8,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.faces.gearman.outstanding import Outstanding
+
 
 class Slot:
     """The place of an answer that is not known yet."""
 
-    __slots__ = ("data",)
+    __slots__ = ("data", "units")
 
-    def __init__(self, data: bytes | None = None) -> None:
+    def __init__(self, units: int, data: bytes | None = None) -> None:
+        self.units = units
         self.data = data
 
 
 class Outbox:
-    """What goes to one peer. While nothing is waited for, everything is written at once."""
+    """What goes to one peer. While nothing is waited for, everything is written at once.
 
-    __slots__ = ("_slots", "write")
+    What is waited for, and the answers that wait behind it, are counted as ``unanswered``.
+    """
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
+    __slots__ = ("_slots", "_unanswered", "write")
+
+    def __init__(self, write: Callable[[bytes], object], unanswered: Outstanding) -> None:
+        self._unanswered = unanswered
         self.write = write
         """Writes out of order: for what no request is waiting for."""
         self._slots: deque[Slot] = deque()
@@ -34,14 +41,16 @@ class Outbox:
     def send(self, data: bytes) -> None:
         """Write after everything that was sent or reserved before."""
         if self._slots:
-            self._slots.append(Slot(data))
+            self._slots.append(Slot(1, data))
+            self._unanswered.add(1, len(data))
         else:
             self.write(data)
 
-    def reserve(self) -> Slot:
-        """Keep a place for an answer."""
-        slot = Slot()
+    def reserve(self, units: int = 1) -> Slot:
+        """Keep a place for an answer that costs as much as so many plain ones."""
+        slot = Slot(units)
         self._slots.append(slot)
+        self._unanswered.add(units)
         return slot
 
     def fill(self, slot: Slot, data: bytes) -> None:
@@ -51,9 +60,16 @@ class Outbox:
         if slots[0] is slot and len(slots) == 1:
             slots.clear()
             self.write(data)
+            self._unanswered.remove(slot.units)
             return
-        ready = []
+        self._unanswered.add(0, len(data))
+        ready: list[bytes] = []
+        units = 0
         while slots and slots[0].data is not None:
-            ready.append(slots.popleft().data)
+            first = slots.popleft()
+            ready.append(first.data)  # type: ignore[arg-type]
+            units += first.units
         if ready:
-            self.write(b"".join(ready))  # type: ignore[arg-type]
+            joined = b"".join(ready)
+            self.write(joined)
+            self._unanswered.remove(units, len(joined))

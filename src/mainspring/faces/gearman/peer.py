@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mainspring.faces.gearman import administration, clients, extension, workers
 from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
-from mainspring.faces.gearman.unstored import Unstored
+from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.held import Worker
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.store import Find
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.outbox import Slot
     from mainspring.jobs.held import Held
+    from mainspring.wire.gearman.connection import Message
 
     Handler = Callable[["Peer", list[bytes]], None]
 
@@ -74,13 +75,18 @@ class Peer(asyncio.Protocol):
         self.plain = PlainListener(self)
         self.results = ResultListener(self)
         self.watcher: Callable[[Any], None] | None = None
-        self.outbox = Outbox(self._discard)
+        self.unanswered = Outstanding(
+            face.settings.unanswered,
+            face.settings.queued_bytes,
+            lambda full: self.pause("unanswered", paused=full),
+        )
+        self.outbox = Outbox(self._discard, self.unanswered)
         self.grabs: deque[Slot] = deque()
         """The places of the answers to those requests for a job that wait for one, oldest first."""
         self._batch: list[Job] = []
         self._waits: list[bool] = []
         """For a batch of the extension: which of its submissions wait for their result."""
-        self._unstored = Unstored(
+        self._unstored = Outstanding(
             face.settings.queued_jobs,
             face.settings.queued_bytes,
             lambda full: self.pause("unstored", paused=full),
@@ -88,6 +94,8 @@ class Peer(asyncio.Protocol):
         self._ahead = 0
         """Submissions that foreground ones have to come after: background ones, and foreground ones that wait for those."""
         self._paused: set[str] = set()
+        self._rest: list[Message] = []
+        """What is left of the last read, while reading is paused."""
         self._places = 0
         """Jobs that this worker is ready for, and is not sent because it has too much to read."""
         self._closing = False
@@ -119,11 +127,27 @@ class Peer(asyncio.Protocol):
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        """Handle what one read has brought: runs of background submits as one batch each."""
+        """Handle what one read has brought, as far as it is this peer's turn."""
+        self.heard = self.service.clock.monotonic()
+        messages = self.wire.receive(data)
+        if self._rest:
+            self._rest += messages  # a TLS transport may have had it already when it was paused
+        else:
+            self._handle(messages)
+
+    def _handle(self, messages: list[Message]) -> None:
+        """Handle messages: runs of background submits as one batch each.
+
+        One read can ask for seconds of work and for answers of any size. So the rest is kept where it has taken its time, or
+        where reading is paused meanwhile.
+        """
         dispatch = self.service.dispatch
         next_id = self.face.next_id
         largest = self.face.settings.max_value
-        for kind, args in self.wire.receive(data):
+        monotonic = self.service.clock.monotonic
+        end = monotonic() + self.face.settings.slice
+        left = iter(messages)
+        for kind, args in left:
             priority = _BACKGROUND.get(kind)
             if priority is not None:
                 if self._waits:
@@ -145,9 +169,28 @@ class Peer(asyncio.Protocol):
                 _HANDLERS[kind](self, args)
                 if self._closing:
                     break
+                if self._paused or monotonic() > end:
+                    self._rest = list(left)
+                    break
         if self._batch:
             self.submit_batch()
-        self.heard = self.service.clock.monotonic()
+        if self._rest and not self._paused:
+            self.transport.pause_reading()
+            self._next_turn()
+
+    def _next_turn(self) -> None:
+        """Handle the rest of the last read when the others had their turn; reading stays paused until then."""
+        self._paused.add("turn")
+        self.service.timers.at(self.service.clock.monotonic(), self._go_on)
+
+    def _go_on(self) -> None:
+        self._paused.discard("turn")
+        if self._closing or self._paused:
+            return
+        rest, self._rest = self._rest, []
+        self._handle(rest)
+        if not self._paused and not self._closing:
+            self.transport.resume_reading()
 
     def eof_received(self) -> bool:
         """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
@@ -172,6 +215,7 @@ class Peer(asyncio.Protocol):
         """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
         del exc
         self._closing = True
+        self._rest = []
         self.outbox.write = self._discard
         self.face.peers.pop(self, None)
         if self.watcher is not None:
@@ -195,6 +239,11 @@ class Peer(asyncio.Protocol):
             places, self._places = self._places, 0
             self.take(places)
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is read from this peer for now."""
+        return bool(self._paused)
+
     def pause(self, why: str, *, paused: bool) -> None:
         """Stop reading for a reason, or go on once the last reason is gone."""
         if paused:
@@ -204,7 +253,10 @@ class Peer(asyncio.Protocol):
         elif why in self._paused:
             self._paused.discard(why)
             if not self._paused and not self._closing:
-                self.transport.resume_reading()
+                if self._rest:
+                    self._next_turn()
+                else:
+                    self.transport.resume_reading()
 
     def busy(self) -> bool:
         """Say whether the peer waits for something, or is a worker."""

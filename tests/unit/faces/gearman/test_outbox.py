@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mainspring.faces.gearman.outbox import Outbox, Slot
+from mainspring.faces.gearman.outstanding import Outstanding
 
 
 @given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
 def test_every_answer_is_written_once_in_the_order_of_the_requests(waits: list[bool], chance: object) -> None:
     written: list[bytes] = []
-    outbox = Outbox(written.append)
+    outbox = Outbox(written.append, Outstanding(2**40, 2**40, lambda _: None))
     slots: list[tuple[Slot, bytes]] = []
     for number, wait in enumerate(waits):
         data = b"%d," % number
@@ -33,7 +34,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
-        self.outbox = Outbox(self._write)
+        self.presses = False
+        self.outbox = Outbox(self._write, Outstanding(0, 0, self._press))
         self.model: list[tuple[bytes, Slot | None]] = []
         self.known: dict[Slot, bytes] = {}
         self.count = 0
@@ -41,6 +43,9 @@ class Machine(RuleBasedStateMachine):
     def _write(self, data: bytes) -> None:
         assert data
         self.written += data
+
+    def _press(self, full: bool) -> None:
+        self.presses = full
 
     def _next(self) -> bytes:
         self.count += 1
@@ -76,6 +81,7 @@ class Machine(RuleBasedStateMachine):
             expected += data
         assert self.written == expected
         assert bool(self.outbox) == bool(self.open())
+        assert self.presses == bool(self.open()), "what waits is counted, and nothing else"
 
 
 TestMachine = Machine.TestCase

@@ -143,6 +143,94 @@ def test_reading_pauses_for_all_while_the_store_is_behind_and_for_those_who_come
     assert not node.connect().wire.paused
 
 
+@pytest.mark.parametrize(
+    ("question", "answered"),
+    [
+        (request(Type.WAIT, b"H:n1:999999999999999"), "RESULT"),
+        (request(Type.SETTLE, b"H:n1:999999999999999", b"1.1.1", b"succeeded", b"", b""), "SETTLED"),
+        (request(Type.GET_STATUS, b"H:n1:999999999999999"), "STATUS_RES"),
+        (request(Type.GET_STATUS_UNIQUE, b"nobody"), "STATUS_RES_UNIQUE"),
+    ],
+)
+def test_reading_pauses_while_too_many_questions_of_a_peer_wait_for_the_store(
+    node: Node, question: bytes, answered: str
+) -> None:
+    configure(node, unanswered=8)
+    client, other = node.connect(extended=True), node.connect()
+    client.send(question * 20)
+    assert client.wire.paused
+    assert not other.wire.paused
+    node.commit()
+    heard = client.hear()
+    assert len(heard) == 9, "the rest of the read was not asked yet"
+    for _ in range(2):
+        node.wait(0)
+    assert [name for name, _ in heard + client.hear()] == [answered] * 20
+    assert not client.wire.paused
+
+
+@pytest.mark.parametrize("question", [request(Type.CALL, b"1", b"jobs.list", b""), b"show jobs\n"])
+def test_a_list_of_jobs_costs_more_than_a_plain_question(node: Node, question: bytes) -> None:
+    configure(node, unanswered=128)
+    client = node.connect(extended=True)
+    client.send(question * 2)
+    assert not client.wire.paused
+    client.send(question * 8)
+    assert client.wire.paused
+    node.wait(0)
+    node.commit()
+    assert len(client.hear()) == 10
+    assert not client.wire.paused
+
+
+def test_answers_that_wait_behind_another_are_counted_with_their_bytes(node: Node) -> None:
+    configure(node, queued_bytes=1000)
+    client = node.connect()
+    client.say(Type.SUBMIT_JOB_BG, F, b"", b"")
+    client.say(Type.SUBMIT_JOB_BG, b"", b"", b"")
+    assert not client.wire.paused
+    for _ in range(20):
+        client.say(Type.OPTION_REQ, b"o" * 90)
+    assert client.wire.paused
+    node.commit()
+    assert not client.wire.paused
+
+
+def test_no_more_of_a_read_is_handled_once_the_peer_has_too_much_to_read(node: Node) -> None:
+    client = node.connect()
+    client.wire.peer.pause_writing()
+    client.send(b"version\n" * 3)
+    assert len(client.hear()) == 1
+    assert client.wire.paused
+    client.wire.peer.resume_writing()
+    node.wait(0)
+    assert len(client.hear()) == 2
+    assert not client.wire.paused
+
+
+def test_one_peers_read_is_handled_in_turns_with_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(node, slice=1.0)
+    client, other = node.connect(), node.connect()
+    monkeypatch.setattr(node.face, "shut_down", lambda _: node.clock.advance(0.6))  # what takes its time
+    client.send(b"shutdown\n" * 5 + b"version\n")
+    assert len(client.hear()) == 2
+    assert client.wire.paused
+    assert other.text("version")
+    node.wait(10)
+    assert len(client.hear()) == 4
+    assert not client.wire.paused
+
+
+def test_what_is_left_of_a_read_ends_with_the_connection(node: Node) -> None:
+    client = node.connect()
+    client.wire.peer.pause_writing()
+    client.send(b"version\n" * 3)
+    client.leave()
+    client.wire.peer.resume_writing()
+    node.wait(0)
+    assert len(client.hear()) == 1
+
+
 def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
     client = node.connect()
     peer = client.wire.peer
@@ -195,6 +283,19 @@ def test_a_peer_that_stops_in_the_middle_of_a_packet_is_disconnected(node: Node)
     node.face.end_silent()
     assert client.closed
     assert not other.closed
+
+
+def test_a_peer_that_the_server_does_not_read_from_is_not_silent(node: Node) -> None:
+    configure(node, packet_timeout=60.0, idle_timeout=60.0)
+    client = node.connect()
+    client.send(request(Type.ECHO_REQ, b"x")[:-1])
+    client.wire.peer.pause("store", paused=True)
+    node.clock.advance(1000.0)
+    node.face.end_silent()
+    assert not client.closed
+    client.wire.peer.pause("store", paused=False)
+    client.send(b"x")
+    assert client.answer() == ("ECHO_RES", ["x"])
 
 
 @pytest.mark.parametrize("who", ["nobody", "client", "worker", "sleeper"])

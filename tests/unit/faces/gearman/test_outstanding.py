@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.faces.gearman.unstored import Unstored
+from mainspring.faces.gearman.outstanding import Outstanding
 
 if TYPE_CHECKING:
     from random import Random
@@ -17,9 +17,9 @@ waiting = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 1200)), max_size
 def test_it_presses_from_above_a_bound_until_at_most_half_of_both_is_left(
     waiting: list[tuple[int, int]], order: Random
 ) -> None:
-    """The plain description, beside the one that counts: whatever the order in which submits come and are stored."""
+    """The plain description, beside the one that counts: whatever the order in which requests come and are done."""
     said: list[bool] = []
-    unstored = Unstored(10, 1000, said.append)
+    outstanding = Outstanding(10, 1000, said.append)
     there: list[tuple[int, int]] = []
     presses = False
     for arriving in [*waiting, *[None] * len(waiting)]:
@@ -27,9 +27,9 @@ def test_it_presses_from_above_a_bound_until_at_most_half_of_both_is_left(
         if come:
             assert arriving is not None
             there.append(arriving)
-            unstored.add(*arriving)
+            outstanding.add(*arriving)
         elif there:
-            unstored.remove(*there.pop(0))
+            outstanding.remove(*there.pop(0))
         number, size = sum(number for number, _ in there), sum(size for _, size in there)
         if number > 10 or size > 1000:
             presses = presses or come
@@ -41,14 +41,14 @@ def test_it_presses_from_above_a_bound_until_at_most_half_of_both_is_left(
 
 def test_nothing_is_over_either_bound_at_the_bound() -> None:
     said: list[bool] = []
-    unstored = Unstored(2, 100, said.append)
-    unstored.add(2, 100)
+    outstanding = Outstanding(2, 100, said.append)
+    outstanding.add(2, 100)
     assert said == []
-    unstored.add(0, 1)
+    outstanding.add(0, 1)
     assert said == [True]
-    unstored.remove(1, 50)
+    outstanding.remove(1, 50)
     assert said == [True]
-    unstored.remove(0, 1)
+    outstanding.remove(0, 1)
     assert said == [True, False]
-    unstored.add(2, 0)
+    outstanding.add(2, 0)
     assert said == [True, False, True]

@@ -1,4 +1,4 @@
-"""What one peer has submitted that is not on disk yet, and when that is too much."""
+"""What one peer has asked for that is not done yet, and when that is too much."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Unstored:
-    """Counts the submits of a peer that wait for the store, and what they hold in memory.
+class Outstanding:
+    """Counts requests of a peer that wait for the store, and what they hold in memory.
 
-    Above ``limit`` submits or ``limit_bytes`` bytes ``pressure(True)`` is called, and ``pressure(False)`` once at most half of
-    either is left: nobody is paused and let go for each job. Results are not counted: they are bounded by the jobs that a
+    Above ``limit`` requests or ``limit_bytes`` bytes ``pressure(True)`` is called, and ``pressure(False)`` once at most half of
+    either is left: nobody is paused and let go for each request. Results are not counted: they are bounded by the jobs that a
     worker was handed, and its heartbeats come on the same connection.
     """
 
@@ -25,16 +25,16 @@ class Unstored:
         self._number = self._bytes = 0
         self._full = False
 
-    def add(self, number: int, size: int) -> None:
-        """So many submits with so many bytes begin to wait."""
+    def add(self, number: int, size: int = 0) -> None:
+        """So many requests with so many bytes begin to wait."""
         self._number += number
         self._bytes += size
         if not self._full and (self._number > self._limit or self._bytes > self._limit_bytes):
             self._full = True
             self._pressure(True)
 
-    def remove(self, number: int, size: int) -> None:
-        """So many of them are stored or refused."""
+    def remove(self, number: int, size: int = 0) -> None:
+        """So many of them are done."""
         self._number -= number
         self._bytes -= size
         if self._full and self._number * 2 <= self._limit and self._bytes * 2 <= self._limit_bytes:
