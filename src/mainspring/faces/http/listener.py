@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import socket
@@ -16,12 +19,24 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-class HttpListener:
-    """Serves an application on a socket that is bound already."""
+PATIENCE: Final = 30.0
+"""Seconds that a connection has for each request: to send it, and to take the answer."""
 
-    def __init__(self, app: ASGIApp, bound: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
+
+class HttpListener:
+    """Serves an application on a socket that is bound already; ``patience`` is in seconds, as ``PATIENCE``."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        bound: socket.socket,
+        *,
+        tls: ssl.SSLContext | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         config = uvicorn.Config(
             app,
+            http=type("_Impatient", (_Impatient,), {"patience": patience}),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -33,6 +48,7 @@ class HttpListener:
         )
         config.load()
         config.ssl = tls
+        logging.getLogger("uvicorn.error").addFilter(_of_strangers)
         self._server = _QuietServer(config)
         self._bound = bound
         self._task: asyncio.Task[None] | None = None
@@ -60,3 +76,39 @@ class _QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+class _Impatient(H11Protocol):
+    """Ends a connection that takes too long for a request.
+
+    uvicorn limits the time between requests alone: some hundred connections with half of one would keep everybody else out, and
+    whoever asks for the health would have the node restarted.
+    """
+
+    patience = PATIENCE
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self.loop.call_later(self.patience, self.transport.abort)
+
+
+def _of_strangers(record: logging.LogRecord) -> bool:
+    """Keep out of the log what strangers could fill it with: requests that cannot be read, or are too many."""
+    error = record.exc_info[1] if record.exc_info else None
+    return record.levelno >= logging.ERROR and not isinstance(error, h11.ProtocolError)

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import socket
 from typing import TYPE_CHECKING
+
+import pytest
 
 from mainspring.faces.http.app import Measure, http_app
 from mainspring.faces.http.listener import HttpListener
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
 
@@ -77,3 +82,64 @@ def test_health_and_readiness() -> None:
 
 def test_two_nodes_in_one_process_do_not_share_figures() -> None:
     assert all(visit(View(), "/metrics")[0][0] == 200 for _ in range(2))
+
+
+async def until_closed(address: Any, said: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(said)
+    heard = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return heard
+
+
+def listening(patience: float, ask: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        bound = socket.create_server(("127.0.0.1", 0))
+        bound.setblocking(False)
+        listener = HttpListener(http_app(View(), version="9.9"), bound, patience=patience)
+        await listener.start()
+        try:
+            await ask(bound.getsockname())
+        finally:
+            await listener.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET"]
+)
+def test_half_a_request_keeps_its_connection_for_a_while_only(said: bytes) -> None:
+    async def ask(address: Any) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            await until_closed(address, said)
+
+    listening(0.05, ask)
+
+
+def test_requests_that_come_in_time_are_all_answered() -> None:
+    async def ask(address: Any) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        for _ in range(3):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await reader.readuntil(b"ok\n")
+        writer.close()
+
+    listening(30, ask)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01 no HTTP\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n",
+    ],
+)
+def test_strangers_do_not_fill_the_log(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(address: Any) -> None:
+        assert b" 400 " in await until_closed(address, said)
+
+    with caplog.at_level(logging.INFO):
+        listening(30, ask)
+    assert [record.message for record in caplog.records if record.name.startswith("uvicorn")] == []
