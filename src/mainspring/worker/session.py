@@ -7,7 +7,6 @@ gives it to others, and would refuse a settlement.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,7 +15,6 @@ from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import EXTENSION, Type
-from mainspring.worker.performance import failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from mainspring.worker.performance import Settlement
 
 MAX_BODY: Final = (1 << 32) - 1
-HEADER_SIZE: Final = 12
-_LIMIT: Final = re.compile(r"exceeds the limit of (\d+) bytes")
 _ASSIGN: Final = int(Type.ASSIGN)
 _SETTLED: Final = int(Type.SETTLED)
 _SETTLE: Final = int(Type.SETTLE)
@@ -79,7 +75,6 @@ class WorkerSession:
         self._connection: Connection | None = None
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
-        self._largest = HEADER_SIZE + MAX_BODY  # bytes of a packet; the server says so if it takes less
         self.agreed = False
         self._pauses = 0
         self._ready_since_pause = 0
@@ -101,8 +96,6 @@ class WorkerSession:
             return
         self.running.remove(key)
         frame = packets.request(_SETTLE, *key, *settlement)
-        if len(frame) > self._largest:
-            frame = packets.request(_SETTLE, *key, *self._too_large(len(frame)))
         self._unsettled[key] = frame
         self._output.append(frame)
 
@@ -116,8 +109,8 @@ class WorkerSession:
             self._output.append(packets.request(Type.WORK_STATUS, key[0], b"%d" % done, b"%d" % total))
 
     def tell(self, key: Key, data: bytes, *, warning: bool) -> None:
-        """Send data or a warning to those who wait for a job; what is known to be too large for the server is left out."""
-        if key in self.running and HEADER_SIZE + len(key[0]) + 1 + len(data) <= self._largest:
+        """Send data or a warning to those who wait for a job."""
+        if key in self.running:
             self._output.append(packets.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data))
 
     def heartbeat(self) -> None:
@@ -203,8 +196,6 @@ class WorkerSession:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
                     raise ServerError(f"the server does not speak Mainspring's extension of Gearman: {message}")
-                if code == "ARGUMENT_TOO_LARGE" and (limit := _LIMIT.search(message)) is not None:
-                    self._shrink(int(limit[1]))
                 if code == "UNSUPPORTED":
                     # Not for this once: with this server's store the worker would never do what it is there for.
                     raise SettingsError(f"the server cannot serve this worker: {message}")
@@ -220,21 +211,6 @@ class WorkerSession:
         for function, options in self._functions:
             self._output.append(packets.request(Type.REGISTER, function, options))
         self._output += self._unsettled.values()
-
-    def _shrink(self, max_body: int) -> None:
-        """The server takes no larger body: fail the jobs whose results are, which would else be sent again for ever."""
-        self._largest = HEADER_SIZE + max_body
-        for key, frame in self._unsettled.items():
-            if len(frame) > self._largest:
-                self._unsettled[key] = packets.request(_SETTLE, *key, *self._too_large(len(frame)))
-                self._output.append(self._unsettled[key])
-
-    def _too_large(self, size: int) -> Settlement:
-        message = (
-            f"a settlement of {size - HEADER_SIZE} bytes exceeds the server's limit of {self._largest - HEADER_SIZE} "
-            "(--max-packet): put the result elsewhere, and its address into the result"
-        )
-        return failure("ResultTooLarge", message, final=True)
 
     def _beaten(self, answer: bytes) -> list[Event]:
         beaten = _decode_beaten(answer)

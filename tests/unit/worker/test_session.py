@@ -88,29 +88,6 @@ def test_what_ran_when_the_connection_ended_is_not_settled(session: WorkerSessio
     assert reconnect(session) == []
 
 
-def test_a_result_that_the_server_does_not_take_fails_its_job(session: WorkerSession) -> None:
-    for number in (1, 2, 3):
-        session.receive(assign(number))
-    session.settle(key(1), Settlement(b"succeeded", b"", b"r" * 2_000))
-    session.settle(key(2), DONE)
-    sent(session)
-    session.receive(
-        packets.response(Type.ERROR, b"ARGUMENT_TOO_LARGE", b"A body of 2023 bytes exceeds the limit of 1000 bytes")
-    )
-    session.tell(key(3), b"d" * 2_000, warning=False)
-    session.settle(key(3), Settlement(b"succeeded", b"", b"r" * 2_000))
-    again = sent(session)
-    assert [args[:3] for _, args in again] == [[*key(1), b"failed"], [*key(3), b"failed"]]
-    for _, args in again:
-        assert b'"ResultTooLarge"' in args[3]
-        assert b"exceeds the server's limit of 1000" in args[3]
-        assert b'"final":true' in args[3]
-    session.disconnected()
-    assert [args[:3] for _, args in reconnect(session)] == [
-        [*key(1), b"failed"], [*key(2), b"succeeded"], [*key(3), b"failed"],
-    ]  # fmt: skip
-
-
 def test_stops_come_three_ways(session: WorkerSession) -> None:
     events = session.receive(
         packets.response(Type.STOP, *key(1), b"timeout")
