@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.wire.gearman.connection import BAD, FATAL, MAX_PREFIX, TEXT, Connection, Message
+from mainspring.wire.gearman.connection import BAD, FATAL, MAX_PREFIX, OVERSIZED, TEXT, Connection, Message
 from mainspring.wire.gearman.packets import ARGUMENTS, EXTENDED, REQ, REQUESTS, RES, RESPONSES, Type, request, response
 
 MAX_BODY = 20_000
@@ -117,6 +117,18 @@ CASES: dict[str, tuple[bytes, list[Message]]] = {
         packet(REQ, Type.ECHO_REQ, length=2**32 - 1),
         [fatal("ARGUMENT_TOO_LARGE", "A body of 4294967295 bytes exceeds the limit of 20000 bytes")],
     ),
+    "result too long": (
+        request(Type.WORK_COMPLETE, b"H:n1:7", b"x\0" * MAX_BODY),
+        [(OVERSIZED, [b"A body of 40007 bytes exceeds the limit of 20000 bytes", b"H:n1:7"])],
+    ),
+    "result too long without a handle": (
+        request(Type.WORK_COMPLETE, b"x" * (MAX_BODY + 1)),
+        [bad("ARGUMENT_TOO_LARGE", "A body of 20001 bytes exceeds the limit of 20000 bytes")],
+    ),
+    "result absurdly long": (
+        packet(REQ, Type.WORK_COMPLETE, length=2**32 - 1),
+        [fatal("ARGUMENT_TOO_LARGE", "A body of 4294967295 bytes exceeds the limit of 20000 bytes")],
+    ),
     "line too long": (b"x" * (MAX_LINE + 1), [fatal("LINE_TOO_LARGE", "A text line exceeds 100 bytes")]),
     "type 0": (packet(REQ, 0), [fatal("INVALID_COMMAND", "Packet type 0 is unknown")]),
     "type 43": (packet(REQ, 43, b"x"), [fatal("INVALID_COMMAND", "Packet type 43 is unknown")]),
@@ -194,6 +206,14 @@ def test_the_extension_has_room_for_tracebacks_before_the_data() -> None:
     detail = b"x" * 2 * MAX_PREFIX
     data = request(Type.SETTLE, b"h", b"l", b"failed", detail, b"")
     assert feed(server(extended=True), data) == [(1013, [b"h", b"l", b"failed", detail, b""])]
+
+
+def test_a_settlement_that_is_too_long_says_whose_it_is() -> None:
+    data = request(Type.SETTLE, b"H:n1:7", b"1.1.1", b"succeeded", b"", b"x" * MAX_BODY) + ALIVE
+    expected = [(OVERSIZED, [b"A body of 20024 bytes exceeds the limit of 20000 bytes", b"H:n1:7", b"1.1.1"]), ECHO]
+    for cut in (1, 7, 100, 5000, len(data)):
+        pieces = [data[at : at + cut] for at in range(0, len(data), cut)]
+        assert feed(server(extended=True), *pieces) == expected
 
 
 def test_extension_types_are_taken_once_agreed() -> None:
@@ -289,7 +309,7 @@ NOISE = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data(), NOISE, st.booleans(), st.sampled_from(["server", "client"]))
 def test_no_bytes_raise_and_no_cut_matters(draws: st.DataObject, noise: list[bytes], extended: bool, role: str) -> None:
     def fresh() -> Connection:

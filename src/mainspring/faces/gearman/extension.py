@@ -258,12 +258,7 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"
 
-    def acknowledge(recorded: bool) -> None:
-        if recorded:
-            peer.service.remembered.add(handle, lease, said)
-        verdict = b"recorded" if recorded else b"stale"
-        peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
-
+    acknowledge = _acknowledge(peer, handle, lease, said)
     settling = peer.service.settling
     if outcome == b"succeeded":
         if len(data) > peer.face.settings.max_value:
@@ -283,6 +278,27 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         settling.cancelled(held, ASKED, acknowledge)
     else:
         _refuse(peer, f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}")
+
+
+def _acknowledge(peer: Peer, handle: bytes, lease: bytes, said: bytes) -> Callable[[bool], None]:
+    def acknowledge(recorded: bool) -> None:
+        if recorded:
+            peer.service.remembered.add(handle, lease, said)
+        verdict = b"recorded" if recorded else b"stale"
+        peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
+
+    return acknowledge
+
+
+def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, lease: bytes) -> None:
+    """Answer a SETTLE that is over the limit: the same would come at every attempt, so the job has failed."""
+    held = peer.running(handle)
+    if held is None or held.lease != lease:
+        _settle_again(peer, [handle, lease, b"failed", b"", b""])
+    else:
+        error = failure("ResultTooLarge", explanation.decode())
+        acknowledge = _acknowledge(peer, handle, lease, b"failed")
+        peer.service.settling.failed(held, error, final=True, acknowledge=acknowledge)
 
 
 def _settle_again(peer: Peer, args: list[bytes]) -> None:

@@ -13,7 +13,7 @@ from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.held import Worker
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.store import Find
-from mainspring.wire.gearman.connection import BAD, FATAL, TEXT, Connection
+from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT, Connection
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ _HANDLERS: dict[int, Handler] = {
     TEXT: administration.command,
     BAD: _bad,
     FATAL: _fatal,
+    OVERSIZED: workers.oversized,
 }
 
 

@@ -151,6 +151,19 @@ def _complete(peer: Peer, args: list[bytes]) -> None:
         peer.service.settling.succeeded(held, args[1])
 
 
+def oversized(peer: Peer, args: list[bytes]) -> None:
+    """End the job of a result that is over the limit."""
+    explanation, handle, *lease = args
+    if lease:
+        extension.settle_oversized(peer, explanation, handle, lease[0])
+        return
+    held = peer.running(handle)
+    if held is None:
+        peer.outbox.send(response(Type.ERROR, b"ARGUMENT_TOO_LARGE", explanation))
+    else:
+        peer.service.settling.failed(held, failure("ResultTooLarge", explanation.decode()), final=True)
+
+
 def _fail(peer: Peer, args: list[bytes]) -> None:
     held = peer.running(args[0])
     if held is not None:

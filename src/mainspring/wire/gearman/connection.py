@@ -1,7 +1,7 @@
 """One end of a Gearman connection without the input and output: bytes in, messages out.
 
-A message is ``(type, args)``. Besides the packets' own types there are three that are no packets: ``TEXT``, ``BAD`` and
-``FATAL``. How the bytes were cut into reads never changes the messages.
+A message is ``(type, args)``. Besides the packets' own types there are four that are no packets: ``TEXT``, ``BAD``,
+``FATAL`` and ``OVERSIZED``. How the bytes were cut into reads never changes the messages.
 
 What is wrong with a packet is told by its header or its own body, never by waiting for more bytes than it declared.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 Message: TypeAlias = tuple[int, list[bytes]]
-"""A packet's type and arguments, or one of the three below."""
+"""A packet's type and arguments, or one of the four below."""
 
 TEXT: Final = -1
 """A line of the administration protocol: ``[line]`` without its line end."""
@@ -36,6 +36,9 @@ BAD: Final = -2
 """A packet that cannot be served: ``[code, message]``, to be answered with ERROR; the connection goes on after it."""
 FATAL: Final = -3
 """Bytes that cannot be served: ``[code, message]``, to be answered with ERROR; the connection must be closed."""
+OVERSIZED: Final = -4
+"""A result that is over the limit: ``[explanation, handle]`` of WORK_COMPLETE, ``[explanation, handle, lease]`` of SETTLE. It is
+dropped like the body of a BAD one, but its job has to end: nobody else would end it."""
 
 MAX_BODY: Final = 64 * 2**20
 MAX_LINE: Final = 8192
@@ -45,6 +48,11 @@ MAX_PREFIX_EXTENDED: Final = 2**20
 """The same for the extension's packets, which carry JSON and tracebacks there."""
 SKIP_FACTOR: Final = 16
 """A body over the limit is read and dropped, so that its sender can read why, up to so many times the limit."""
+
+_NAMES: Final = {int(Type.WORK_COMPLETE): 1, int(Type.SETTLE): 2}
+"""Of results: how many of their first arguments say whose they are."""
+_MAX_NAMES: Final = 1024
+"""The bytes that these are looked for in."""
 
 _HEADER = struct.Struct(">QI")  # magic and type as one number, which is looked up at once; length
 _DONE = -1  # in place of a position: nothing is left to look at in this read
@@ -248,10 +256,21 @@ class Connection:
         magic = data[position : position + 4]
         kind = int.from_bytes(data[position + 4 : position + 8], "big")
         length = int.from_bytes(data[position + 8 : position + 12], "big")
-        messages.append(self._verdict(magic, kind, length))
+        verdict = self._verdict(magic, kind, length)
+        start = position + HEADER_SIZE
+        if verdict[0] == BAD and kind in _NAMES and verdict[1][0] == b"ARGUMENT_TOO_LARGE":
+            names_end = start + min(length, _MAX_NAMES)
+            if names_end > len(data):
+                self._need = names_end - position
+                self._buffer += data[position:]
+                return _DONE
+            names = data[start:names_end].split(b"\0", _NAMES[kind])[:-1]
+            if len(names) == _NAMES[kind]:
+                verdict = OVERSIZED, [verdict[1][1], *names]
+        messages.append(verdict)
         if self._closed:
             return _DONE
-        end = position + HEADER_SIZE + length
+        end = start + length
         if end <= len(data):
             return end
         self._skip = end - len(data)

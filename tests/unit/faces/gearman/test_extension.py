@@ -292,6 +292,21 @@ def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_afte
     assert last.answer()[1][2] == "stale"
 
 
+def test_a_settlement_above_the_largest_packet_fails_its_job_for_good(node: Node) -> None:
+    object.__setattr__(node.face.settings, "max_packet", 1000)
+    client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
+    handle = client.background()
+    node.commit()
+    ((_, (_, lease, *_)),) = worker.hear()
+    said = (Type.SETTLE, handle.encode(), lease.encode(), b"succeeded", b"", b"x" * 2000)
+    assert worker.ask(*said) == ("SETTLED", [handle, lease, "recorded"])
+    shown = client.call("jobs.show", handle=handle)
+    assert shown["state"] == "failed"
+    assert shown["error"].startswith("ResultTooLarge: A body of 20")
+    assert worker.ask(*said) == ("SETTLED", [handle, lease, "recorded"]), "sent again"
+    assert worker.ask(Type.SETTLE, handle.encode(), b"1.9.9", *said[3:]) == ("SETTLED", [handle, "1.9.9", "stale"])
+
+
 def test_a_settlement_sent_again_while_the_first_is_on_its_way(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)

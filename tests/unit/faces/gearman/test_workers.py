@@ -154,6 +154,22 @@ def test_a_result_that_the_store_cannot_take_is_a_failure(node: Node) -> None:
     assert "5 bytes" in shown["error"]
 
 
+def test_a_result_above_the_largest_packet_is_a_failure(node: Node) -> None:
+    """Nobody else would end its job: the same result would come at every attempt."""
+    object.__setattr__(node.face.settings, "max_packet", 1000)
+    worker, client = node.worker(), node.connect()
+    handle = client.background().encode()
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_COMPLETE, handle, b"x" * 2000)
+    node.commit()
+    assert worker.hear() == []
+    shown = node.connect(extended=True).call("jobs.show", handle=handle.decode())
+    assert shown["state"] == "failed"
+    assert shown["error"].startswith("ResultTooLarge: A body of 20")
+    worker.say(Type.WORK_COMPLETE, handle, b"x" * 2000)
+    assert worker.answer()[1][0] == "ARGUMENT_TOO_LARGE"
+
+
 @pytest.mark.parametrize("text", [b"", b"-1", b"soon", b"1.5", b"9" * 13])
 def test_a_timeout_has_to_be_a_number(node: Node, text: bytes) -> None:
     worker = node.connect()
