@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -165,7 +166,10 @@ class Node:
         """Learn what the store has, however often it is away meanwhile; returns how many jobs were taken back."""
         while True:
             started: asyncio.Future[int] = self._loop.create_future()
-            self.service.start(started.set_result, started.set_exception)
+            self.service.start(
+                partial(_unless_done, started, started.set_result),
+                partial(_unless_done, started, started.set_exception),
+            )
             try:
                 return await started
             except (StoreUnavailableError, StoreFencedError) as error:
@@ -370,6 +374,12 @@ class Node:
             ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self.service.window.held)),
         ):
             yield Measure(name, kind, text, [({}, float(number))])  # type: ignore[arg-type]
+
+
+def _unless_done(future: asyncio.Future[int], then: Callable[[Any], None], value: object) -> None:
+    """Go on with a future that may be cancelled: a node that is asked to end does not wait for what its store was asked."""
+    if not future.done():
+        then(value)
 
 
 class _Watched:

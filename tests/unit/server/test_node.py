@@ -292,6 +292,30 @@ def test_a_store_that_cannot_be_read_stops_the_start() -> None:
     run(test())
 
 
+def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        errors: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        cancelled = True
+        turns = 0
+        while cancelled:
+            turns += 1
+            node = Node(SETTINGS, MemoryEngine(), SystemClock())
+            opening = loop.create_task(node.open())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            cancelled = opening.cancel()
+            await asyncio.wait({opening})
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await node.close()
+        assert turns > 2, "there were moments before it had started"
+        assert errors == []
+
+    run(test())
+
+
 # ---- what others see ----
 
 
