@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from kazoo.protocol.states import KazooState
 
 from mainspring.engines.zookeeper import committer, paths
 from mainspring.engines.zookeeper.address import parse
@@ -177,6 +178,27 @@ def test_what_waits_for_a_connection_is_sent_in_its_own_session_only(chroot: str
                 await reading
             await changed.until(lambda: tree.session not in {0, first})
             assert await tree.get("/too_late") is None
+
+    run(test())
+
+
+def test_what_came_just_after_the_connection_was_lost_is_given_up_in_time(chroot: str, way: Proxy) -> None:
+    """The loop has not heard of the loss, so that kazoo is given the multi, and keeps it for the next connection."""
+
+    async def test() -> None:
+        async with session(f"zookeeper://127.0.0.1:{way.port}{chroot}", 20.0, patience=0.5) as tree:
+            first = tree.session
+            way.refuse()
+            while tree._client.state != KazooState.SUSPENDED:
+                time.sleep(0.01)  # noqa: ASYNC251 - the loop must hear nothing
+            with pytest.raises(StoreUnavailableError) as caught:
+                async with asyncio.timeout(10):
+                    await tree.commit([Create("/late")])
+            assert not isinstance(caught.value, UnknownOutcomeError)
+            await do(way.heal)
+            assert await insist(tree, [Create("/after")]) == Done(["/after"])
+            assert await tree.get("/late") is None
+            assert tree.session == first
 
     run(test())
 

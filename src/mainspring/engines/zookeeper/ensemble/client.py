@@ -21,7 +21,7 @@ from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.ensemble import meaning
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.ensemble.multi import multi, size
-from mainspring.engines.zookeeper.ensemble.questions import Questions
+from mainspring.engines.zookeeper.ensemble.questions import Questions, Turn
 from mainspring.engines.zookeeper.ensemble.watches import Watches, call
 from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError
 from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
@@ -174,15 +174,16 @@ class KazooTree:
 
     async def _commit(self, changes: Sequence[Change], prefix: str) -> Done | Refused:
         client = self._client
+        turn = Turn()
 
         def send(_: int) -> Answer:
             session = self.session
             answer: Answer = client.handler.async_result()
-            request = multi(changes, prefix, self._access, lambda: client._session_id == session)  # noqa: SLF001
+            request = multi(changes, prefix, self._access, lambda: client._session_id == session and turn.take())  # noqa: SLF001
             client._call(request, answer)  # noqa: SLF001 - as its own transaction does
             return answer
 
-        (answer,) = await self._ask_many(send, 1, is_commit=True)
+        (answer,) = await self._ask_many(send, 1, turn=turn)
         if answer.exception is not None:
             raise meaning.of_commit(answer.exception)
         return meaning.outcome(changes, answer.value, prefix)
@@ -197,7 +198,7 @@ class KazooTree:
         send: Callable[[int], Answer],
         count: int,
         *,
-        is_commit: bool = False,
+        turn: Turn | None = None,
         replied: Replied | None = None,
     ) -> list[Answer]:
         """Ask several things, as soon as there is a connection."""
@@ -205,7 +206,7 @@ class KazooTree:
             raise SessionEndedError("the session is closed")
         if self._failure is not None:
             raise self._failure
-        return await self._questions.ask(send, count, is_commit=is_commit, replied=replied)
+        return await self._questions.ask(send, count, turn=turn, replied=replied)
 
     # ---- in kazoo's thread
 

@@ -24,10 +24,25 @@ WINDOW: Final = 256
 """Questions under way at once."""
 
 
+class Turn:
+    """The right to send something: taken once, by whoever sends it or by whoever gives it up, in whatever thread."""
+
+    def __init__(self) -> None:
+        self._left = deque((None,))
+
+    def take(self) -> bool:
+        """Say whether it was there to be taken."""
+        try:
+            self._left.pop()
+        except IndexError:
+            return False
+        return True
+
+
 class Request:
     """What one caller asks, from the call to the answer: one thing, or several of the same kind."""
 
-    __slots__ = ("_answers", "_left", "_next", "_replied", "_send", "future", "is_commit", "is_sent", "session")
+    __slots__ = ("_answers", "_left", "_next", "_replied", "_send", "_turn", "future", "session")
 
     def __init__(
         self,
@@ -36,13 +51,12 @@ class Request:
         session: int,
         future: asyncio.Future[list[Answer]],
         *,
-        is_commit: bool,
+        turn: Turn | None,
         replied: Replied | None,
     ) -> None:
         self.session = session
         self.future = future
-        self.is_commit = is_commit
-        self.is_sent = False
+        self._turn = turn
         self._send = send
         self._next = 0
         self._left = count
@@ -58,7 +72,6 @@ class Request:
         """Send the next of its questions."""
         at = self._next
         self._next += 1
-        self.is_sent = True
         self._send(at).rawlink(lambda answer: taken(self, at, answer))
 
     def take(self, at: int, answer: Answer) -> None:
@@ -71,6 +84,10 @@ class Request:
         self._left -= 1
         if not self._left:
             self.future.set_result(self._answers)
+
+    def give_up(self) -> bool:
+        """Say whether it need not be waited for: a read never; a commit while it has not been sent, and it never will be then."""
+        return self._turn is None or self._turn.take()
 
     def fail(self, error: Exception) -> None:
         """Answer it with an error."""
@@ -95,14 +112,18 @@ class Questions:
         send: Callable[[int], Answer],
         count: int,
         *,
-        is_commit: bool = False,
+        turn: Turn | None = None,
         replied: Replied | None = None,
     ) -> list[Answer]:
-        """Ask several things, as soon as there is a connection. Raises StoreUnavailableError, SessionEndedError."""
+        """Ask several things, as soon as there is a connection. Raises StoreUnavailableError, SessionEndedError.
+
+        ``turn`` is given for a commit, which takes it when it is sent: that is later than when kazoo is given it, and where the
+        connection was lost just before, as late as there is another one.
+        """
         if not count:
             return []
         loop = asyncio.get_running_loop()
-        request = Request(send, count, self.session, loop.create_future(), is_commit=is_commit, replied=replied)
+        request = Request(send, count, self.session, loop.create_future(), turn=turn, replied=replied)
         self._waiting.append(request)
         self.pump()
         timer = loop.call_later(self._patience, self._expire, request)
@@ -143,5 +164,5 @@ class Questions:
         self.pump()
 
     def _expire(self, request: Request) -> None:
-        if not (request.is_commit and request.is_sent):  # that one hears from the connection, or of its loss
+        if request.give_up():  # a commit that was sent hears from the connection, or of its loss
             request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {self._patience:g} s"))
