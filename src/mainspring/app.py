@@ -340,12 +340,16 @@ class App(Generic[S_co]):
         limits: Limits = UNLIMITED,
         key: Key = "",
     ) -> Any:
+        if not callable(call):
+            raise UsageError(f"{call!r} is no function: write @app.task(name=…) to give a task another name")
+        chosen = name or getattr(call, "__name__", "")
+        if not chosen:
+            raise UsageError(f"{call!r} has no __name__: give the task one, app.task(name=…)")
         coroutine = inspect.iscoroutinefunction(call)
         if coroutine and executor == "process":
-            raise UsageError(f"{call.__name__} is a coroutine function: it runs on the worker's loop, not in a process")
+            raise UsageError(f"{chosen} is a coroutine function: it runs on the worker's loop, not in a process")
         if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
-            raise UsageError(f"{call.__name__} is a generator: a task returns one result")
-        chosen = name or call.__name__
+            raise UsageError(f"{chosen} is a generator: a task returns one result")
         function = Function(
             name=chosen,
             call=call,

@@ -20,6 +20,9 @@ Duration = timedelta | float
 """A span of time: a timedelta, or seconds."""
 
 
+MOST_ATTEMPTS = (1 << 31) - 1
+
+
 def seconds(value: Duration, what: str) -> float:
     """Turn a duration into seconds.  Raises UsageError where it is negative or no duration; ``what`` names it."""
     given: object = value  # callers without a type checker give anything
@@ -60,14 +63,21 @@ class Retry:
 
     def __post_init__(self) -> None:
         attempts: object = self.max_attempts
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise UsageError(f"Retry.max_attempts must be a whole number from 1 on; it is {attempts!r}")
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_ATTEMPTS:
+            raise UsageError(f"Retry.max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}; it is {attempts!r}")
         seconds(self.initial, "Retry.initial")
         seconds(self.maximum, "Retry.maximum")
         if not isfinite(self.factor) or self.factor < 1:
             raise UsageError(f"Retry.factor must be at least 1; it is {self.factor!r}")
         if not 0 <= self.jitter <= 1:
             raise UsageError(f"Retry.jitter must lie between 0 and 1; it is {self.jitter!r}")
+        for name in ("on", "never"):
+            # Seen here and not when a task has failed, where nobody would be told.
+            kinds: object = getattr(self, name)
+            if not isinstance(kinds, tuple) or not all(
+                isinstance(k, type) and issubclass(k, BaseException) for k in kinds
+            ):
+                raise UsageError(f"Retry.{name} must be a tuple of exception classes; it is {kinds!r}")
 
     def allows(self, error: BaseException) -> bool:
         """Say whether this kind of error may be retried at all."""

@@ -253,6 +253,8 @@ class Submission(Generic[P, R, S_co]):
         unique = self._unique
         if callable(unique):
             unique = unique(*args, **kwargs)
+        if not isinstance(unique, str):
+            raise UsageError(f"{self.name}: a unique is text; this one is {unique!r}")
         wire_options = self._wire_options
         if callable(self._key):
             key = self._key(*args, **kwargs)

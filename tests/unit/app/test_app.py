@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,10 @@ def test_definitions_that_cannot_be_right(app: App) -> None:
 
     with pytest.raises(UsageError, match="executor must be"):
         app.task(executor="magic")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="is no function"):
+        app.task("img.thumbnail")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="has no __name__"):
+        app.task(functools.partial(max, 1))
 
 
 def test_submit_sends_payload_and_options(server: ExtensionServer, app: App) -> None:
@@ -125,6 +130,8 @@ def test_uniques_join_and_may_be_made_of_arguments(server: ExtensionServer, app:
     first, second, third = by_url.submit("a"), by_url.submit("b"), by_url.submit("a")
     assert first.handle == third.handle != second.handle
     assert [first.joined, second.joined, third.joined] == [False, False, True]
+    with pytest.raises(UsageError, match="fetch: a unique is text; this one is 7"):
+        fetch.options(unique=lambda url: 7).submit("a")  # type: ignore[arg-type, return-value]
     with pytest.raises(UsageError, match="keep_unique needs"):
         fetch.options(keep_unique=5)
     with pytest.raises(UsageError, match="no time zone"):

@@ -62,7 +62,19 @@ def test_wrong_options_are_named(asked: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_attempts": 0}, {"max_attempts": 1.5}, {"initial": -1}, {"factor": 0.5}, {"jitter": 2}, {"maximum": "x"}],
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 1.5},
+        {"max_attempts": 1 << 31},
+        {"initial": -1},
+        {"factor": 0.5},
+        {"jitter": 2},
+        {"maximum": "x"},
+        {"on": [ValueError]},
+        {"on": ValueError},
+        {"never": ("ValueError",)},
+        {"never": (int,)},
+    ],
 )
 def test_wrong_retries_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

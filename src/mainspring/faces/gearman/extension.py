@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 _FURTHEST = 100 * 366 * 86_400.0
+_MOST_ATTEMPTS = (1 << 31) - 1
 
 
 class SubmitOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,14 +137,18 @@ def _check_seconds(said: SubmitOptions | RegisterOptions, *names: str) -> None:
 
 
 def _check_retry(retry: Retry) -> None:
+    # What no store could keep would fail with all else that is in its group.
     if (
-        retry.max_attempts < 1
-        or retry.initial < 0
+        not 1 <= retry.max_attempts <= _MOST_ATTEMPTS
+        or not 0 <= retry.initial < _FURTHEST
         or retry.factor < 0
-        or retry.maximum < 0
+        or not 0 <= retry.maximum < _FURTHEST
         or not 0 <= retry.jitter <= 1
     ):
-        raise ValueError("retry takes max_attempts from 1, initial, factor and maximum from 0, and jitter from 0 to 1")
+        raise ValueError(
+            f"retry takes max_attempts from 1 to {_MOST_ATTEMPTS}, initial and maximum from 0 seconds to a century, factor "
+            "from 0, and jitter from 0 to 1"
+        )
 
 
 def submitted(peer: Peer, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
