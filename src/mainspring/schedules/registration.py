@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from mainspring.errors import UsageError
+from mainspring.jobs.retry import check as check_retry
 from mainspring.schedules import cron, triggers
 from mainspring.schedules.model import At, Cron, Every, Overlap
 from mainspring.schedules.rules import MISFIRES_AT_MOST
@@ -52,6 +53,8 @@ def _check(schedule: Schedule) -> None:
     ):
         if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
             raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")
+    if schedule.retry is not None:
+        check_retry(schedule.retry)
 
 
 def _check_times(schedule: Schedule) -> None:

@@ -62,6 +62,8 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"misfire": 1001}, "misfire must be"),
         ({"overlap": "perhaps"}, "overlap must be one of allow, forbid, queue, replace; it is 'perhaps'"),
         ({"jitter": -1.0}, "jitter must be a number of seconds, not negative"),
+        ({"retry": Retry(max_attempts=10**30)}, "retry takes max_attempts from 1 to"),
+        ({"retry": Retry(initial=1e30)}, "initial and maximum from 0 seconds to a century"),
         ({"jitter": float("nan")}, "jitter must be"),
         ({"misfire_after": float("inf")}, "misfire_after must be"),
         ({"expires": -1.0}, "expires must be"),

@@ -10,6 +10,8 @@ from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
+from mainspring.jobs.retry import LONGEST_WAIT
+from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.service import AGAIN
 from mainspring.jobs.settling import ASKED, JobFailure, failure
 from mainspring.resources.said import SaidLimits, key_of, limits_of
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Found
 
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
-_FURTHEST = 100 * 366 * 86_400.0
-_MOST_ATTEMPTS = (1 << 31) - 1
+_FURTHEST = LONGEST_WAIT
 
 
 class SubmitOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,7 +122,7 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
     if said.expires is not None:
         job.expires_us = round((now + said.expires) * 1_000_000)
     if said.retry is not None:
-        _check_retry(said.retry)
+        check_retry(said.retry)
     if said.concurrency_key:
         job.key = key_of(said.concurrency_key)
     if (said.retry, said.timeout, said.heartbeat, said.keep_unique) != (None, None, None, None):
@@ -134,21 +135,6 @@ def _check_seconds(said: SubmitOptions | RegisterOptions, *names: str) -> None:
         seconds = getattr(said, name)
         if seconds is not None and not 0 <= seconds < _FURTHEST:
             raise ValueError(f"{name} is a number of seconds from 0 on, not {seconds}")
-
-
-def _check_retry(retry: Retry) -> None:
-    # What no store could keep would fail with all else that is in its group.
-    if (
-        not 1 <= retry.max_attempts <= _MOST_ATTEMPTS
-        or not 0 <= retry.initial < _FURTHEST
-        or retry.factor < 0
-        or not 0 <= retry.maximum < _FURTHEST
-        or not 0 <= retry.jitter <= 1
-    ):
-        raise ValueError(
-            f"retry takes max_attempts from 1 to {_MOST_ATTEMPTS}, initial and maximum from 0 seconds to a century, factor "
-            "from 0, and jitter from 0 to 1"
-        )
 
 
 def submitted(peer: Peer, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
@@ -205,7 +191,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         said = _register_options(text) if text else RegisterOptions()
         _check_seconds(said, "timeout", "heartbeat")
         if said.retry is not None:
-            _check_retry(said.retry)
+            check_retry(said.retry)
         limits = None if said.limits is None else limits_of(said.limits)
     except (msgspec.MsgspecError, UsageError, ValueError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
