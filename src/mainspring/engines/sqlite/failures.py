@@ -38,6 +38,10 @@ def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
             f"{path} is damaged ({error}); look into the system's log whether its disk fails, restore a backup, "
             "or save what can be read, as docs/how-to/back-up.md says"
         )
+    if isinstance(error, apsw.CantOpenError) and system_error in {errno.EMFILE, errno.ENFILE}:
+        return StoreError(
+            f"cannot open {path}: too many open files; raise the limit (ulimit -n; systemd's LimitNOFILE=)"
+        )
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)):
         return StoreError(f"cannot write {path} ({error}); check the permissions of the file and of its directory")
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
