@@ -209,3 +209,20 @@ def test_foreground_jobs_that_wait_are_bounded(tmp_path: Path) -> None:
         assert server.rss() - before < 1200 * MIB
         assert other.submit(b"nobody", b"", b"stored", Kind.SUBMIT_JOB_BG)
         server.assert_calm()
+
+
+def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path) -> None:
+    few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    with serving(tmp_path, tracer=few) as server, ExitStack() as stack:
+        served = 0
+        while True:
+            peer = stack.enter_context(server.peer())
+            peer.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"")
+            answer = peer.next()
+            if answer.kind is Kind.ERROR:
+                break
+            served += 1
+        assert answer.arguments[0] == b"TOO_MANY_CONNECTIONS"
+        assert served > 10
+        assert "connections are refused" in server.written()
+        server.assert_calm()

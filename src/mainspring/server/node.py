@@ -31,6 +31,7 @@ from mainspring.schedules.store import SchedulesPort
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.fleet_calls import FleetCalls, LoneCalls
+from mainspring.server.process import room_for_connections
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
@@ -114,7 +115,7 @@ class Node:
                 exceptions=jobs.exceptions,
                 version=self.settings.banner or version(),
                 unsent_bytes=self.settings.limits.unsent_bytes,
-                connections=self.settings.limits.max_connections,
+                connections=self.settings.limits.max_connections or room_for_connections(),
                 idle_timeout=self.settings.limits.idle_timeout,
                 packet_timeout=self.settings.limits.packet_timeout,
             ),

@@ -11,12 +11,13 @@ import pwd
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from mainspring.errors import SettingsError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+SPARE_FILES = 32
+"""Open files that are no connection of a client or worker: those to come of the store, of HTTP and of child processes."""
 
 
 def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
@@ -36,6 +37,18 @@ def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
     if core_dumps:
         _, hard_core = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (hard_core, hard_core))
+
+
+def room_for_connections() -> int:
+    """Return how many connections may be open beside the files that this process needs itself; 0: there is no limit.
+
+    One connection more would be accepted and ended by the event loop without a word to anybody.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 0
+    free = soft - sum(1 for _ in Path("/dev/fd").iterdir())
+    return max(1, free // 2, free - SPARE_FILES)
 
 
 def switch_user(name: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from mainspring.ids import TERM_SPAN
 from mainspring.wire.gearman.connection import MAX_BODY
 
@@ -46,6 +48,12 @@ class GearmanSettings:
     """Seconds without a byte in the middle of a packet after which a peer is disconnected."""
 
 
+TOLD_EVERY = 60.0
+"""Seconds between two lines of the log about the same trouble."""
+
+log = structlog.get_logger("mainspring.gearman")
+
+
 class GearmanFace:
     """The peers of all Gearman ports of a node."""
 
@@ -71,6 +79,7 @@ class GearmanFace:
         self.elsewhere: Callable[[bytes], tuple[int, int]] | None = None
         """Where ``status`` counts a fleet: how many jobs of a function run at the other nodes, and how many workers are there."""
         self.connections = 0
+        self._told_at = -TOLD_EVERY
         self._created: dict[int, bytes] = {}
 
     def created(self, job_id: int) -> bytes:
@@ -92,6 +101,17 @@ class GearmanFace:
         self.paused = paused
         for peer in self.peers:
             peer.pause("store", paused=paused)
+
+    def crowded(self) -> None:
+        """A connection was refused because there are too many: say so to whoever can change it."""
+        now = self.service.clock.monotonic()
+        if now - self._told_at >= TOLD_EVERY:
+            self._told_at = now
+            log.warning(
+                "connections are refused",
+                connections=self.settings.connections,
+                do="raise --max-connections, or the limit of open files (ulimit -n; systemd's LimitNOFILE=)",
+            )
 
     def end_silent(self) -> None:
         """Disconnect the peers that have been silent for too long; to be called every second or so."""

@@ -122,6 +122,7 @@ class Peer(asyncio.Protocol):
             self.pause("store", paused=True)
         limit = self.face.settings.connections
         if limit and len(self.face.peers) > limit:
+            self.face.crowded()
             transport.write(
                 response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server has all the connections it takes")
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from mainspring.faces.gearman.face import GearmanSettings
 from mainspring.wire.gearman.packets import Type, request
@@ -261,9 +262,12 @@ def test_a_peer_that_leaves_news_unread_is_disconnected(node: Node) -> None:
 def test_there_are_no_more_connections_than_allowed(node: Node) -> None:
     configure(node, connections=2)
     first, second = node.connect(), node.connect()
-    third = node.connect()
-    assert third.hear()[0][1][0] == "TOO_MANY_CONNECTIONS"
-    assert third.closed
+    with capture_logs() as said:
+        for _ in range(3):
+            third = node.connect()
+            assert third.hear()[0][1][0] == "TOO_MANY_CONNECTIONS"
+            assert third.closed
+    assert [one["event"] for one in said] == ["connections are refused"], "and not for each of them"
     assert not first.closed
     second.leave()
     assert node.connect().ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
