@@ -408,6 +408,17 @@ def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
         assert len(found - acknowledged) <= 1, "the group that was under way may have reached the disk"
 
 
+def test_a_disk_that_fails_at_the_very_start_is_named(
+    path: Path, require: Callable[[str], str], tmp_path: Path
+) -> None:
+    """SQLite rolls the first transaction back by itself then: that there is none any more is not the reason."""
+    inject = ("-P", f"{path}-shm", "-e", "trace=fstat", "-e", "inject=fstat:error=EIO")
+    with child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
+        (message,) = lines(process, "Store")
+        assert process.wait() == 3
+    assert message.startswith(f"StoreBrokenError the disk failed under {path}")
+
+
 def test_a_log_that_was_left_is_on_the_disk_before_anything_is_added(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -96,8 +96,13 @@ def prepare(
     for setting in (f"synchronous={synchronous}", f"cache_size=-{cache_bytes // 1024}", *_SETTINGS):
         connection.execute(f"PRAGMA {setting}").fetchall()
     if version < SCHEMA_VERSION:
-        with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
             migrate(connection, version)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:  # after some errors SQLite has rolled back by itself
+                connection.execute("ROLLBACK")
 
 
 def write_log_again(connection: apsw.Connection, path: Path) -> None:
