@@ -111,10 +111,17 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
         raise StoreCorruptError(f"{source} is damaged or no SQLite file ({error}); nothing was copied") from error
     except apsw.FullError as error:
         raise StoreFullError(f"no space for the copy {target}: free some, or choose another place") from error
+    except (apsw.IOError, OSError) as error:
+        # Of a copy that SQLite could not write it says "not an error".
+        raise StoreError(
+            f"cannot copy {source} to {target}: a disk has failed ({getattr(error, 'strerror', None) or 'reading or writing'}); "
+            "look into the system's log, or choose another place"
+        ) from error
     except apsw.Error as error:
         raise StoreError(f"cannot copy {source} to {target}: {error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        for end in ("", "-journal"):
+            partial.with_name(f"{partial.name}{end}").unlink(missing_ok=True)
     directory = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

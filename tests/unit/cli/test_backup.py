@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ from mainspring.cli.backup import backup, copy_store
 from mainspring.errors import StoreCorruptError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 Source = tuple["Path", sqlite3.Connection]
@@ -74,6 +76,20 @@ def test_a_copy_in_a_directory_that_does_not_exist_is_refused_with_what_to_do(so
     missing = tmp_path / "missing"
     with pytest.raises(UsageError, match=f"the directory {missing} does not exist; create it"):
         backup(missing / "copy.db", store=f"sqlite:///{source[0]}")
+
+
+@pytest.mark.parametrize("call", ["pwrite64", "fdatasync", "fsync", "rename"])
+def test_a_disk_that_fails_under_the_copy_is_named_and_nothing_is_left(
+    source: Source, tmp_path: Path, call: str, require: Callable[[str], str]
+) -> None:
+    later = ":when=20+" if call == "pwrite64" else ""
+    inject = ("-e", f"trace={call}", "-e", f"inject={call}:error=EIO{later}")
+    copy = f"copy_store(Path({str(source[0])!r}), Path('copy.db'))"
+    script = f"from pathlib import Path; from mainspring.cli.backup import copy_store; {copy}"
+    command = (require("strace"), "-f", "-qq", "-o", "/dev/null", *inject, sys.executable, "-c", script)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"StoreError: cannot copy {source[0]} to copy.db: a disk has failed" in ended.stderr
+    assert not [entry for entry in tmp_path.iterdir() if "copy" in entry.name]
 
 
 def test_an_old_copy_is_kept_until_the_new_one_is_complete(source: Source, tmp_path: Path) -> None:
