@@ -61,8 +61,8 @@ class Held:
         self.beat = 0.0
         """Monotonic time of the worker's last sign of life, where a heartbeat is asked for."""
         self.recorded = False
-        self.cancelled = False
-        """The worker was asked to stop."""
+        self.cancelled = ""
+        """Why the worker was asked to stop; empty where it was not."""
         self.queued = False
         """It waits in its queue. One that was taken out is still met there, and passed over."""
         self.numerator = b"0"

@@ -17,7 +17,7 @@ from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.remembered import Remembered
-from mainspring.jobs.settling import Settling, failure
+from mainspring.jobs.settling import ASKED, Settling, failure
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive
 from mainspring.jobs.timers import Timers
@@ -398,7 +398,7 @@ class JobService:
         """Cancel a job in memory."""
         worker = held.worker
         if worker is not None and worker.streams:
-            held.cancelled = True
+            held.cancelled = reason or ASKED
             worker.face.stop(held, b"cancelled")
             done("running")
             return

@@ -131,21 +131,21 @@ class Settling:
             held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
         )
         if held.cancelled and settlement.event is Event.RETRY:
-            self.cancelled(held, ASKED, acknowledge)
+            self.cancelled(held, held.cancelled, acknowledge)
         else:
             self._end(held, settlement, exception, acknowledge)
 
     def released(self, held: Held, acknowledge: Acknowledge | None = None) -> None:
         """A worker hands a job back; the delivery is not counted."""
         if held.cancelled:
-            self.cancelled(held, ASKED, acknowledge)
+            self.cancelled(held, held.cancelled, acknowledge)
         else:
             self._end(held, Settlement(held.job, Event.RELEASE, held.job.attempt), None, acknowledge)
 
     def snoozed(self, held: Held, delay: float, acknowledge: Acknowledge | None = None) -> None:
         """A worker puts a job off; the delivery is not counted."""
         if held.cancelled:
-            self.cancelled(held, ASKED, acknowledge)
+            self.cancelled(held, held.cancelled, acknowledge)
             return
         due_us = round((self._window.clock.wall() + delay) * 1_000_000)
         settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
@@ -169,7 +169,7 @@ class Settling:
     def lost(self, held: Held, why: str) -> None:
         """A worker had a job and is gone, or was silent for too long: the delivery counts, and another worker gets the job."""
         if held.cancelled:
-            self.cancelled(held, f"{ASKED}; {why}")
+            self.cancelled(held, f"{held.cancelled}; {why}")
             return
         job = held.job
         job.attempt += 1

@@ -266,7 +266,7 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
     elif outcome == b"snoozed":
         settling.snoozed(held, min(max(detail.delay, 0.0), _FURTHEST), acknowledge)
     elif outcome == b"cancelled":
-        settling.cancelled(held, ASKED, acknowledge)
+        settling.cancelled(held, held.cancelled or ASKED, acknowledge)
     else:
         _refuse(peer, f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}")
 

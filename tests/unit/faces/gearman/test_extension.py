@@ -295,6 +295,29 @@ def test_a_settlement_sent_again_is_recorded_also_by_another_connection_and_afte
     assert last.answer()[1][2] == "stale"
 
 
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"reason": "the customer has left"}, "the customer has left"),
+        ({"reason": ""}, "cancelled while it ran"),
+        ({}, "cancelled on request"),
+    ],
+)
+@pytest.mark.parametrize("outcome", [b"cancelled", b"released"])
+def test_a_cancelled_job_says_why_also_where_its_worker_was_asked(
+    node: Node, outcome: bytes, params: dict[str, str], message: str
+) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    handle = client.background()
+    node.commit()
+    ((_, (_, lease, *_)),) = worker.hear()
+    assert client.call("jobs.cancel", handle=handle, **params)["state"] == "running"
+    assert worker.hear() == [("STOP", [handle, lease, "cancelled"])]
+    worker.say(Type.SETTLE, handle.encode(), lease.encode(), outcome, b"", b"")
+    node.commit()
+    assert client.call("jobs.show", handle=handle)["error"] == f"Cancelled: {message}"
+
+
 def test_a_settlement_above_the_largest_packet_fails_its_job_for_good(node: Node) -> None:
     object.__setattr__(node.face.settings, "max_packet", 1000)
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
