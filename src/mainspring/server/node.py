@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.engine import Engine
 
+MEASURED = 1000
+"""Functions with figures of their own: anybody who submits can name new ones."""
 COMMIT_SECONDS = 10.0
 """How long a node that ends waits for its last group."""
 
@@ -337,9 +340,11 @@ class Node:
 
     def metrics(self) -> Iterable[Measure]:
         """Return the figures of this moment."""
-        queues = [
-            (queue.name.decode("utf-8", "backslashreplace"), queue) for queue in self.service.dispatch.queues.values()
-        ]
+        known = list(self.service.dispatch.queues.values())
+        number_known = len(known)
+        if number_known > MEASURED:
+            known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), sum(queue.workers.values())))
+        queues = [(queue.name.decode("utf-8", "backslashreplace"), queue) for queue in known]
         waiting = [
             ({"function": name, "priority": priority.name.lower()}, float(number))
             for name, queue in queues
@@ -362,6 +367,7 @@ class Node:
         if self.fleet is not None:
             yield from self.fleet.metrics()
         for kind, name, text, number in (
+            ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number_known),
             ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self.face.peers)),
             ("counter", "mainspring_connections_opened_total", "Connections taken.", self.face.connections),
             ("counter", "mainspring_commits_total", "Groups given to the store.", self.commits.groups),

@@ -319,6 +319,23 @@ def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -
 # ---- what others see ----
 
 
+def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "MEASURED", 3)
+
+    async def test() -> None:
+        async with opened() as node:
+            for number in range(10):
+                queue = node.service.dispatch.queue(b"f%d" % number)
+                queue.live = number
+            measures = {measure.name: measure.samples for measure in node.metrics()}
+            assert measures["mainspring_functions"] == [({}, 10.0)]
+            told = {labels["function"] for labels, _ in measures["mainspring_jobs_live"]}
+            assert told == {"f7", "f8", "f9"}
+            assert len(measures["mainspring_jobs_waiting"]) == 9
+
+    run(test())
+
+
 def test_status_and_metrics_tell_of_each_function() -> None:
     async def test() -> None:
         async with opened() as node:

@@ -200,7 +200,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         peer.refuse(b"UNSUPPORTED", b"%b has limits, and %b" % (function, NOT_KEPT.encode()))
         return
     ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
-    peer.service.register(peer.as_worker(), function, ability)
+    peer.register(function, ability)
 
 
 def _ready(peer: Peer, args: list[bytes]) -> None:

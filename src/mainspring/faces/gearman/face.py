@@ -29,6 +29,8 @@ class GearmanSettings:
     """Submits of a peer that wait for the store; above it reading from it pauses, until half of them are stored."""
     queued_bytes: int = 8 * 2**20
     """The same in bytes of what they hold in memory; a single larger submit is taken, and the next one waits."""
+    functions: int = 10_000
+    """Functions that one worker may register for."""
     unanswered: int = 1024
     """Questions of a peer that wait for the store, a CALL and a list of jobs as 64; above it reading from it pauses likewise. The
     bound in bytes is the one of submits."""

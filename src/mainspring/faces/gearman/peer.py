@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.outbox import Slot
-    from mainspring.jobs.held import Held
+    from mainspring.jobs.held import Ability, Held
     from mainspring.wire.gearman.connection import Message
 
     Handler = Callable[["Peer", list[bytes]], None]
@@ -438,6 +438,15 @@ class Peer(asyncio.Protocol):
         if worker is None:
             worker = self.worker = Worker(workers.WorkerSide(self))
         return worker
+
+    def register(self, function: bytes, ability: Ability) -> None:
+        """This worker can run a function; it is told where it has too many."""
+        worker = self.as_worker()
+        limit = self.face.settings.functions
+        if len(worker.abilities) >= limit and self.service.dispatch.queues.get(function) not in worker.abilities:
+            self.refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
+        else:
+            self.service.register(worker, function, ability)
 
     def answer_grab(self, data: bytes) -> None:
         """Answer the oldest request for a job that waits for one, in its place."""

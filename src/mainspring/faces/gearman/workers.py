@@ -78,7 +78,7 @@ def assignment(held: Held, kind: int) -> bytes:
 
 
 def _can_do(peer: Peer, args: list[bytes]) -> None:
-    peer.service.register(peer.as_worker(), args[0], _PLAIN)
+    peer.register(args[0], _PLAIN)
 
 
 def _can_do_timeout(peer: Peer, args: list[bytes]) -> None:
@@ -90,7 +90,7 @@ def _can_do_timeout(peer: Peer, args: list[bytes]) -> None:
         return
     milliseconds = int(text)
     timeout = max(milliseconds, 1000) / 1000 if milliseconds else None
-    peer.service.register(peer.as_worker(), function, Ability(timeout=timeout))
+    peer.register(function, Ability(timeout=timeout))
 
 
 def _cant_do(peer: Peer, args: list[bytes]) -> None:

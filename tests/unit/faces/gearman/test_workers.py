@@ -154,6 +154,23 @@ def test_a_result_that_the_store_cannot_take_is_a_failure(node: Node) -> None:
     assert "5 bytes" in shown["error"]
 
 
+def test_a_worker_registers_for_so_many_functions_and_no_more(node: Node) -> None:
+    object.__setattr__(node.face.settings, "functions", 2)
+    worker, stream = node.worker(b"a", b"b"), node.stream(b"a", b"b")
+    for peer, kind, rest in (
+        (worker, Type.CAN_DO, ()),
+        (worker, Type.CAN_DO_TIMEOUT, (b"1000",)),
+        (stream, Type.REGISTER, (b"",)),
+    ):
+        assert peer.ask(kind, b"c", *rest)[1][0] == "TOO_MANY_FUNCTIONS"
+        peer.say(kind, b"a", *rest)
+        assert peer.hear() == []
+    assert b"c" not in node.service.dispatch.queues
+    worker.say(Type.CANT_DO, b"a")
+    worker.say(Type.CAN_DO, b"c")
+    assert worker.hear() == []
+
+
 def test_a_result_above_the_largest_packet_is_a_failure(node: Node) -> None:
     """Nobody else would end its job: the same result would come at every attempt."""
     object.__setattr__(node.face.settings, "max_packet", 1000)
