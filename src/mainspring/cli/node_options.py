@@ -150,6 +150,7 @@ class NodeOptions:
             metavar="HOST:PORT",
             converter=reading(parse_addresses),
             n_tokens=1,
+            json_list=False,  # an IPv6 address begins as a list in JSON does
             negative="",
             group=PORTS,
             show_default=shown_addresses,

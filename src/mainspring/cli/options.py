@@ -49,7 +49,9 @@ def reading(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
     """Make a converter for cyclopts that says in its error where the wrong text came from."""
 
     def convert(_type: Any, tokens: Sequence[Token]) -> T:
-        token = tokens[0]
+        *others, token = tokens
+        if others:
+            raise SettingsError(f"{token.keyword} is given more than once: give it once, with commas between")
         try:
             return parse(token.value)
         except MainspringError as error:
