@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import sys
-import traceback
 
 import msgspec
 
@@ -61,8 +60,7 @@ def answer_of(app: str) -> StoreAnswer:
     try:
         store = getattr(selector.load(app), "store", None)
     except SettingsError as error:
-        if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)  # the place in the user's code says more than our sentence
+        selector.show_cause(error)
         return StoreAnswer(wrong=str(error))
     return StoreAnswer(store=store if store is None or isinstance(store, str) else store.url)
 

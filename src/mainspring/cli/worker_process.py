@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -81,8 +80,7 @@ def work(order: WorkerOrder) -> int:
     try:
         app = selector.load(order.app)
     except SettingsError as error:
-        if error.__cause__ is not None:
-            _show_cause(error.__cause__)
+        selector.show_cause(error)
         raise
     settings = WorkerSettings(
         concurrency=order.concurrency, grace=order.grace, max_jobs=order.max_jobs, max_rss=order.max_memory
@@ -160,18 +158,6 @@ def _tell_tasks(order: WorkerOrder) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = path
-
-
-def _show_cause(error: BaseException) -> None:
-    """Show where the user's own code failed at its import: the place says more than our sentence."""
-    frames = error.__traceback__
-    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    traceback.print_exception(type(error), error, frames)
-
-
-def _is_import_machinery(filename: str) -> bool:
-    return filename in {selector.__file__, importlib.__file__} or filename.startswith("<frozen importlib")
 
 
 def _connectors(order: WorkerOrder) -> dict[str, Connector]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
@@ -84,6 +85,8 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, SystemExit):
+            raise _ended(path, error) from error
         if isinstance(error, Exception):
             raise SettingsError(f"importing {path} failed: {type(error).__name__}: {error}") from error
         raise
@@ -91,6 +94,8 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise SettingsError(f"{name!r} is no module: name the App as FILE.py, FILE.py:NAME, MODULE or MODULE:NAME")
     _look_in(str(Path.cwd()))
     try:
         return importlib.import_module(name)
@@ -98,8 +103,30 @@ def _import_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise SettingsError(f"there is no module {name} here or among the installed ones") from error
         raise SettingsError(f"importing {name} failed: {error}") from error
+    except SystemExit as error:
+        raise _ended(name, error) from error
     except Exception as error:
         raise SettingsError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _ended(place: object, error: SystemExit) -> SettingsError:
+    return SettingsError(f"importing {place} ended its process with {error.code}, before its App was there")
+
+
+def show_cause(error: SettingsError) -> None:
+    """Show where the user's own code failed at its import: the place says more than our sentence."""
+    cause = error.__cause__
+    if cause is None:
+        return
+    frames = cause.__traceback__
+    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    if frames is not None or isinstance(cause, SyntaxError):  # otherwise no code of the user's has run
+        traceback.print_exception(type(cause), cause, frames)
+
+
+def _is_import_machinery(filename: str) -> bool:
+    return filename in {__file__, importlib.__file__} or filename.startswith("<frozen importlib")
 
 
 def _look_in(directory: str) -> None:
