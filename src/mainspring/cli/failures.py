@@ -58,6 +58,9 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (TimeoutError, TIMED_OUT),
 )
 
+_USAGE_CODES = {"ARGUMENT_TOO_LARGE", "INVALID_ARGUMENTS", "INVALID_FUNCTION_NAME"}
+"""Codes of a server's refusal that say: whatever the state of things, this cannot be asked."""
+
 _ADVICE: tuple[tuple[type[BaseException], str], ...] = (
     (StoreFullError, "free some space and start again; nothing that was accepted is lost"),
     (StoreBusyError, "stop the other node, or give this one another --store"),
@@ -83,6 +86,8 @@ _SYSTEM = {
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an error."""
+    if isinstance(error, RefusedError) and error.code in _USAGE_CODES:
+        return USAGE
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
