@@ -110,6 +110,7 @@ def test_submit_waits_and_writes_the_raw_result(run: Call) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"3", b"")
     assert run("submit", "add", '{"a": 5}').stdout == b"5"
     assert run("submit", "raw", "-", input=b"a\0\xffb\n").stdout == b"\nb\xff\0a"
+    assert run("submit", "raw", "--", "--ab").stdout == b"ba--"
     assert run("submit", "both").stdout == b"3"
 
 

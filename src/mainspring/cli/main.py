@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from mainspring.cli.failures import (
 from mainspring.cli.gearmand import gearmand
 from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
 from mainspring.cli.manual import ManualPage
+from mainspring.errors import UsageError
 from mainspring.version import version
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ USAGES = {
     "worker": "mainspring worker FILE.py[:NAME] [OPTIONS]",
     "submit": "mainspring submit FUNCTION [PAYLOAD | -] [OPTIONS]",
 }
+
+OPTION = re.compile("--[A-Za-z]")
 
 PARTS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
@@ -116,8 +120,25 @@ def run(arguments: Sequence[str]) -> int:
         return gearmand(arguments[1:], defaults.of_gearmand())
     if arguments[:1] == ["help"]:
         return run([*arguments[1:], "--help"])
+    if arguments[:1] == ["submit"]:
+        _check_options(app["submit"], arguments[1:])
     code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
     return code if isinstance(code, int) else DONE
+
+
+def _check_options(command: App, arguments: Sequence[str]) -> None:
+    """Raise UsageError for a misspelt option where any text may be a payload: the job would run at once, with that text."""
+    known = {"--help", "--version"}
+    known.update(name for argument in command.assemble_argument_collection() for name in argument.names)
+    for word in arguments:
+        if word == "--":
+            return  # what comes behind is meant
+        name = word.partition("=")[0]
+        if OPTION.match(name) and name not in known:
+            raise UsageError(
+                f"there is no option {name} (mainspring submit --help lists them); a payload that begins so comes behind --,"
+                " or on standard input, with - in its place"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,10 +20,6 @@ from mainspring.server.quantities import format_duration
 if TYPE_CHECKING:
     from mainspring.client.blocking import Client
     from mainspring.client.outcomes import Notice
-
-
-OPTION = re.compile(r"--[A-Za-z]")
-"""A payload that is rather a misspelt option: the job would run at once, with that text."""
 
 
 def parse_time(text: str) -> float:
@@ -93,11 +88,6 @@ def submit(
       0 the job succeeded, or was accepted with --background; 1 it failed, was cancelled or expired; 2 wrong usage;
       3 no server; 4 its result is not known any more; 5 --timeout is over: the job goes on
     """
-    if OPTION.match(payload):
-        raise UsageError(
-            f"there is no option {payload} (mainspring submit --help lists them); a payload that begins so is given as -, on"
-            " standard input"
-        )
     if in_ is not None and at is not None:
         raise UsageError("--in and --at exclude each other: give one of them")
     options = Options(
