@@ -243,8 +243,8 @@ class Peer(asyncio.Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is read from this peer for now."""
-        return bool(self._paused)
+        """Whether nothing is read from this peer for now, for another reason than that it does not read itself."""
+        return bool(self._paused - {"unread"})
 
     def pause(self, why: str, *, paused: bool) -> None:
         """Stop reading for a reason, or go on once the last reason is gone."""
@@ -255,6 +255,7 @@ class Peer(asyncio.Protocol):
         elif why in self._paused:
             self._paused.discard(why)
             if not self._paused and not self._closing:
+                self.heard = self.service.clock.monotonic()  # as far as one would have listened
                 if self._rest:
                     self._next_turn()
                 else:

@@ -298,8 +298,20 @@ def test_a_peer_that_the_server_does_not_read_from_is_not_silent(node: Node) -> 
     node.face.end_silent()
     assert not client.closed
     client.wire.peer.pause("store", paused=False)
+    node.face.end_silent()
+    assert not client.closed
     client.send(b"x")
     assert client.answer() == ("ECHO_RES", ["x"])
+
+
+def test_a_peer_that_does_not_read_its_answers_is_silent_all_the_same(node: Node) -> None:
+    configure(node, packet_timeout=60.0)
+    client = node.connect()
+    client.send(request(Type.ECHO_REQ, b"x")[:-1])
+    client.wire.peer.pause_writing()
+    node.clock.advance(61.0)
+    node.face.end_silent()
+    assert client.closed
 
 
 @pytest.mark.parametrize("who", ["nobody", "client", "worker", "sleeper"])
