@@ -28,6 +28,16 @@ def test_every_answer_is_written_once_in_the_order_of_the_requests(waits: list[b
     assert not outbox
 
 
+def test_answers_that_wait_behind_others_are_counted_by_their_bytes() -> None:
+    pressed: list[bool] = []
+    outbox = Outbox(lambda _: None, Outstanding(100, 10, pressed.append))
+    first, second = outbox.reserve(), outbox.reserve()
+    outbox.fill(second, b"x" * 11)
+    assert pressed == [True]
+    outbox.fill(first, b"x")
+    assert pressed == [True, False]
+
+
 class Machine(RuleBasedStateMachine):
     """Sends, reserves and fills at any time; the model is what must have been written by now."""
 

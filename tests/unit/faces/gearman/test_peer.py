@@ -222,6 +222,20 @@ def test_one_peers_read_is_handled_in_turns_with_the_others(node: Node, monkeypa
     assert not client.wire.paused
 
 
+def test_the_next_turn_waits_while_reading_is_paused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(node, slice=1.0)
+    client = node.connect()
+    monkeypatch.setattr(node.face, "shut_down", lambda _: node.clock.advance(2.0))
+    client.send(b"shutdown\n" * 2 + b"version\n")
+    client.wire.peer.pause("store", paused=True)
+    node.wait(10)
+    assert len(client.hear()) == 1
+    client.wire.peer.pause("store", paused=False)
+    node.wait(10)
+    assert len(client.hear()) == 2
+    assert not client.wire.paused
+
+
 def test_what_is_left_of_a_read_ends_with_the_connection(node: Node) -> None:
     client = node.connect()
     client.wire.peer.pause_writing()
