@@ -54,12 +54,13 @@ class Outbox:
         return slot
 
     def fill(self, slot: Slot, data: bytes) -> None:
-        """Put an answer in its place; it goes out when all before it have."""
+        """Put an answer in its place; it goes out when all before it have. An empty one gives the place up."""
         slot.data = data
         slots = self._slots
         if slots[0] is slot and len(slots) == 1:
             slots.clear()
-            self.write(data)
+            if data:
+                self.write(data)
             self._unanswered.remove(slot.units)
             return
         self._unanswered.add(0, len(data))
@@ -71,5 +72,6 @@ class Outbox:
             units += first.units
         if ready:
             joined = b"".join(ready)
-            self.write(joined)
+            if joined:
+                self.write(joined)
             self._unanswered.remove(units, len(joined))

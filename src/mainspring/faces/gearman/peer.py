@@ -449,7 +449,13 @@ class Peer(asyncio.Protocol):
         else:
             self.service.register(worker, function, ability)
 
-    def answer_grab(self, data: bytes) -> None:
+    def assign(self, data: bytes) -> None:
+        """Hand a job over at once: until other answers are known it might not be this worker's any more."""
+        self.outbox.write(data)
+        if self.grabs:
+            self.outbox.fill(self.grabs.popleft(), b"")
+
+    def no_job(self, data: bytes) -> None:
         """Answer the oldest request for a job that waits for one, in its place."""
         self.outbox.fill(self.grabs.popleft(), data)
 

@@ -41,15 +41,11 @@ class WorkerSide:
         peer = self.peer
         worker = peer.worker
         streams = worker is not None and worker.streams
-        packet = extension.assignment(held, peer.service) if streams else assignment(held, peer.assigns)
-        if peer.grabs:
-            peer.answer_grab(packet)
-        else:
-            peer.outbox.write(packet)
+        peer.assign(extension.assignment(held, peer.service) if streams else assignment(held, peer.assigns))
 
     def no_job(self) -> None:
         """Answer a request that waited for the store."""
-        self.peer.answer_grab(_NO_JOB)
+        self.peer.no_job(_NO_JOB)
 
     def name(self) -> str:
         """Return the client id, or the address where it has none."""
@@ -121,7 +117,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         window = peer.service.window
         held = window.grab(worker)
         if held is not None:
-            peer.outbox.send(assignment(held, kind))
+            peer.outbox.write(assignment(held, kind))
         elif window.lingering.for_the_store(worker) or window.lingering.for_a_moment(worker):
             peer.grabs.append(peer.outbox.reserve())
         else:
