@@ -152,6 +152,7 @@ def completed_late(node: FleetNode, looker: Looker, unique: bytes) -> bytes:
         job = worker.job()
         # Nobody is there to take it away before the node speaks.
         node.freeze()
+        looker.client.sync(looker.chroot)  # or this member may not know of it yet
         for who in looker.names("/workers"):
             with suppress(NoNodeError):
                 looker.client.delete(f"{looker.chroot}/workers/{who}")
