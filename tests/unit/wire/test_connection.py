@@ -126,8 +126,19 @@ CASES: dict[str, tuple[bytes, list[Message]]] = {
         [bad("ARGUMENT_TOO_LARGE", "A body of 20001 bytes exceeds the limit of 20000 bytes")],
     ),
     "result absurdly long": (
-        packet(REQ, Type.WORK_COMPLETE, length=2**32 - 1),
+        packet(REQ, Type.WORK_COMPLETE, b"H:n1:7\0" + b"x" * 2000, length=2**32 - 1),
+        [
+            (OVERSIZED, [b"A body of 4294967295 bytes exceeds the limit of 20000 bytes", b"H:n1:7"]),
+            fatal("ARGUMENT_TOO_LARGE", "A body of 4294967295 bytes exceeds the limit of 20000 bytes"),
+        ],
+    ),
+    "result absurdly long without a handle": (
+        packet(REQ, Type.WORK_COMPLETE, b"x" * 2000, length=2**32 - 1),
         [fatal("ARGUMENT_TOO_LARGE", "A body of 4294967295 bytes exceeds the limit of 20000 bytes")],
+    ),
+    "result absurdly long, not agreed": (
+        packet(REQ, Type.SETTLE, b"H:n1:7\0" + b"1.1.1\0", length=2**32 - 1),
+        [fatal("INVALID_COMMAND", "Packet type 1013 is unknown without the option mainspring/1")],
     ),
     "line too long": (b"x" * (MAX_LINE + 1), [fatal("LINE_TOO_LARGE", "A text line exceeds 100 bytes")]),
     "type 0": (packet(REQ, 0), [fatal("INVALID_COMMAND", "Packet type 0 is unknown")]),
@@ -214,6 +225,18 @@ def test_a_settlement_that_is_too_long_says_whose_it_is() -> None:
     for cut in (1, 7, 100, 5000, len(data)):
         pieces = [data[at : at + cut] for at in range(0, len(data), cut)]
         assert feed(server(extended=True), *pieces) == expected
+
+
+def test_a_settlement_that_is_too_long_to_be_dropped_says_whose_it_is_first() -> None:
+    data = packet(REQ, Type.SETTLE, b"H:n1:7\x001.1.1\0succeeded\0\0" + b"x" * MAX_BODY, length=MAX_BODY * 17)
+    explanation = b"A body of 340000 bytes exceeds the limit of 20000 bytes"
+    expected = [(OVERSIZED, [explanation, b"H:n1:7", b"1.1.1"]), (FATAL, [b"ARGUMENT_TOO_LARGE", explanation])]
+    for cut in (1, 7, 100, 5000, len(data)):
+        pieces = [data[at : at + cut] for at in range(0, len(data), cut)]
+        connection = server(extended=True)
+        assert feed(connection, *pieces) == expected
+        assert connection.closed
+        assert connection.buffered == 0
 
 
 def test_extension_types_are_taken_once_agreed() -> None:
@@ -304,8 +327,15 @@ HEADERS = st.builds(
     st.binary(max_size=30),
     length=st.none() | st.integers(0, MAX_BODY * 20),
 )
+RESULTS = st.builds(
+    packet,
+    st.just(REQ),
+    st.sampled_from([Type.WORK_COMPLETE, Type.SETTLE]),
+    st.sampled_from([b"H:n1:7\x001.1.1\0", b"H:n1:7\x001.1.1\0" + b"x" * 1100, b"x" * 1100]),
+    length=st.integers(MAX_BODY, MAX_BODY * 20),
+)
 NOISE = st.lists(
-    HEADERS | st.binary(max_size=40) | st.sampled_from([b"status\n", ALIVE, b"x" * 99, b"\0"]), max_size=10
+    HEADERS | RESULTS | st.binary(max_size=40) | st.sampled_from([b"status\n", ALIVE, b"x" * 99, b"\0"]), max_size=10
 )
 
 
@@ -323,5 +353,7 @@ def test_no_bytes_raise_and_no_cut_matters(draws: st.DataObject, noise: list[byt
     assert feed(cut, *pieces(draws, wire)) == messages
     assert (cut.closed, cut.buffered) == (whole.closed, whole.buffered)
     assert [kind for kind, _ in messages[:-1]].count(FATAL) == 0
-    allowed = {TEXT, BAD, FATAL, *(REQUESTS if role == "server" else RESPONSES)} - (set() if extended else EXTENDED)
+    allowed = {TEXT, BAD, FATAL, OVERSIZED, *(REQUESTS if role == "server" else RESPONSES)} - (
+        set() if extended else EXTENDED
+    )
     assert {kind for kind, _ in messages} <= allowed

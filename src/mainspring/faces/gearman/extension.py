@@ -20,6 +20,7 @@ from mainspring.wire.gearman.packets import Type, response
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.faces.gearman.outbox import Slot
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import Held
     from mainspring.jobs.service import JobService
@@ -271,34 +272,47 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
         _refuse(peer, f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}")
 
 
-def _acknowledge(peer: Peer, handle: bytes, lease: bytes, said: bytes) -> Callable[[bool], None]:
+def _acknowledge(
+    peer: Peer, handle: bytes, lease: bytes, said: bytes, slot: Slot | None = None
+) -> Callable[[bool], None]:
     def acknowledge(recorded: bool) -> None:
         if recorded:
             peer.service.remembered.add(handle, lease, said)
-        verdict = b"recorded" if recorded else b"stale"
-        peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
+        _settled(peer, handle, lease, b"recorded" if recorded else b"stale", slot)
 
     return acknowledge
 
 
+def _settled(peer: Peer, handle: bytes, lease: bytes, verdict: bytes, slot: Slot | None) -> None:
+    packet = response(Type.SETTLED, handle, lease, verdict)
+    if slot is None:
+        peer.outbox.write(packet)
+    else:
+        peer.outbox.fill(slot, packet)
+
+
 def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, lease: bytes) -> None:
-    """Answer a SETTLE that is over the limit: the same would come at every attempt, so the job has failed."""
+    """Answer a SETTLE that is over the limit: the same would come at every attempt, so the job has failed.
+
+    The answer has a place: where the connection ends after it, it ends once this is written, or the same would be sent again.
+    """
     held = peer.running(handle)
+    slot = peer.outbox.reserve()
     if held is None or held.lease != lease:
-        _settle_again(peer, [handle, lease, b"failed", b"", b""])
+        _settle_again(peer, [handle, lease, b"failed", b"", b""], slot)
     else:
         error = failure("ResultTooLarge", explanation.decode())
-        acknowledge = _acknowledge(peer, handle, lease, b"failed")
+        acknowledge = _acknowledge(peer, handle, lease, b"failed", slot)
         peer.service.settling.failed(held, error, final=True, acknowledge=acknowledge)
 
 
-def _settle_again(peer: Peer, args: list[bytes]) -> None:
+def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> None:
     """A settlement of a delivery that is over: sent again because its answer was lost, or too late."""
     handle, lease, outcome, _, data = args
     service = peer.service
 
     def answer(verdict: bytes) -> None:
-        peer.outbox.write(response(Type.SETTLED, handle, lease, verdict))
+        _settled(peer, handle, lease, verdict, slot)
         peer.unanswered.remove(1)
 
     peer.unanswered.add(1)

@@ -38,7 +38,8 @@ FATAL: Final = -3
 """Bytes that cannot be served: ``[code, message]``, to be answered with ERROR; the connection must be closed."""
 OVERSIZED: Final = -4
 """A result that is over the limit: ``[explanation, handle]`` of WORK_COMPLETE, ``[explanation, handle, lease]`` of SETTLE. It is
-dropped like the body of a BAD one, but its job has to end: nobody else would end it."""
+dropped like the body of a BAD one, but its job has to end: nobody else would end it. FATAL follows one that is too long to be
+dropped."""
 
 MAX_BODY: Final = 64 * 2**20
 MAX_LINE: Final = 8192
@@ -256,18 +257,21 @@ class Connection:
         magic = data[position : position + 4]
         kind = int.from_bytes(data[position + 4 : position + 8], "big")
         length = int.from_bytes(data[position + 8 : position + 12], "big")
-        verdict = self._verdict(magic, kind, length)
         start = position + HEADER_SIZE
-        if verdict[0] == BAD and kind in _NAMES and verdict[1][0] == b"ARGUMENT_TOO_LARGE":
+        named = False
+        if kind in _NAMES and self._role == "server" and _key(magic, kind) in self._accepted:
             names_end = start + min(length, _MAX_NAMES)
             if names_end > len(data):
                 self._need = names_end - position
                 self._buffer += data[position:]
                 return _DONE
             names = data[start:names_end].split(b"\0", _NAMES[kind])[:-1]
-            if len(names) == _NAMES[kind]:
-                verdict = OVERSIZED, [verdict[1][1], *names]
-        messages.append(verdict)
+            named = len(names) == _NAMES[kind]
+            if named:
+                messages.append((OVERSIZED, [self._limit(length).encode(), *names]))
+        verdict = self._verdict(magic, kind, length)
+        if not named or verdict[0] == FATAL:
+            messages.append(verdict)
         if self._closed:
             return _DONE
         end = start + length

@@ -333,6 +333,27 @@ def test_a_settlement_above_the_largest_packet_fails_its_job_for_good(node: Node
     assert worker.ask(Type.SETTLE, handle.encode(), b"1.9.9", *said[3:]) == ("SETTLED", [handle, "1.9.9", "stale"])
 
 
+def test_a_settlement_too_large_to_be_dropped_is_answered_before_the_connection_ends(node: Node) -> None:
+    """Or its worker would send it again on each new connection, for ever."""
+    object.__setattr__(node.face.settings, "max_packet", 1000)
+    client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
+    handle = client.background()
+    node.commit()
+    ((_, (_, lease, *_)),) = worker.hear()
+    said = (Type.SETTLE, handle.encode(), lease.encode(), b"succeeded", b"", b"x" * 17_000)
+    for _ in ("first", "sent again"):
+        worker.say(*said)
+        node.commit()
+        settled, error = worker.hear()
+        assert settled == ("SETTLED", [handle, lease, "recorded"])
+        assert (error[0], error[1][0]) == ("ERROR", "ARGUMENT_TOO_LARGE")
+        assert worker.closed
+        worker = node.connect(extended=True)
+    shown = client.call("jobs.show", handle=handle)
+    assert (shown["state"], shown["attempt"]) == ("failed", 1)
+    assert shown["error"].startswith("ResultTooLarge: A body of 17")
+
+
 def test_a_settlement_sent_again_while_the_first_is_on_its_way(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     submit(client)

@@ -187,6 +187,20 @@ def test_a_result_above_the_largest_packet_is_a_failure(node: Node) -> None:
     assert worker.answer()[1][0] == "ARGUMENT_TOO_LARGE"
 
 
+def test_a_result_too_large_to_be_dropped_ends_its_job_and_then_the_connection(node: Node) -> None:
+    object.__setattr__(node.face.settings, "max_packet", 1000)
+    worker, client = node.worker(), node.connect()
+    handle = client.background().encode()
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_COMPLETE, handle, b"x" * 17_000)
+    node.commit()
+    assert [(name, args[0]) for name, args in worker.hear()] == [("ERROR", "ARGUMENT_TOO_LARGE")]
+    assert worker.closed
+    shown = node.connect(extended=True).call("jobs.show", handle=handle.decode())
+    assert shown["state"] == "failed"
+    assert shown["error"].startswith("ResultTooLarge: A body of 17")
+
+
 @pytest.mark.parametrize("text", [b"", b"-1", b"soon", b"1.5", b"9" * 13])
 def test_a_timeout_has_to_be_a_number(node: Node, text: bytes) -> None:
     worker = node.connect()
