@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
+from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker, merge_by_age
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,37 +165,14 @@ class Dispatch:
 
         Foreground jobs are here at once and take no places in the window, so that stored ones may be older than they.
         """
+        for held in claimed:
+            held.queued = True
+        queue.size += len(claimed)
         if queue.gate is not None:
-            older: list[Held] = []
-            for held in claimed:
-                first = queue.gate.first(held)
-                if first is not None and held.job.id < first.job.id:
-                    older.append(held)
-                else:
-                    Dispatch.push(held)
-            for held in reversed(older):
-                Dispatch.push(held, first=True)
+            queue.gate.merge(claimed)
             return
         for priority, ready in enumerate(queue.ready):
-            new = deque(held for held in claimed if held.job.priority == priority)
-            if not new:
-                continue
-            for held in new:
-                held.queued = True
-            queue.size += len(new)
-            before: list[Held] = []
-            if ready and ready[-1].job.id > new[0].job.id:
-                # What is passed here is handed out before the last of what was claimed, and so before the next claim.
-                while new and ready:
-                    if not ready[0].queued:
-                        ready.popleft()
-                    else:
-                        before.append((ready if ready[0].job.id < new[0].job.id else new).popleft())
-            if ready and not new:
-                ready.extendleft(reversed(before))
-            else:
-                ready.extend(before)
-                ready.extend(new)
+            merge_by_age(ready, deque(held for held in claimed if held.job.priority == priority))
 
     @staticmethod
     def drop(held: Held) -> None:

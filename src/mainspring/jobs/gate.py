@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.clock import to_us
 from mainspring.jobs.accounts import ANY
+from mainspring.jobs.held import merge_by_age
 from mainspring.resources.model import OWN, UNLIMITED, pool_of
 
 if TYPE_CHECKING:
@@ -154,11 +155,24 @@ class Gate:
             ready.appendleft(held)
         else:
             ready.append(held)
-        line.size += 1
+        self._count_waiting(line, job.priority, 1)
+
+    def merge(self, claimed: list[Held]) -> None:
+        """Jobs of the store wait, those of each key and priority in their places among the others, in the order of their age."""
+        new: dict[tuple[bytes, int], deque[Held]] = {}
+        for held in claimed:
+            new.setdefault((held.job.key, held.job.priority), deque()).append(held)
+        for (key, priority), jobs in new.items():
+            line, number = self._line(key), len(jobs)
+            merge_by_age(line.ready[priority], jobs)
+            self._count_waiting(line, priority, number)
+
+    def _count_waiting(self, line: Line, priority: int, number: int) -> None:
+        line.size += number
         if line.parked:
-            self.parked += 1
+            self.parked += number
         else:
-            self._turns[job.priority].setdefault(line.key, line)
+            self._turns[priority].setdefault(line.key, line)
 
     def drop(self, held: Held) -> None:
         """A waiting job was taken out: it is passed over where it is met."""
@@ -170,11 +184,6 @@ class Gate:
             line.clear()
         self._has_left(line)
         self._forget(line)
-
-    def first(self, held: Held) -> Held | None:
-        """Return the job that comes first of those of a job's key and priority."""
-        line = self.lines.get(held.job.key)
-        return next((other for other in line.ready[held.job.priority] if other.queued), None) if line else None
 
     def queued(self) -> Iterator[Held]:
         """Return the jobs that wait."""

@@ -268,3 +268,23 @@ class FunctionQueue:
     def waiting(self) -> int:
         """Return how many jobs wait, in memory and in the store."""
         return self.size + self.inflight + sum(self.backlog)
+
+
+def merge_by_age(ready: deque[Held], new: deque[Held]) -> None:
+    """Put jobs that came in order into their places among those that wait; ``new`` is used up.
+
+    What waits need not be in order: what had its turn already is before the others.
+    """
+    before: list[Held] = []
+    if ready and new and ready[-1].job.id > new[0].job.id:
+        # What is passed here is handed out before the last of what was claimed, and so before the next claim.
+        while new and ready:
+            if not ready[0].queued:
+                ready.popleft()
+            else:
+                before.append((ready if ready[0].job.id < new[0].job.id else new).popleft())
+    if ready and not new:
+        ready.extendleft(reversed(before))
+    else:
+        ready.extend(before)
+        ready.extend(new)

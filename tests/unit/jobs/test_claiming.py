@@ -9,6 +9,7 @@ import pytest
 from mainspring.jobs.claiming import BYTES, HINTED, LARGEST, SMALLEST
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Claim
+from mainspring.resources.model import Limits
 
 from .a_node import Node, side
 
@@ -128,7 +129,10 @@ def test_a_job_that_comes_back_keeps_its_place_before_younger_ones(node: Node) -
     assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
 
 
-def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: Node) -> None:
+@pytest.mark.parametrize("gated", [False, True])
+def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: Node, gated: bool) -> None:
+    if gated:
+        node.service.functions.declare(b"f", Limits(concurrency=100))
     stored = []
     for number in range(0, 6, 2):
         stored.append(node.background(str(number)))
@@ -143,6 +147,7 @@ def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: No
     node.commit()
     node.service.ready(worker, 6)
     assert [held.job.payload for held in side(worker).given] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert (node.queue().gate is not None) == gated
 
 
 def test_only_functions_of_workers_here_are_claimed(node: Node) -> None:

@@ -29,10 +29,16 @@ class Door:
         self.gate.change(limits or Limits(), paused=False)
         self.out: list[Held] = []
 
-    def push(self, key: str = "", priority: int = Priority.NORMAL, *, first: bool = False) -> Held:
-        held = Held(Job(next(_ids), b"f", b"", priority=priority, key=key.encode()), b"", self.queue, stored=True)
+    def make(self, key: str = "", priority: int = Priority.NORMAL) -> Held:
+        return Held(Job(next(_ids), b"f", b"", priority=priority, key=key.encode()), b"", self.queue, stored=True)
+
+    def wait(self, held: Held, *, first: bool = False) -> None:
         held.queued = True
         self.gate.push(held, first=first)
+
+    def push(self, key: str = "", priority: int = Priority.NORMAL, *, first: bool = False) -> Held:
+        held = self.make(key, priority)
+        self.wait(held, first=first)
         return held
 
     def drop(self, held: Held) -> None:
@@ -181,6 +187,26 @@ def test_one_keys_jobs_go_in_order_and_the_first_before_them() -> None:
     jobs.insert(0, door.push("a", first=True))
     door.pops(4)
     assert door.out == jobs
+
+
+def test_what_is_claimed_takes_its_place_by_age_among_its_keys_jobs() -> None:
+    door = Door(Limits(concurrency_per_key=2))
+    jobs = [door.make(key) for key in "abaabaaa"]
+    stale = jobs[3]
+    for held in [jobs[0], jobs[1], stale, jobs[5], jobs[7]]:
+        door.wait(held)
+    door.drop(stale)
+    claimed = [jobs[2], jobs[4], jobs[6]]
+    for held in claimed:
+        held.queued = True
+    door.gate.merge(claimed)
+    assert door.pops(5) == "abab-"
+    assert door.out == [jobs[at] for at in (0, 1, 2, 4)]
+    door.end(0)
+    door.end(1)
+    assert door.pops(3) == "aa-"
+    assert door.out[2:] == [jobs[5], jobs[6]]
+    assert door.gate.lines[b"a"].size == door.gate.parked == 1
 
 
 def test_what_was_taken_out_is_passed_over_and_forgotten() -> None:
