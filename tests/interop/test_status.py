@@ -42,6 +42,19 @@ def test_a_background_job_has_a_status_too_and_no_clients(server: Server, functi
     assert client.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
 
 
+@pytest.mark.parametrize("tail", [b"\0", b"\0\0", b"\0more"])
+def test_a_handle_that_is_alone_ends_with_its_first_nul(server: Server, function: bytes, tail: bytes) -> None:
+    client, worker = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"")
+    client.send(Kind.GET_STATUS, handle + tail)
+    assert client.expect(Kind.STATUS_RES) == (handle, b"1", b"0", b"0", b"0")
+    worker.assigned()
+    worker.send(Kind.WORK_FAIL, handle + tail)
+    worker.settled()
+    (failed,) = client.expect(Kind.WORK_FAIL)
+    assert failed.partition(b"\0")[0] == handle, "gearmand passes the tail on"
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [

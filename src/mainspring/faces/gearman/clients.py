@@ -136,8 +136,13 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
     return Job(peer.face.next_id(), function, payload, checked, created_us=created_us, options=options)
 
 
+def lone_handle(args: list[bytes]) -> bytes:
+    """Return the handle of a packet that has nothing else: some clients end it with a NUL, and gearmand reads up to that."""
+    return args[0].partition(b"\0")[0]
+
+
 def _get_status(peer: Peer, args: list[bytes]) -> None:
-    handle = args[0]
+    handle = lone_handle(args)
     held = peer.service.window.held.get(handle)
     if held is not None:
         peer.outbox.send(response(Type.STATUS_RES, handle, *_held_status(held)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman import extension
-from mainspring.faces.gearman.clients import said_unique
+from mainspring.faces.gearman.clients import lone_handle, said_unique
 from mainspring.jobs.held import Ability
 from mainspring.jobs.settling import failure
 from mainspring.wire.gearman.packets import Type, response
@@ -161,13 +161,14 @@ def oversized(peer: Peer, args: list[bytes]) -> None:
 
 
 def _fail(peer: Peer, args: list[bytes]) -> None:
-    held = peer.running(args[0])
+    handle = lone_handle(args)
+    held = peer.running(handle)
     if held is not None:
         peer.service.settling.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
-    elif peer.worker is not None and peer.worker.excepted == args[0]:
+    elif peer.worker is not None and peer.worker.excepted == handle:
         peer.worker.excepted = None  # Perl's library sends both, and an error would end it
     else:
-        _not_found(peer, args[0])
+        _not_found(peer, handle)
 
 
 def _exception(peer: Peer, args: list[bytes]) -> None:
