@@ -158,6 +158,9 @@ class Options:
             raise UsageError(f"priority must be 'high', 'normal' or 'low'; it is {self.priority!r}")
         if self.delay is not None and self.run_at is not None:
             raise UsageError("delay and run_at exclude each other: say one of them")
+        for name in ("timeout", "heartbeat"):
+            if getattr(self, name) == 0:
+                raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
 
     def merged(self, newer: Options) -> Options:
         """Return these options with those that ``newer`` sets in their place."""

@@ -53,6 +53,8 @@ def _check(schedule: Schedule) -> None:
     ):
         if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
             raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")
+    if schedule.timeout == 0:
+        raise UsageError("timeout is 0, which would end each attempt at once: leave it out for none")
     if schedule.retry is not None:
         check_retry(schedule.retry)
 

@@ -50,6 +50,8 @@ def test_newer_options_win_and_delay_replaces_run_at() -> None:
         ({"timeout": "5s"}, "timeout must be"),
         ({"timeout": float("nan")}, "timeout must be"),
         ({"heartbeat": True}, "heartbeat must be"),
+        ({"timeout": 0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
+        ({"heartbeat": timedelta(0)}, "heartbeat is 0, which would end each attempt at once: leave it out for none"),
         ({"priority": "urgent"}, "priority must be"),
         ({"retry": 5}, "retry must be"),
         ({"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "exclude each other"),

@@ -68,6 +68,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"misfire_after": float("inf")}, "misfire_after must be"),
         ({"expires": -1.0}, "expires must be"),
         ({"timeout": 1e300}, "timeout must be"),
+        ({"timeout": 0.0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
     ],
 )
 def test_what_is_wrong(changes: dict[str, Any], told: str) -> None:

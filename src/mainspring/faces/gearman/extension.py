@@ -136,6 +136,8 @@ def _check_seconds(said: SubmitOptions | RegisterOptions, *names: str) -> None:
         seconds = getattr(said, name)
         if seconds is not None and not 0 <= seconds < _FURTHEST:
             raise ValueError(f"{name} is a number of seconds from 0 on, not {seconds}")
+        if seconds == 0 and name in {"timeout", "heartbeat"}:
+            raise ValueError(f"{name} is 0, which would end each attempt at once: leave it out for none")
 
 
 def submitted(peer: Peer, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:

@@ -66,6 +66,8 @@ def test_a_batch_is_answered_in_its_order(node: Node) -> None:
         {"delay": -1},
         {"delay": 1e12},
         {"timeout": "soon"},
+        {"timeout": 0},
+        {"heartbeat": 0.0},
         {"priority": "urgent"},
         {"colour": "red"},
         {"delay": 1, "run_at": 1},
@@ -218,12 +220,25 @@ def test_ready_takes_a_number(node: Node, count: bytes) -> None:
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
 
 
-@pytest.mark.parametrize("text", [b"{", b'{"timeout": -1}', b'{"retry": {"jitter": 9}}', b'{"delay": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b'{"timeout": -1}', b'{"timeout": 0}', b'{"heartbeat": 0}', b'{"retry": {"jitter": 9}}', b'{"delay": 1}'],
+)
 def test_options_of_register_that_cannot_be_right_are_refused(node: Node, text: bytes) -> None:
     worker = node.connect(extended=True)
     name, args = worker.ask(Type.REGISTER, F, text)
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
     assert F not in node.service.dispatch.queues or not node.service.dispatch.queues[F].workers
+
+
+def test_no_limit_is_asked_for_by_leaving_it_out(node: Node) -> None:
+    """In CAN_DO_TIMEOUT alone 0 means none, as in Gearman."""
+    peer = node.connect(extended=True)
+    for kind, *args in ((Type.SUBMIT, F, b"", b'{"timeout": 0}', b""), (Type.REGISTER, F, b'{"timeout": 0}')):
+        _, (_, message) = peer.ask(kind, *args)
+        assert "timeout is 0, which would end each attempt at once: leave it out for none" in message
+    peer.say(Type.CAN_DO_TIMEOUT, F, b"0")
+    assert peer.hear() == []
 
 
 @pytest.mark.parametrize(
