@@ -7,6 +7,8 @@ from enum import IntEnum
 import msgspec
 
 NO_UNIQUE = b""
+UNIQUE_LIMIT = 64
+"""Bytes of a unique; gearmand's own limit."""
 
 
 class State(IntEnum):

@@ -25,7 +25,14 @@ NOON = at("2030-01-01T12:00")
         {"trigger": At(NOON), "misfire": "skip"},
         {"trigger": None, "parents": ("a", "b"), "wait_for_children": True},
         {"timezone": "Europe/Berlin", "exclude": ("2030-12-24", "2030-12-25"), "jitter": 30.0, "misfire": 0},
-        {"misfire": 1000, "overlap": Overlap.REPLACE, "expires": 60.0, "timeout": 5.0, "retry": Retry()},
+        {
+            "misfire": 1000,
+            "overlap": Overlap.REPLACE,
+            "expires": 60.0,
+            "timeout": 5.0,
+            "retry": Retry(),
+            "unique": b"u" * 64,
+        },
         {"name": "Größe prüfen"},
     ],
 )
@@ -68,6 +75,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"misfire_after": float("inf")}, "misfire_after must be"),
         ({"expires": -1.0}, "expires must be"),
         ({"timeout": 1e300}, "timeout must be"),
+        ({"unique": "é".encode() * 33}, "unique has 66 bytes: give it at most 64"),
         ({"timeout": 0.0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
     ],
 )

@@ -11,7 +11,7 @@ from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.held import Worker
-from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.model import UNIQUE_LIMIT, Job, Priority, State
 from mainspring.jobs.store import Find
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT, Connection
 from mainspring.wire.gearman.packets import Type, response
@@ -33,7 +33,6 @@ _BACKGROUND: dict[int, int] = {
 }
 _PENDING = int(State.PENDING)
 _SUBMIT = int(Type.SUBMIT)
-UNIQUE_LIMIT = 64
 
 
 def _bad(peer: Peer, args: list[bytes]) -> None:

@@ -36,6 +36,11 @@ def names(tool: Peer) -> list[str]:
     return [one["name"] for one in tool.call("schedules.list")["schedules"]]
 
 
+def test_what_no_submit_could_say_is_refused(tool: Peer) -> None:
+    assert tool.call("schedules.add", name="a", cron="@daily", unique="u" * 65) == "usage"
+    assert names(tool) == []
+
+
 def test_a_schedule_from_its_making_to_its_end(tool: Peer) -> None:
     added = tool.call("schedules.add", name="a", function="f", cron="@daily", timezone="Europe/Berlin", timeout=5)
     assert added == {
