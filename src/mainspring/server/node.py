@@ -344,7 +344,7 @@ class Node:
         number_known = len(known)
         if number_known > MEASURED:
             known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), sum(queue.workers.values())))
-        queues = [(queue.name.decode("utf-8", "backslashreplace"), queue) for queue in known]
+        queues = [(_label(queue.name), queue) for queue in known]
         waiting = [
             ({"function": name, "priority": priority.name.lower()}, float(number))
             for name, queue in queues
@@ -387,6 +387,11 @@ def _unless_done(future: asyncio.Future[int], then: Callable[[Any], None], value
     """Go on with a future that may be cancelled: a node that is asked to end does not wait for what its store was asked."""
     if not future.done():
         then(value)
+
+
+def _label(name: bytes) -> str:
+    """Return a function's name as text that no other name has; Prometheus refuses all of a page with the same labels twice."""
+    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 class _Watched:

@@ -336,6 +336,30 @@ def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.Mon
     run(test())
 
 
+def test_different_names_are_different_in_the_metrics() -> None:
+    """Prometheus refuses the whole page where two samples have the same labels."""
+
+    async def test() -> None:
+        async with opened() as node:
+            for name in (b"\xff", b"\\xff", b"\\", b"\\\\", "é".encode(), b"\xe9", b"\\xe9"):
+                node.service.dispatch.queue(name)
+            for measure in node.metrics():
+                told = [tuple(labels.values()) for labels, _ in measure.samples]
+                assert len(set(told)) == len(told), measure.name
+            measures = {measure.name: measure.samples for measure in node.metrics()}
+            assert [labels["function"] for labels, _ in measures["mainspring_jobs_live"]] == [
+                "\\xff",
+                "\\\\xff",
+                "\\\\",
+                "\\\\\\\\",
+                "é",
+                "\\xe9",
+                "\\\\xe9",
+            ]
+
+    run(test())
+
+
 def test_status_and_metrics_tell_of_each_function() -> None:
     async def test() -> None:
         async with opened() as node:
