@@ -40,6 +40,14 @@ def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None
         peer.settled()
 
 
+def test_a_functions_name_has_at_most_512_bytes(mainspring: Server) -> None:
+    """gearmand takes one as long as its packet may be, although its own library refuses to send more than these."""
+    peer = mainspring.peer()
+    peer.send(Kind.SUBMIT_JOB_BG, b"f" * 513, b"", b"")
+    assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
+    assert peer.submit(b"f" * 512, b"", b"", Kind.SUBMIT_JOB_BG)
+
+
 def test_a_unique_of_64_bytes_matches_itself(mainspring: Server, function: bytes) -> None:
     """gearmand cuts it to 63 and then never finds it again."""
     client, worker = mainspring.peer(), mainspring.worker(function)

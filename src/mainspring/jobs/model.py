@@ -7,6 +7,8 @@ from enum import IntEnum
 import msgspec
 
 NO_UNIQUE = b""
+FUNCTION_LIMIT = 512
+"""Bytes of a function's name; the limit of Gearman's own library."""
 UNIQUE_LIMIT = 64
 """Bytes of a unique; gearmand's own limit."""
 

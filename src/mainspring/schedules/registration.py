@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from mainspring.errors import UsageError
-from mainspring.jobs.model import UNIQUE_LIMIT
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.schedules import cron, triggers
 from mainspring.schedules.model import At, Cron, Every, Overlap
@@ -54,6 +54,8 @@ def _check(schedule: Schedule) -> None:
     ):
         if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
             raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")
+    if len(schedule.function) > FUNCTION_LIMIT:
+        raise UsageError(f"the function's name has {len(schedule.function)} bytes: give it at most {FUNCTION_LIMIT}")
     if len(schedule.unique) > UNIQUE_LIMIT:
         raise UsageError(f"unique has {len(schedule.unique)} bytes: give it at most {UNIQUE_LIMIT}")
     if schedule.timeout == 0:

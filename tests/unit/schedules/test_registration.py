@@ -76,6 +76,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"expires": -1.0}, "expires must be"),
         ({"timeout": 1e300}, "timeout must be"),
         ({"unique": "é".encode() * 33}, "unique has 66 bytes: give it at most 64"),
+        ({"function": b"f" * 513}, "the function's name has 513 bytes: give it at most 512"),
         ({"timeout": 0.0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
     ],
 )

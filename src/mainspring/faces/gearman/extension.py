@@ -9,7 +9,7 @@ import msgspec
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import Job, Options, Priority, Retry, State
+from mainspring.jobs.model import FUNCTION_LIMIT, Job, Options, Priority, Retry, State
 from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.service import AGAIN
@@ -102,7 +102,8 @@ def submit(peer: Peer, args: list[bytes]) -> None:
 
 def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payload: bytes) -> Job | None:
     priority = _PRIORITIES[said.priority]
-    if unique or not function or peer.service.dispatch.limited or len(payload) > peer.face.settings.max_value:
+    largest = peer.face.settings.max_value
+    if unique or not 0 < len(function) <= FUNCTION_LIMIT or peer.service.dispatch.limited or len(payload) > largest:
         checked = peer.check(function, unique, payload, priority)
         if checked is None:
             return None

@@ -11,7 +11,7 @@ from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.held import Worker
-from mainspring.jobs.model import UNIQUE_LIMIT, Job, Priority, State
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Priority, State
 from mainspring.jobs.store import Find
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT, Connection
 from mainspring.wire.gearman.packets import Type, response
@@ -55,6 +55,7 @@ _HANDLERS: dict[int, Handler] = {
 }
 
 
+_LONG_NAME = b"a function's name has at most %d bytes" % FUNCTION_LIMIT
 _ELSEWHERE = b"keep what is larger elsewhere, and submit where it is"
 
 
@@ -154,7 +155,7 @@ class Peer(asyncio.Protocol):
                 if self._waits:
                     self.submit_batch()
                 function, unique, payload = args
-                if unique or not function or dispatch.limited or len(payload) > largest:
+                if unique or not 0 < len(function) <= FUNCTION_LIMIT or dispatch.limited or len(payload) > largest:
                     checked = self.check(function, unique, payload, priority)
                     if checked is None:
                         continue
@@ -295,6 +296,9 @@ class Peer(asyncio.Protocol):
         """
         if not function:
             self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
+            return None
+        if len(function) > FUNCTION_LIMIT:
+            self.refuse(b"ARGUMENT_TOO_LARGE", _LONG_NAME)
             return None
         if len(unique) > UNIQUE_LIMIT:
             self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")
@@ -443,7 +447,9 @@ class Peer(asyncio.Protocol):
         """This worker can run a function; it is told where it has too many."""
         worker = self.as_worker()
         limit = self.face.settings.functions
-        if len(worker.abilities) >= limit and self.service.dispatch.queues.get(function) not in worker.abilities:
+        if len(function) > FUNCTION_LIMIT:
+            self.refuse(b"ARGUMENT_TOO_LARGE", _LONG_NAME)
+        elif len(worker.abilities) >= limit and self.service.dispatch.queues.get(function) not in worker.abilities:
             self.refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
         else:
             self.service.register(worker, function, ability)

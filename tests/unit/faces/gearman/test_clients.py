@@ -83,6 +83,35 @@ def test_a_payload_that_the_store_cannot_take_is_refused_alone(node: Node, kind:
     assert "has 5 bytes, and this node's store takes 4: keep what is larger elsewhere" in args[1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "rest"),
+    [
+        (Type.SUBMIT_JOB, [b"", b""]),
+        (Type.SUBMIT_JOB_BG, [b"", b""]),
+        (Type.SUBMIT_JOB_LOW_BG, [b"u", b""]),
+        (Type.SUBMIT_JOB_EPOCH, [b"", b"1", b""]),
+        (Type.SUBMIT_REDUCE_JOB_BACKGROUND, [b"", b"r", b"", b""]),
+        (Type.SUBMIT, [b"", b"", b""]),
+        (Type.CAN_DO, []),
+        (Type.CAN_DO_TIMEOUT, [b"1000"]),
+        (Type.REGISTER, [b""]),
+    ],
+)
+def test_a_functions_name_has_at_most_512_bytes(node: Node, kind: Type, rest: list[bytes]) -> None:
+    """Each is a function that the node keeps the queue of: nobody makes these up at 8 KiB apiece."""
+    peer = node.connect(extended=True)
+    for size in (512, 513, 512):
+        peer.say(kind, b"x" * size, *rest)
+    node.commit()
+    heard = peer.hear()
+    assert [args for name, args in heard if name == "ERROR"] == [
+        ["ARGUMENT_TOO_LARGE", "a function's name has at most 512 bytes"]
+    ]
+    assert [name for name, _ in heard if name != "ERROR"] in ([], ["JOB_CREATED"] * 2, ["SUBMITTED"] * 2)
+    assert [name for name, _ in heard].index("ERROR") == len(heard) // 2, "in its place"
+    assert list(node.service.dispatch.queues) == [b"x" * 512]
+
+
 def test_the_extension_refuses_a_payload_that_the_store_cannot_take(node: Node) -> None:
     object.__setattr__(node.face.settings, "max_value", 4)
     name, args = node.connect(extended=True).ask(Type.SUBMIT, F, b"", b"", b"12345")
