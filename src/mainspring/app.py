@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
-from mainspring.client.job import Job
+from mainspring.client.job import Job, check_handle
 from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
 from mainspring.client.outcomes import failure
 from mainspring.client.payload import Signature
@@ -373,8 +373,11 @@ class App(Generic[S_co]):
         return Submission(name, Verbatim(name), self.connections, Options(), check=self._check)
 
     def job(self, handle: str) -> Job[bytes]:
-        """Return a job by its handle, with its result as bytes; the server is not asked yet."""
-        return Job(self.connections, handle, bytes)
+        """Return a job by its handle, with its result as bytes; the server is not asked yet.
+
+        Raises UsageError for what cannot be a handle.
+        """
+        return Job(self.connections, check_handle(handle), bytes)
 
     def results(self, jobs: Sequence[Job[R]], timeout: Duration | None = None) -> Iterator[R]:
         """Give the results of many jobs in order, asking for many at once; ``timeout`` is for all of them.

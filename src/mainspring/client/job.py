@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import failure
+from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+HANDLE_LIMIT: Final = 63
+"""Letters of a handle: Gearman's C library has no room for more."""
 FINAL: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
@@ -99,6 +102,17 @@ class Job(Generic[R]):
         if error is not None:
             raise error
         return self.decode(outcome.data)
+
+
+def check_handle(handle: str) -> str:
+    """Return what a user gives as a handle.  Raises UsageError where no server could have told it."""
+    given: object = handle
+    if not isinstance(given, str) or not 0 < len(given) <= HANDLE_LIMIT or not given.isprintable():
+        shown = repr(given)
+        if len(shown) > 2 * HANDLE_LIMIT:
+            shown = f"{shown[:HANDLE_LIMIT]}…"
+        raise UsageError(f"{shown} is no handle: give that of a job, such as 'H:node:1000000000001'")
+    return handle
 
 
 def _cancel(handle: str, reason: str) -> dict[str, str]:

@@ -180,6 +180,14 @@ def test_how_jobs_end_is_raised(server: ExtensionServer, app: App) -> None:
         app.job("H:none:1").result()
 
 
+@pytest.mark.parametrize("handle", ["", "a\0b", "H:n:1\n", "\udcff", "H" * 64, b"H:n:1", None])
+def test_what_cannot_be_a_handle_is_refused_where_it_is_given(app: App, handle: Any) -> None:
+    """No server would answer to a NUL: who waits for the result would wait for ever."""
+    with pytest.raises(UsageError, match="is no handle: give that of a job, such as 'H:node:1000000000001'"):
+        app.job(handle)
+    assert app.job("H" * 63).handle == "H" * 63
+
+
 def test_functions_of_other_languages(server: ExtensionServer, app: App) -> None:
     reverse = app.function("reverse")
     jobs = [
