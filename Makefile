@@ -55,8 +55,10 @@ test: .venv/.check interop ## do all the set-up for the tests and run them
 check: lint types layers ## all checks: lint, types, layers, test
 	@$(MAKE) --no-print-directory test
 
+# By way of the environment: a name may hold what make or the shell would expand.
+demo: export WORDS_OF = $(value DIR)
 demo: .venv/.project ## count the words under DIR with a node and workers
-	@./examples/wordcount/run.sh $(if $(DIR),"$(DIR)")
+	@./examples/wordcount/run.sh $${WORDS_OF:+"$$WORDS_OF"}
 
 bench: .venv/.check interop ## measure against gearmand and others, print the table, write bench/results.json
 	$(BIN)/python bench/run.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,12 @@ import sysconfig
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.system
 
@@ -123,3 +128,22 @@ def test_nothing_to_count(workplace: Path, tmp_path: Path) -> None:
         assert (demo.returncode, output) == (2, "")
         assert str(directory) in errors
     expect_nothing_left(workplace)
+
+
+@pytest.mark.parametrize("name", ["a b$c", "$(shell echo no)", 'it\'s "quoted" `no` #1', ""])
+def test_make_hands_any_name_on_as_it_is(tmp_path: Path, name: str, require: Callable[[str], str]) -> None:
+    shutil.copy(DEMO.parents[2] / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".project").touch()  # newer: nothing is installed
+    script = tmp_path / "examples" / "wordcount" / "run.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text('#!/bin/sh\nprintf "%s" "$#:$*"\n')
+    script.chmod(0o755)
+
+    command = [require("make"), "--silent", "demo", f"DIR={name}"]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+    }  # as outside of make
+    made = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (made.stdout, made.stderr) == (f"1:{name}" if name else "0:", "")
