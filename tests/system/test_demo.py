@@ -33,7 +33,7 @@ def workplace(tmp_path: Path) -> Path:
     return place
 
 
-def start(workplace: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(workplace: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
     return subprocess.Popen(
         [sys.executable, str(DEMO), *arguments],
@@ -41,7 +41,7 @@ def start(workplace: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=workplace,
-        env=environment | {"TMPDIR": str(workplace)},
+        env=environment | {"TMPDIR": str(workplace)} | variables,
     )
 
 
@@ -103,6 +103,36 @@ def test_files_with_any_name_and_content(workplace: Path, tmp_path: Path) -> Non
 
     assert demo.returncode == 0, errors
     assert output.splitlines()[:-1] == ["word 400004", "caf 1", "x 1", "y 1"]
+    expect_nothing_left(workplace)
+
+
+def test_a_file_that_cannot_be_read_is_left_out_and_named(workplace: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "texts"
+    directory.mkdir()
+    (directory / "good.txt").write_text("word " * 3)
+    for name in ("c.py", "a\tb.py"):
+        (directory / name).symlink_to("/proc/self/mem")  # its first byte cannot be read, not by root either
+
+    demo = start(workplace, str(directory))
+    output, errors = demo.communicate(timeout=60)
+
+    assert demo.returncode == 0, errors
+    *words, last = output.splitlines()
+    assert words == ["word 3"]
+    assert "failed=0" in last
+    assert f"could not be read, and are not counted: 2, the first {str(directory / name)!r}" in errors
+    expect_nothing_left(workplace)
+
+
+def test_interrupted_while_it_is_loaded_it_ends_without_a_word(workplace: Path, tmp_path: Path) -> None:
+    package = tmp_path / "path" / "mainspring"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+
+    demo = start(workplace, PYTHONPATH=str(package.parent))
+    output, errors = demo.communicate(timeout=60)
+
+    assert (demo.returncode, output, errors) == (130, "", "")
     expect_nothing_left(workplace)
 
 
