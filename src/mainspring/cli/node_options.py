@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.options import DURATION, FILE, SIZE, flag, option, reading, shown
+from mainspring.cli.options import DURATION, FILE, SIZE, at_least, count, flag, option, reading, shown
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.server.addresses import Address, parse_address, parse_addresses
+from mainspring.server.quantities import parse_duration, parse_size
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
@@ -40,6 +41,16 @@ FLEET = Group("Fleet", sort_key=3)
 JOBS = Group("Jobs", sort_key=4)
 LIMITS = Group("Limits", sort_key=5)
 PROCESS = Group("Log and process", sort_key=6)
+
+
+SHORTEST_LEASE = 1.0
+"""Seconds: a store on another machine cannot be relied on to confirm two heartbeats in less."""
+
+SMALLEST_PACKET = 8 << 10
+"""Bytes that the arguments before a payload may have: with less, not even a job without a payload is sure to get through."""
+
+SHORTEST_SILENCE = 1.0
+"""Seconds: who is slower than that between two packets is not silent."""
 
 
 def http_address(text: str) -> Address | None:
@@ -70,7 +81,7 @@ def shown_addresses(addresses: tuple[Address, ...]) -> str:
 
 def shown_size(size: int) -> str:
     """Show a size in the help."""
-    return f"{size // MIB}M"
+    return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
 
 
 @Parameter(name="*")
@@ -122,7 +133,10 @@ class NodeOptions:
             "After how long without a sign of life other nodes take this one's jobs; the same on all nodes.",
             group=FLEET,
             show_default=shown,
-            **DURATION,
+            **DURATION
+            | at_least(
+                SHORTEST_LEASE, parse_duration, shown, "is over before a heartbeat is stored: give {least} or more"
+            ),
         ),
     ] = LEASE
     cluster: Annotated[
@@ -207,6 +221,7 @@ class NodeOptions:
             "--job-retries",
             "Deliveries that a plain Gearman job may lose with its workers before it fails; no limit where not given.",
             group=JOBS,
+            **at_least(0, count, str, "is less than none: give {least} or more, or leave it out for no limit"),
         ),
     ] = None
     round_robin: Annotated[
@@ -216,10 +231,23 @@ class NodeOptions:
         bool, flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS)
     ] = False
     max_packet: Annotated[
-        int, option("--max-packet", "Largest packet.", group=LIMITS, show_default=shown_size, **SIZE)
+        int,
+        option(
+            "--max-packet",
+            "Largest packet.",
+            group=LIMITS,
+            show_default=shown_size,
+            **SIZE | at_least(SMALLEST_PACKET, parse_size, shown_size, "has no room for a job: give {least} or more"),
+        ),
     ] = 64 * MIB
     max_connections: Annotated[
-        int, option("--max-connections", "Connections at a time; 0: as many as files may be open.", group=LIMITS)
+        int,
+        option(
+            "--max-connections",
+            "Connections at a time; 0: as many as files may be open.",
+            group=LIMITS,
+            **at_least(0, count, str, "is less than none: give 1 or more, or 0 for as many as files may be open"),
+        ),
     ] = 0
     idle_timeout: Annotated[
         float | None,
@@ -227,7 +255,13 @@ class NodeOptions:
             "--idle-timeout",
             "End connections that are silent for so long; never where not given.",
             group=LIMITS,
-            **DURATION,
+            **DURATION
+            | at_least(
+                SHORTEST_SILENCE,
+                parse_duration,
+                shown,
+                "ends clients in the middle of their work: give {least} or more, or leave it out for never",
+            ),
         ),
     ] = None
     keepalive: Annotated[

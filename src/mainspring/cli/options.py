@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 T = TypeVar("T")
+Number = TypeVar("Number", int, float)
 
 SERVER = Group("Server", sort_key=8)
 OUTPUT = Group("Output", sort_key=9)
@@ -58,6 +59,26 @@ def reading(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
             raise SettingsError(f"{token.keyword}: {error}" if token.keyword else str(error)) from error
 
     return convert
+
+
+def count(text: str) -> int:
+    """Read a whole number.  Raises SettingsError."""
+    try:
+        return int(text)
+    except ValueError:
+        raise SettingsError(f"{text!r} is no whole number") from None
+
+
+def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Number], str], why: str) -> dict[str, Any]:
+    """Declare that values below the least make no sense: ``why`` says so after what was given, and what to give instead."""
+
+    def read(text: str) -> Number:
+        value = parse(text)
+        if value < least:
+            raise SettingsError(f"{text} {why.format(least=show(least))}")
+        return value
+
+    return {"converter": reading(read), "n_tokens": 1}
 
 
 def shown(value: float) -> str:

@@ -14,11 +14,13 @@ from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
 from mainspring.cli.node_options import log_level as read_log_level
-from mainspring.cli.options import DURATION, LOCAL, SIZE, ServerOptions, option, reading, shown
+from mainspring.cli.node_options import shown_size
+from mainspring.cli.options import DURATION, LOCAL, SIZE, ServerOptions, at_least, count, option, reading, shown
 from mainspring.cli.worker_process import WorkerOrder, work
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
 from mainspring.server.logs import start_logging
+from mainspring.server.quantities import parse_size
 from mainspring.server.settings import LogSettings
 from mainspring.worker.supervisor import Supervisor
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORKERS = Group("Workers", sort_key=0)
+
+LEAST_MEMORY = 32 << 20
+"""Bytes: Python and Mainspring alone take more. What the App takes besides is seen where it is loaded."""
 
 AppSelector = Annotated[
     str,
@@ -42,11 +47,28 @@ class WorkerOptions:
     concurrency: Annotated[int, option("--concurrency", "Jobs that one process runs at a time.", group=WORKERS)] = 16
     max_jobs: Annotated[
         int | None,
-        option("--max-jobs", "Start a process anew after so many jobs; never where not given.", group=WORKERS),
+        option(
+            "--max-jobs",
+            "Start a process anew after so many jobs; never where not given.",
+            group=WORKERS,
+            **at_least(1, count, str, "would never run a job: give {least} or more, or leave it out for never"),
+        ),
     ] = None
     max_memory: Annotated[
         int | None,
-        option("--max-memory", "Start a process anew when it takes so much memory.", group=WORKERS, **SIZE),
+        option(
+            "--max-memory",
+            "Start a process anew when it takes so much memory.",
+            group=WORKERS,
+            **SIZE
+            | at_least(
+                LEAST_MEMORY,
+                parse_size,
+                shown_size,
+                "is less than a process takes before its first job, which would start anew for ever: give more than {least}, "
+                "such as 512M",
+            ),
+        ),
     ] = None
     grace: Annotated[
         float,

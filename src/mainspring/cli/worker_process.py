@@ -22,11 +22,13 @@ from mainspring.client.scheduling import Declarations
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.server.logs import start_logging
+from mainspring.server.quantities import format_size
 from mainspring.server.settings import LogFormat, LogSettings
 from mainspring.worker import selector
 from mainspring.worker.declaring import keep_declaring
 from mainspring.worker.forks import disown
 from mainspring.worker.link import connector
+from mainspring.worker.memory import resident_bytes
 from mainspring.worker.mortality import die_with
 from mainspring.worker.runtime import Ending, Worker, WorkerSettings
 from mainspring.worker.supervisor import RECYCLED_EXIT
@@ -81,6 +83,7 @@ def work(order: WorkerOrder) -> int:
     except SettingsError as error:
         selector.show_cause(error)
         raise
+    _check_memory(order.max_memory, resident_bytes())
     settings = WorkerSettings(
         concurrency=order.concurrency, grace=order.grace, max_jobs=order.max_jobs, max_rss=order.max_memory
     )
@@ -106,6 +109,15 @@ def work(order: WorkerOrder) -> int:
         return code
 
     return run_loop(main())
+
+
+def _check_memory(limit: int | None, taken: int) -> None:
+    """Raise SettingsError where each job would be the last one of its process, as the App alone takes more."""
+    if limit is not None and taken >= limit:
+        raise SettingsError(
+            f"--max-memory {format_size(limit)} is less than the {format_size(taken)} that a process takes before its first job, "
+            "and it would start anew for ever: give more, such as 512M"
+        )
 
 
 async def _declare(app: object, order: WorkerOrder) -> None:

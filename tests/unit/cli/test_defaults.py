@@ -55,6 +55,17 @@ def test_all_kinds_of_values(tmp_path: Path) -> None:
     assert node.max_connections == 7
 
 
+def test_a_value_that_makes_no_sense_is_refused_wherever_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mainspring.toml").write_text("max-connections = -1\n")
+    with pytest.raises(SettingsError, match=r"mainspring\.toml: max-connections: -1 is less than none"):
+        parse()
+    monkeypatch.setenv("MAINSPRING_LEASE", "1ms")
+    with pytest.raises(SettingsError, match="MAINSPRING_LEASE: 1ms is over before"):
+        parse("--max-connections", "1")
+
+
 def test_a_commands_own_table_counts_more(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text('store = "memory://"\n[serve]\nstore = "sqlite:///own.db"\n')
     assert parse().store == "sqlite:///own.db"

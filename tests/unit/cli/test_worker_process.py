@@ -5,8 +5,9 @@ import os
 import msgspec
 import pytest
 
-from mainspring.cli.worker_process import WorkerOrder, _tell_tasks
+from mainspring.cli.worker_process import WorkerOrder, _check_memory, _tell_tasks
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
+from mainspring.errors import SettingsError
 
 ORDER = WorkerOrder(app="app.py", servers=["a:1", "unix:/b"], concurrency=1, grace=1.0)
 FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
@@ -35,3 +36,10 @@ def test_without_tls_tasks_hear_of_no_files_that_were_meant_for_others() -> None
 def test_an_order_survives_the_way_to_its_process() -> None:
     order = msgspec.structs.replace(ORDER, tls=FILES)
     assert msgspec.json.decode(order.command()[-1], type=WorkerOrder) == order
+
+
+def test_a_limit_of_memory_that_the_app_alone_takes_is_refused() -> None:
+    _check_memory(None, 100 << 20)
+    _check_memory(101 << 20, 100 << 20)
+    with pytest.raises(SettingsError, match=r"--max-memory 64.0 MiB is less than the 100.0 MiB .*: give more"):
+        _check_memory(64 << 20, 100 << 20)
