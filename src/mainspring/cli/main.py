@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Keeps the work of a fleet: durable background jobs behind the Gearman protocol.
 
-Each option can also be given in the environment, as MAINSPRING_ and its name, and in mainspring.toml in the working
-directory: the command line counts most, then the environment, then the file. Durations are written 250ms, 30s, 5m, 2h
-or 3d; sizes 512K, 64M or 1G.
+Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS, can also be given in
+the environment, as MAINSPRING_ and their names; all options in mainspring.toml in the working directory. The command line
+counts most, then the environment, then the file. Durations are written 250ms, 30s, 5m, 2h or 3d; sizes 512K, 64M or 1G.
 
 EXIT CODES
   0 done               3 no server

@@ -1,6 +1,6 @@
 """How an option is declared, and the options of all commands that connect to a server.
 
-Each option can also be given as ``MAINSPRING_<NAME>`` in the environment, or in ``mainspring.toml``.
+Each can also be given in ``mainspring.toml``, and all but the `plain` ones as ``MAINSPRING_<NAME>`` in the environment.
 """
 
 from __future__ import annotations

@@ -152,3 +152,17 @@ def test_an_empty_variable_is_no_value(
 ) -> None:
     monkeypatch.setenv("MAINSPRING_TLS_CA", "")
     assert run(capsys, f"status --server 127.0.0.1:{free_port}")[0] == 3
+
+
+def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+    everywhere = {"--server", "--store", "--tls-ca", "--tls-cert", "--tls-key"}
+    app = build_app()
+    for command in COMMANDS:
+        for part in [app[command][name] for name in PARTS[command]] if command in PARTS else [app[command]]:
+            for argument in part.assemble_argument_collection():
+                if argument.name.startswith("--"):
+                    expected = command in {"run", "serve", "worker"} or argument.name in everywhere
+                    assert bool(argument.parameter.env_var) is expected, (command, argument.name)
+    _, out, _ = run(capsys, "--help")
+    said = " ".join(out.split())
+    assert "Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS" in said
