@@ -21,6 +21,9 @@ from servers import GEARMAND_MEMORY, GEARMAND_SQLITE, NULL
 if TYPE_CHECKING:
     from servers import Contestant
 
+LOADS = ((256, 8), (256, 1), (64, 1), (16, 8), (16, 1))
+"""Windows and connections of those who submit while workers complete: how many jobs may share a commit."""
+
 
 def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
     """Return the cells of the Gearman protocol for Mainspring on SQLite and in memory."""
@@ -90,7 +93,6 @@ def _submits(sqlite: Contestant, memory: Contestant) -> list[Cell]:
 
 def _end_to_end(sqlite: Contestant) -> list[Cell]:
     flow = {"window": 16, "workers": 16}
-    wide = rate("e2e", 150_000, 10_000, workers=16, **WIDE)
     return [
         Cell(
             key="e2e-durable-unique",
@@ -104,28 +106,22 @@ def _end_to_end(sqlite: Contestant) -> list[Cell]:
             ratio_to=1,
             at_least=20,
         ),
-        Cell(
-            key="e2e-durable",
-            measure="durable end to end, 16 workers, window 16, no uniques",
-            required="0.3 x gearmand -t 0 in memory",
-            unit="jobs/s",
-            sides=(
-                Side("mainspring sqlite", sqlite, rate("e2e", 100_000, 10_000, **flow)),
-                Side("gearmand -t 0", GEARMAND_MEMORY, rate("e2e", 200_000, 20_000, **flow)),
-            ),
-            ratio_to=1,
-            at_least=0.3,
-        ),
-        Cell(
-            key="e2e-durable-wide",
-            measure="durable end to end, 16 workers, window 256, 8 connections, no uniques",
-            required="0.3 x gearmand -t 0 in memory",
-            unit="jobs/s",
-            sides=(Side("mainspring sqlite", sqlite, wide), Side("gearmand -t 0", GEARMAND_MEMORY, wide)),
-            ratio_to=1,
-            at_least=0.3,
-        ),
+        *(_end_to_end_with(sqlite, *load) for load in LOADS),
     ]
+
+
+def _end_to_end_with(sqlite: Contestant, window: int, conns: int) -> Cell:
+    flow = rate("e2e", 100_000, 10_000, workers=16, window=window, conns=conns)
+    connections = "1 connection" if conns == 1 else f"{conns} connections"
+    return Cell(
+        key=f"e2e-durable-{window}-{conns}",
+        measure=f"durable end to end, 16 workers, window {window}, {connections}, no uniques",
+        required="0.3 x gearmand -t 0 in memory",
+        unit="jobs/s",
+        sides=(Side("mainspring sqlite", sqlite, flow), Side("gearmand -t 0", GEARMAND_MEMORY, flow)),
+        ratio_to=1,
+        at_least=0.3,
+    )
 
 
 def _round_trips(sqlite: Contestant) -> list[Cell]:
