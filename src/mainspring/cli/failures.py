@@ -73,6 +73,9 @@ _ADVICE_SIGNS = ("; ", "--store", "mainspring import")
 
 _NO_SERVER_ADVICE = "start one with: mainspring serve, or name it with --server or MAINSPRING_SERVER"
 
+_OTHER_SERVER_ADVICE = "name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
+"""For a gearmand, the HTTP port of a node, or whatever else listens there."""
+
 _SYSTEM = {
     errno.EACCES: "permission denied; run as a user who may, or change the file's rights",
     errno.EPERM: "permission denied; run as a user who may",
@@ -97,8 +100,12 @@ def explain(error: BaseException) -> str:
         reason = _SYSTEM.get(error.errno or 0, error.strerror or str(error) or type(error).__name__)
         return f"{error.filename}: {reason}" if error.filename else reason
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ConnectionLostError) and text.endswith("and said nothing"):
+        return f"{text}: it hangs, or is none of Mainspring's; {_OTHER_SERVER_ADVICE}"
     if isinstance(error, ConnectionLostError):
         return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") else text
+    if isinstance(error, ServerError) and text.startswith("the server does not speak"):
+        return f"{text}; {_OTHER_SERVER_ADVICE}"
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), None)
     if advice is None or any(sign in text for sign in _ADVICE_SIGNS):
         return text

@@ -269,7 +269,10 @@ class Session:
             elif kind == Type.OPTION_RES:
                 self._agreed(connection)
             elif kind == FATAL:
-                raise ServerError(f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}")
+                reason = f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}"
+                if not self.ready:
+                    reason = f"the server does not speak Mainspring's extension, nor Gearman: {data[:40]!r}"
+                raise ServerError(reason)
 
     # Inside.
 
@@ -302,7 +305,7 @@ class Session:
     def _refusal(self, args: list[bytes]) -> None:
         code, message = (part.decode("utf-8", "replace") for part in args)
         if not self.ready:
-            raise ServerError(f"the server does not speak mainspring/1, Mainspring's extension of Gearman: {message}")
+            raise ServerError(f"the server does not speak Mainspring's extension: it answers {message!r}")
         self._answer(RefusedError(code, message))
 
     def _result(self, args: list[bytes]) -> None:

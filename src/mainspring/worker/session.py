@@ -195,7 +195,7 @@ class WorkerSession:
             elif kind == Type.ERROR:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
-                    raise ServerError(f"the server does not speak Mainspring's extension of Gearman: {message}")
+                    raise ServerError(f"the server does not speak Mainspring's extension: it answers {message!r}")
                 if code == "UNSUPPORTED":
                     # Not for this once: with this server's store the worker would never do what it is there for.
                     raise SettingsError(f"the server cannot serve this worker: {message}")

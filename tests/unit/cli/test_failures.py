@@ -54,6 +54,14 @@ def test_what_to_do_is_said_once() -> None:
     assert explain(StoreBusyError("x.db is in use; stop that one")) == "x.db is in use; stop that one"
 
 
+def test_another_server_is_told_apart_with_what_to_do() -> None:
+    what_to_do = "; name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
+    other = "the server does not speak Mainspring's extension: it answers 'x'"
+    assert explain(ServerError(other)) == f"{other}{what_to_do}"
+    silent = "the server accepted the connection and said nothing"
+    assert explain(ConnectionLostError(silent)) == f"{silent}: it hangs, or is none of Mainspring's{what_to_do}"
+
+
 def test_errors_of_the_system_name_the_file() -> None:
     assert explain(PermissionError(errno.EACCES, "Permission denied", "/x")).startswith("/x: permission denied;")
     assert explain(OSError(errno.ENOSPC, "No space left on device")).startswith("no space is left")
