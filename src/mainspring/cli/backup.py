@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from cyclopts import Parameter
 
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, ServerOptions, option, plain
+from mainspring.engines.sqlite.opening import check_file
 from mainspring.errors import ServerError, StoreCorruptError, StoreError, StoreFullError, UsageError
 from mainspring.server.quantities import format_size
 from mainspring.server.settings import DEFAULT_STORE, parse_store
@@ -61,6 +63,7 @@ def backup(
         )
     if not source.exists():
         raise UsageError(f"there is no store {source} to copy: name it with --store")
+    check_file(source)
     _check_target(file, source, force=force)
     size = copy_store(source, file, _show if sys.stderr.isatty() else None)
     print(f"{file}: {format_size(size)} of {source}", flush=True)
@@ -95,6 +98,7 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
     """
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        _remove_abandoned(target)
         reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             reader.set_busy_timeout(10_000)
@@ -128,6 +132,21 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
     finally:
         os.close(directory)
     return size
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what copies to the same name have left whose processes were killed."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.partial(-journal)?")
+    for path in target.parent.iterdir():
+        match = name.fullmatch(path.name)
+        if match is None:
+            continue
+        try:
+            os.kill(int(match[1]), 0)
+        except (ProcessLookupError, OverflowError):
+            path.unlink(missing_ok=True)
+        except PermissionError:  # it lives, as another user's
+            continue
 
 
 def _copy_pages(reader: apsw.Connection, partial: Path, progress: Callable[[int, int], None] | None) -> None:

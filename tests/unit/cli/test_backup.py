@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.cli.backup import backup, copy_store
-from mainspring.errors import StoreCorruptError, StoreError, UsageError
+from mainspring.engines.sqlite.opening import APPLICATION_ID
+from mainspring.errors import StoreCorruptError, StoreError, StoreForeignError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ Source = tuple["Path", sqlite3.Connection]
 def source(tmp_path: Path) -> Iterator[Source]:
     path = tmp_path / "jobs.db"
     connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, payload BLOB)")
     connection.executemany("INSERT INTO jobs (payload) VALUES (?)", [(b"x" * 1000,)] * 3000)
@@ -144,3 +147,24 @@ def test_a_directory_is_no_copy(source: Source, tmp_path: Path, monkeypatch: pyt
     for name in (Path(), tmp_path):
         with pytest.raises(UsageError, match="is a directory"):
             backup(name, store=f"sqlite:///{source[0]}", force=True)
+
+
+@pytest.mark.parametrize(("table", "words"), [("gearman_queue", "mainspring import"), ("notes", "of another program")])
+def test_what_is_no_store_is_not_copied_as_one(tmp_path: Path, table: str, words: str) -> None:
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)")
+    connection.close()
+    with pytest.raises(StoreForeignError, match=words):
+        backup(tmp_path / "copy.db", store=f"sqlite:///{other}")
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_what_a_killed_copy_has_left_is_removed_by_the_next_one(source: Source, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    kept = {f".copy.db.{os.getppid()}.partial", f".copy2db.{ended.pid}.partial", ".copy.db.x.partial"}
+    for name in (*kept, f".copy.db.{ended.pid}.partial", f".copy.db.{ended.pid}.partial-journal"):
+        (tmp_path / name).touch()
+    copy_store(source[0], tmp_path / "copy.db")
+    assert {entry.name for entry in tmp_path.iterdir() if entry.suffix.startswith(".partial")} == kept
