@@ -7,6 +7,7 @@ import contextlib
 import gc
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,7 +28,7 @@ from mainspring.server.keepalive import keep_alive
 from mainspring.server.logs import start_logging
 from mainspring.server.node import Node
 from mainspring.server.settings import parse_store
-from mainspring.server.sockets import bind, bound_address
+from mainspring.server.sockets import SocketFile, bind, bound_address
 from mainspring.server.tls import reload_context, server_context
 from mainspring.version import version
 
@@ -116,6 +117,7 @@ class Server:
         self.node = Node(settings, build_engine(settings.store, lease=settings.fleet.lease), SystemClock())
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
+        self._files: list[SocketFile] = []
         self._http: HttpListener | None = None
         self._gearmand_http: GearmandHttp | None = None
 
@@ -128,6 +130,7 @@ class Server:
         bound = [(address, sock) for address in listen.gearman for sock in bind(address, listen.backlog)]
         http = list(bind(listen.http, listen.backlog)) if listen.http is not None else []
         legacy = list(bind(listen.gearman_http, listen.backlog)) if listen.gearman_http is not None else []
+        self._files = [SocketFile(Path(at.path)) for at in self.settings.addresses() if isinstance(at, UnixAddress)]
         # A socket in the file system leads nobody here who reads of it elsewhere.
         self.node.address = next((str(bound_address(sock)) for at, sock in bound if isinstance(at, TcpAddress)), "")
         try:
@@ -135,6 +138,7 @@ class Server:
         except BaseException:
             for sock in (*(sock for _, sock in bound), *http, *legacy):
                 sock.close()
+            self._remove_files()
             raise
         opened = [await self._listen_gearman(address, sock) for address, sock in bound]
         for sock in http:
@@ -195,12 +199,18 @@ class Server:
         """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store."""
         for server in self._servers:
             server.close()
+        self._remove_files()
         await self.node.drain()
         if self._gearmand_http is not None:
             await self._gearmand_http.close()
         if self._http is not None:
             await self._http.stop()
         await self.node.close()
+
+    def _remove_files(self) -> None:
+        """Leave no files of sockets behind that lead nowhere."""
+        for file in self._files:
+            file.remove()
 
 
 def _listening(face: str, sock: socket.socket) -> Listening:

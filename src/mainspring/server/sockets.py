@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from pathlib import Path
@@ -50,6 +51,27 @@ def bind(address: Address, backlog: int = 1024) -> list[socket.socket]:
         assert refusal is not None
         raise PortError(_why(address, refusal)) from refusal
     return sockets
+
+
+class SocketFile:
+    """The file of a bound socket, to be removed at the end: that one alone, not what others have put in its place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity = self._look()
+
+    def remove(self) -> None:
+        """Remove the file, if it is still the same one and may be removed: its directory may belong to somebody else."""
+        if self._identity is not None and self._look() == self._identity:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.lstat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def bound_address(opened: socket.socket) -> Address:

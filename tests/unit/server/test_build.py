@@ -31,3 +31,22 @@ def test_others_are_told_of_a_port_that_leads_here(tmp_path: Path) -> None:
     assert address == listening != ""
     assert asyncio.run(told(private))[0] == ""
     assert asyncio.run(told(TcpAddress("::1", 0)))[0].startswith("[::1]:")
+
+
+def test_no_file_of_a_socket_is_left_but_another_servers_is(tmp_path: Path) -> None:
+    path = tmp_path / "workers.sock"
+    asyncio.run(told(UnixAddress(str(path))))
+    assert not path.exists()
+
+    async def replaced() -> None:
+        settings = ServerSettings(
+            store=parse_store("memory://"), listen=ListenSettings(gearman=(UnixAddress(str(path)),))
+        )
+        server = Server(settings, start_logging(LogSettings(enabled=False)))
+        await server.start()
+        path.rename(tmp_path / "moved.sock")  # so that its number is not given again
+        path.touch()
+        await server.stop()
+
+    asyncio.run(replaced())
+    assert path.exists()
