@@ -170,6 +170,16 @@ def test_a_full_disk_at_the_start_says_so(small_disk: Path) -> None:
         store.submitted()
 
 
+def test_a_node_that_has_no_space_to_begin_with_says_that_it_does_not_start(path: Path) -> None:
+    node = f"{sys.executable} -m mainspring.cli.main serve --gearman 127.0.0.1:0 --store sqlite:///{path}"
+    ended = subprocess.run(
+        ["sh", "-c", f"ulimit -f 1; exec {node}"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"no space is left for {path}, and the node cannot start: free some, or raise the quota, and" in ended.stderr
+    assert "by itself" not in ended.stderr
+
+
 def test_a_limit_of_the_files_size_is_no_space(path: Path) -> None:
     with child(path, 1000, str(2**20)) as process:
         printed = lines(process, "Store")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from mainspring.engines.sqlite import jobs, opening, queries, resources, schedules
-from mainspring.engines.sqlite.failures import explain
+from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
-from mainspring.errors import StoreBrokenError, StoreError
+from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import ListJobs
@@ -87,10 +87,10 @@ class SqliteEngine:
         self._lock.take()
         try:
             opened = self._open(node)
-        except apsw.Error as error:
-            failure = self._explain(error)
+        except (apsw.Error, StoreFullError) as error:
+            failure = self._explain(error) if isinstance(error, apsw.Error) else error
             self._close()
-            raise failure from error
+            raise full_at_start(self._path) if isinstance(failure, StoreFullError) else failure from error
         except BaseException:
             self._close()
             raise

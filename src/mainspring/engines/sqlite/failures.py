@@ -66,6 +66,14 @@ def _full(path: Path) -> StoreFullError:
     )
 
 
+def full_at_start(path: Path) -> StoreFullError:
+    """There is no space to begin with, and whoever opens the store ends: it does not wait as it would later."""
+    return StoreFullError(
+        f"no space is left for {path}, and the node cannot start: free some, or raise the quota, and start it again; "
+        "what was accepted before is safe"
+    )
+
+
 def not_a_database(path: Path) -> StoreCorruptError:
     """The file's first bytes are not SQLite's."""
     return StoreCorruptError(f"{path} is not a SQLite database; move it away, or name another file with --store")
