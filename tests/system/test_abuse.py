@@ -186,6 +186,8 @@ def test_a_length_of_4_gib_is_answered_at_once_and_holds_no_memory(calm: Server,
     before = calm.rss()
     with calm.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", kind, 2**32 - 1))
+        if kind is Kind.WORK_COMPLETE:
+            peer.write(b"H:nobody:1\0" + bytes(1024))  # of a result, it is looked at whose it is
         code, message = peer.expect(Kind.ERROR)
         assert code == b"ARGUMENT_TOO_LARGE"
         assert b"4294967295" in message
