@@ -70,6 +70,24 @@ def test_who_goes_to_sleep_beside_stored_work_is_woken(node: Node) -> None:
     assert worker.hear() == [("NOOP", [])]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_job_is_handed_over_before_answers_that_wait_for_the_disk(node: Node, waits: bool) -> None:
+    """Until these are known it might be another worker's."""
+    worker, client = node.worker(), node.connect()
+    client.say(Type.SUBMIT_JOB, F, b"", b"first")
+    if waits:
+        worker.say(Type.GRAB_JOB)
+        worker.say(Type.WORK_COMPLETE, worker.hear()[0][1][0].encode(), b"")
+    worker.say(Type.SUBMIT_JOB_BG, b"other", b"", b"")
+    worker.say(Type.GRAB_JOB)
+    if waits:
+        assert worker.hear() == []
+        client.say(Type.SUBMIT_JOB, F, b"", b"second")
+    assert [name for name, _ in worker.hear()] == ["JOB_ASSIGN"]
+    node.commit()
+    assert [name for name, _ in worker.hear()] == ["JOB_CREATED"]
+
+
 def test_a_client_hears_what_the_worker_says(node: Node) -> None:
     worker, client = node.worker(), node.connect()
     _, (handle,) = client.ask(Type.SUBMIT_JOB, F, b"", b"load")
