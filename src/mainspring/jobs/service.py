@@ -306,11 +306,7 @@ class JobService:
             self._look(job_id, listener, unknown, looked_up)
 
     def _look(
-        self,
-        job_id: int,
-        listener: Listener,
-        unknown: Callable[[], None],
-        looked_up: Callable[[], None] = lambda: None,
+        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
     ) -> None:
         self.looking[job_id] = self.looking.get(job_id, 0) + 1
 
@@ -349,7 +345,7 @@ class JobService:
 
     def _look_ended(self, job_id: int) -> None:
         for listener in self.listeners.of(job_id)[:1]:
-            self._look(job_id, listener, lambda: None)
+            self._look(job_id, listener, lambda: None, lambda: None)
 
     def client_gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
