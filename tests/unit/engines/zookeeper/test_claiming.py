@@ -229,6 +229,20 @@ def test_a_want_that_is_for_once_is_over_with_its_answer() -> None:
     run(check())
 
 
+def test_a_want_that_was_for_once_is_over_for_the_next_master_too() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master("m", standing=False)
+            heir, node = await nodes.join("n2", standing=False), await nodes.join("n3", standing=False)
+            first, second = await master.submitted(), await master.submitted()
+            assert [job.id for job in await node.claim(limit=1)] == [first.id]
+            await master.kill()
+            await eventually(lambda: heir.is_quiet)
+            assert [job.id for job in await heir.claim()] == [second.id]
+
+    run(check())
+
+
 # ---- the queue is read while something happens to it ----
 
 

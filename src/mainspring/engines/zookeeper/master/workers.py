@@ -11,7 +11,7 @@ import structlog
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, Taker
 from mainspring.engines.zookeeper.master.reign import Reign
-from mainspring.engines.zookeeper.wants import Notice, decode_wants
+from mainspring.engines.zookeeper.wants import Notice, decode_notice, decode_wants
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
@@ -160,10 +160,13 @@ class Workers:
         worker.room = QUEUE - queue.children - worker.under_way
         try:
             asked = decode_wants(node.data)
+            answered = decode_notice(queue.data).answered if queue.data else 0
         except (ValueError, KeyError, TypeError, AttributeError):
             log.warning("what a worker wants cannot be read", path=paths.wants(who))
             return
         worker.asked, worker.once = asked.asked, asked.once
         worker.wants.clear()
+        if asked.once and asked.asked <= answered:
+            return  # the last master has answered them, which ended them
         for function, wants in asked.wants.items():
             worker.want(function, wants)
