@@ -102,7 +102,7 @@ class GearmanFace:
         """Stop or go on reading from all peers, those to come too: the store cannot keep up."""
         self.paused = paused
         for peer in self.peers:
-            peer.pause("store", paused=paused)
+            peer.reading.pause("store", paused=paused)
 
     def crowded(self) -> None:
         """A connection was refused because there are too many: say so to whoever can change it."""
@@ -120,8 +120,8 @@ class GearmanFace:
         now = self.service.clock.monotonic()
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers):
-            silent = now - peer.heard
-            if peer.paused:
+            silent = now - peer.reading.heard
+            if peer.reading.held_up:
                 continue  # it is the server that does not read
             if (peer.wire.buffered and silent > packet) or (idle is not None and silent > idle and not peer.busy()):
                 peer.close()

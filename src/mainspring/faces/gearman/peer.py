@@ -10,6 +10,7 @@ from mainspring.faces.gearman import administration, clients, extension, workers
 from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
 from mainspring.faces.gearman.outstanding import Outstanding
+from mainspring.faces.gearman.reading import UNREAD, Reading
 from mainspring.jobs.held import Worker
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Priority, State
 from mainspring.jobs.store import Find
@@ -66,6 +67,7 @@ class Peer(asyncio.Protocol):
         self.face = face
         self.service = face.service
         self.wire = Connection("server", max_body=face.settings.max_packet)
+        self.reading = Reading(self._handle, self.service.timers, self.service.clock)
         self.address = "-"
         self.descriptor = -1
         self.client_id = b"-"
@@ -79,7 +81,7 @@ class Peer(asyncio.Protocol):
         self.unanswered = Outstanding(
             face.settings.unanswered,
             face.settings.queued_bytes,
-            lambda full: self.pause("unanswered", paused=full),
+            lambda full: self.reading.pause("unanswered", paused=full),
         )
         self.outbox = Outbox(self._discard, self.unanswered)
         self.grabs: deque[Slot] = deque()
@@ -90,25 +92,20 @@ class Peer(asyncio.Protocol):
         self._unstored = Outstanding(
             face.settings.queued_jobs,
             face.settings.queued_bytes,
-            lambda full: self.pause("unstored", paused=full),
+            lambda full: self.reading.pause("unstored", paused=full),
         )
         self._ahead = 0
         """Submissions that foreground ones have to come after: background ones, and foreground ones that wait for those."""
-        self._paused: set[str] = set()
-        self._rest: list[Message] = []
-        """What is left of the last read, while reading is paused."""
         self._places = 0
         """Jobs that this worker is ready for, and is not sent because it has too much to read."""
         self._closing = False
-        self.heard = 0.0
-        """Monotonic time of the last bytes."""
 
     # ---- the transport ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer has connected."""
         # uvloop's transports are none of asyncio's by class.
-        self.transport = transport = cast("asyncio.Transport", transport)
+        self.transport = self.reading.transport = transport = cast("asyncio.Transport", transport)
         self.outbox.write = transport.write
         transport.set_write_buffer_limits(high=self.face.settings.unsent_bytes)
         name = transport.get_extra_info("peername")
@@ -117,9 +114,9 @@ class Peer(asyncio.Protocol):
         self.descriptor = sock.fileno() if sock is not None else -1
         self.face.peers[self] = None
         self.face.connections += 1
-        self.heard = self.service.clock.monotonic()
+        self.reading.heard = self.service.clock.monotonic()
         if self.face.paused:
-            self.pause("store", paused=True)
+            self.reading.pause("store", paused=True)
         limit = self.face.settings.connections
         if limit and len(self.face.peers) > limit:
             self.face.crowded()
@@ -130,12 +127,7 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle what one read has brought, as far as it is this peer's turn."""
-        self.heard = self.service.clock.monotonic()
-        messages = self.wire.receive(data)
-        if self._rest:
-            self._rest += messages  # a TLS transport may have had it already when it was paused
-        else:
-            self._handle(messages)
+        self.reading.take(self.wire.receive(data))
 
     def _handle(self, messages: list[Message]) -> None:
         """Handle messages: runs of background submits as one batch each.
@@ -146,6 +138,7 @@ class Peer(asyncio.Protocol):
         dispatch = self.service.dispatch
         next_id = self.face.next_id
         largest = self.face.settings.max_value
+        reading = self.reading
         monotonic = self.service.clock.monotonic
         end = monotonic() + self.face.settings.slice
         left = iter(messages)
@@ -171,28 +164,11 @@ class Peer(asyncio.Protocol):
                 _HANDLERS[kind](self, args)
                 if self._closing:
                     break
-                if self._paused or monotonic() > end:
-                    self._rest = list(left)
+                if reading.paused or monotonic() > end:
+                    reading.keep(left)
                     break
         if self._batch:
             self.submit_batch()
-        if self._rest and not self._paused:
-            self.transport.pause_reading()
-            self._next_turn()
-
-    def _next_turn(self) -> None:
-        """Handle the rest of the last read when the others had their turn; reading stays paused until then."""
-        self._paused.add("turn")
-        self.service.timers.at(self.service.clock.monotonic(), self._go_on)
-
-    def _go_on(self) -> None:
-        self._paused.discard("turn")
-        if self._closing or self._paused:
-            return
-        rest, self._rest = self._rest, []
-        self._handle(rest)
-        if not self._paused and not self._closing:
-            self.transport.resume_reading()
 
     def eof_received(self) -> bool:
         """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
@@ -217,7 +193,7 @@ class Peer(asyncio.Protocol):
         """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
         del exc
         self._closing = True
-        self._rest = []
+        self.reading.end()
         self.outbox.write = self._discard
         self.face.peers.pop(self, None)
         if self.watcher is not None:
@@ -229,37 +205,17 @@ class Peer(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read its answers: stop reading its requests, and hand it no more jobs."""
-        self.pause("unread", paused=True)
+        self.reading.pause(UNREAD, paused=True)
         if self.worker is not None and self.worker.streams:
             self._places += self.worker.credit
             self.service.dispatch.withdraw(self.worker)
 
     def resume_writing(self) -> None:
         """The peer reads again."""
-        self.pause("unread", paused=False)
+        self.reading.pause(UNREAD, paused=False)
         if self._places:
             places, self._places = self._places, 0
             self.take(places)
-
-    @property
-    def paused(self) -> bool:
-        """Whether nothing is read from this peer for now, for another reason than that it does not read itself."""
-        return bool(self._paused - {"unread"})
-
-    def pause(self, why: str, *, paused: bool) -> None:
-        """Stop reading for a reason, or go on once the last reason is gone."""
-        if paused:
-            if not self._paused and not self._closing:
-                self.transport.pause_reading()
-            self._paused.add(why)
-        elif why in self._paused:
-            self._paused.discard(why)
-            if not self._paused and not self._closing:
-                self.heard = self.service.clock.monotonic()  # as far as one would have listened
-                if self._rest:
-                    self._next_turn()
-                else:
-                    self.transport.resume_reading()
 
     def busy(self) -> bool:
         """Say whether the peer waits for something, or is a worker."""
@@ -280,6 +236,7 @@ class Peer(asyncio.Protocol):
     def close(self) -> None:
         """End the connection once what was written is out."""
         self._closing = True
+        self.reading.end()
         self.transport.close()
 
     def _discard(self, data: bytes) -> None:
@@ -426,7 +383,7 @@ class Peer(asyncio.Protocol):
 
     def take(self, places: int) -> None:
         """This worker is ready for so many more jobs, once it has read those that were sent to it."""
-        if "unread" in self._paused:
+        if self.reading.paused_for(UNREAD):
             self._places += places
         else:
             self.service.ready(self.as_worker(), places)

@@ -227,10 +227,10 @@ def test_the_next_turn_waits_while_reading_is_paused(node: Node, monkeypatch: py
     client = node.connect()
     monkeypatch.setattr(node.face, "shut_down", lambda _: node.clock.advance(2.0))
     client.send(b"shutdown\n" * 2 + b"version\n")
-    client.wire.peer.pause("store", paused=True)
+    client.wire.peer.reading.pause("store", paused=True)
     node.wait(10)
     assert len(client.hear()) == 1
-    client.wire.peer.pause("store", paused=False)
+    client.wire.peer.reading.pause("store", paused=False)
     node.wait(10)
     assert len(client.hear()) == 2
     assert not client.wire.paused
@@ -250,11 +250,11 @@ def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
     client = node.connect()
     peer = client.wire.peer
     peer.pause_writing()
-    peer.pause("store", paused=True)
-    peer.pause("store", paused=True)
+    peer.reading.pause("store", paused=True)
+    peer.reading.pause("store", paused=True)
     peer.resume_writing()
     assert client.wire.paused
-    peer.pause("store", paused=False)
+    peer.reading.pause("store", paused=False)
     assert not client.wire.paused
     peer.resume_writing()
     assert not client.wire.paused
@@ -307,11 +307,11 @@ def test_a_peer_that_the_server_does_not_read_from_is_not_silent(node: Node) -> 
     configure(node, packet_timeout=60.0, idle_timeout=60.0)
     client = node.connect()
     client.send(request(Type.ECHO_REQ, b"x")[:-1])
-    client.wire.peer.pause("store", paused=True)
+    client.wire.peer.reading.pause("store", paused=True)
     node.clock.advance(1000.0)
     node.face.end_silent()
     assert not client.closed
-    client.wire.peer.pause("store", paused=False)
+    client.wire.peer.reading.pause("store", paused=False)
     node.face.end_silent()
     assert not client.closed
     client.send(b"x")
