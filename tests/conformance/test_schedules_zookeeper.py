@@ -33,12 +33,14 @@ class TestMemoryTreeRetention(RetentionSuite):
         return in_memory()
 
 
+@pytest.mark.usefixtures("unhurried")
 class TestZookeeper(SharedScheduleSuite):
     @pytest.fixture
     def make(self, ensemble: Ensemble, chroot: str) -> Make:
         return lambda: engine(ensemble.url(chroot), 2.0, standing=False)
 
 
+@pytest.mark.usefixtures("unhurried")
 class TestZookeeperRetention(RetentionSuite):
     @pytest.fixture
     def make(self, ensemble: Ensemble, chroot: str) -> Make:

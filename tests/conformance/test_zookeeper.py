@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.zookeeper.server import Ensemble
 
 
+@pytest.mark.usefixtures("unhurried")
 class TestZookeeper(SharedJobsSuite):
     @pytest.fixture
     def make(self, ensemble: Ensemble, chroot: str) -> Make:

@@ -229,6 +229,34 @@ def test_a_want_that_is_for_once_is_over_with_its_answer() -> None:
     run(check())
 
 
+def test_a_claim_for_once_waits_for_what_is_being_assigned() -> None:
+    """To a want that the claim before has left open: its own finds nothing any more."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master(standing=False)
+            await nodes.join("n2", standing=False)
+            assert node.master.dispatcher is not None
+            dispatcher = node.master.dispatcher
+            dispatcher.workers.own.want(b"f", [ops.Want(b"f", 1)])
+            write, begun, may = dispatcher._giver._write, asyncio.Event(), asyncio.Event()
+
+            async def slow(*args: Any) -> Any:
+                begun.set()
+                await may.wait()
+                return await write(*args)
+
+            dispatcher._giver._write = slow  # type: ignore[method-assign]
+            job = await node.submitted()
+            await begun.wait()
+            claim = asyncio.create_task(node.claim())
+            await asyncio.sleep(0)
+            may.set()
+            assert [one.id for one in await claim] == [job.id]
+
+    run(check())
+
+
 def test_a_want_that_was_for_once_is_over_for_the_next_master_too() -> None:
     async def check() -> None:
         async with fleet() as nodes:

@@ -117,7 +117,8 @@ class Dispatcher:
                     await self._assign()
             finally:
                 self._claims -= 1
-        if unread or self._looking or (self._others and self.buckets.dirty):
+        coming = once and own.under_way > 0  # otherwise what comes later is told
+        if unread or self._looking or coming or (self._others and self.buckets.dirty):
             own.asked = max(own.asked, asked)
             return False
         if once and own.asked == own.answered:
