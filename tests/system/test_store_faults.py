@@ -7,12 +7,13 @@ import hashlib
 import os
 import random
 import re
+import resource
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,6 +229,26 @@ def test_a_directory_in_the_files_place_says_so(path: Path) -> None:
     path.mkdir()
     with pytest.raises(StoreError, match="cannot read"):
         opened(path)
+
+
+def test_too_many_open_files_are_named_as_the_reason(path: Path) -> None:
+    store = opened(path)  # it keeps its loop, which would want more of them than there are
+    store.close_engine()
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, usual[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(2):  # the lock, and the look at the file's first bytes
+            os.close(taken.pop())
+        with pytest.raises(StoreError, match=r"cannot open .*: too many open files; raise the limit \(ulimit -n"):
+            store.open()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 # ---- somebody else ----

@@ -229,7 +229,7 @@ def test_a_want_that_is_for_once_is_over_with_its_answer() -> None:
     run(check())
 
 
-def test_a_claim_for_once_waits_for_what_is_being_assigned() -> None:
+def test_a_claim_for_once_waits_for_what_is_being_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     """To a want that the claim before has left open: its own finds nothing any more."""
 
     async def check() -> None:
@@ -246,7 +246,7 @@ def test_a_claim_for_once_waits_for_what_is_being_assigned() -> None:
                 await may.wait()
                 return await write(*args)
 
-            dispatcher._giver._write = slow  # type: ignore[method-assign]
+            monkeypatch.setattr(dispatcher._giver, "_write", slow)
             job = await node.submitted()
             await begun.wait()
             claim = asyncio.create_task(node.claim())
