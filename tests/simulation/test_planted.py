@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.jobs.claiming import Claiming
+from mainspring.jobs.clients import Clients
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.lingering import Lingering
@@ -114,15 +115,15 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
             window.dispatch.push(held, first=True)
             window.serve(held.queue)
 
-    def hasty(self: JobService, listener: Any) -> None:
+    def hasty(self: Clients, listener: Any) -> None:
         listener.gone = True
-        for job_id in self.listeners.leave(listener):
-            held = self.window.held.get(self.handles.of(job_id))
+        for job_id in self._listeners.leave(listener):
+            held = self._window.held.get(self._handles.of(job_id))
             if held is not None and not held.stored and held.worker is None:
-                self.window.release(held)
+                self._window.release(held)
 
     monkeypatch.setattr(Settling, "_again", eager)
-    monkeypatch.setattr(JobService, "client_gone", hasty)
+    monkeypatch.setattr(Clients, "gone", hasty)
     is_caught(400)
 
 
@@ -130,20 +131,20 @@ def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> N
     def all_of_them(self: Listeners, job_id: int, _listener: object) -> None:
         self.take(job_id)
 
-    def look(self: JobService, job_id: int, listener: Any, unknown: Callable[[], None]) -> None:
+    def look(self: Clients, job_id: int, listener: Any, unknown: Callable[[], None]) -> None:
         def found(jobs: dict[int, Job]) -> None:
             job = jobs.get(job_id)
-            if (job is None or State(job.state).ended) and self.listeners.listens(job_id, listener):
+            if (job is None or State(job.state).ended) and self._listeners.listens(job_id, listener):
                 if job is not None:
-                    self.settling.tell(job)
+                    self._settling.tell(job)
                 else:
-                    self.listeners.remove(job_id, listener)
+                    self._listeners.remove(job_id, listener)
                     unknown()
 
         self.find(job_id, lambda job: found({} if job is None else {job_id: job}), lambda _: unknown())
 
     monkeypatch.setattr(Listeners, "remove", all_of_them)
-    monkeypatch.setattr(JobService, "_look", look)
+    monkeypatch.setattr(Clients, "_look", look)
     is_caught(400)
 
 

@@ -48,4 +48,6 @@ class Following:
         for job_id in ids:
             held = self._window.held.get(self._window.handles.of(job_id))
             if held is None or not held.cancelled:
-                self._service.cancel(job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None)
+                self._service.clients.cancel(
+                    job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None
+                )

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
+
+from mainspring.jobs.model import State
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.timers import Timer
     from mainspring.resources.model import Limits
+
+_RUNNING = int(State.RUNNING)
 
 
 class Held:
@@ -69,6 +75,17 @@ class Held:
         self.denominator = b"0"
         self.watchers: Watchers | None = None
         """Other nodes whose clients wait for it; None until its worker has something to tell them, or nobody shares the store."""
+
+    def seen(self) -> Job:
+        """Return the job as the outside sees it: running once a worker has it."""
+        if self.worker is None:
+            return self.job
+        attempt = self.job.attempt + 1
+        return msgspec.structs.replace(self.job, state=_RUNNING, started_us=self.started_us, attempt=attempt)
+
+    def worker_name(self) -> str | None:
+        """Return the name of the worker that has it; None where it waits."""
+        return self.worker.face.name() if self.worker is not None else None
 
 
 class Watchers:

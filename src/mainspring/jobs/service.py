@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from mainspring.errors import ConflictError, NotFoundError
 from mainspring.ids import Term
-from mainspring.jobs import rules
+from mainspring.jobs.clients import Clients
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
@@ -17,9 +14,9 @@ from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.remembered import Remembered
-from mainspring.jobs.settling import ASKED, Settling, failure
+from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import Cancel, Count, Find, FindUnique, Recover, Redrive
+from mainspring.jobs.store import Count, Recover
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
@@ -29,18 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.clock import Clock
-    from mainspring.errors import MainspringError, StoreError
+    from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
     from mainspring.events.relay import Relay
     from mainspring.ids import Handles
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
-    from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Cancelled, Found, Recovered, Redriven
+    from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
-
-AGAIN = 0.25
-"""Seconds after which the store is asked again where it could not answer."""
 
 
 class JobService:
@@ -88,13 +81,12 @@ class JobService:
         self._upkeep = Upkeep(
             self.window, self.settling, self._ended_in_store, retention=retention, dead_retention=dead_retention
         )
+        self.clients = Clients(self.window, self.settling, self.uniques, self.listeners, hub, self._ended_in_store)
+        self.foreground.look = self.clients.look_ended
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
-        self.foreground.look = self._look_ended
         self.functions = Functions(self.window)
         self.sharing: Sharing | None = None
         self._ends = False
-        self.looking: dict[int, int] = {}
-        """Jobs that are being looked up for somebody who will be told, also where there is none; and how often."""
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
         """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many.
@@ -131,7 +123,7 @@ class JobService:
 
     def share(self, relay: Relay) -> Sharing:
         """Other nodes have the store open too."""
-        self.sharing = Sharing(self, relay)
+        self.sharing = self.clients.sharing = Sharing(self, relay)
         return self.sharing
 
     def fenced(self) -> None:
@@ -251,7 +243,7 @@ class JobService:
     def _started(self, held: Held) -> None:
         held.started_us = round(self.clock.wall() * 1_000_000)
         if self.hub.active:
-            self.hub.publish(self.seen(held))
+            self.hub.publish(held.seen())
         self._limits.started(held)
 
     @staticmethod
@@ -285,196 +277,3 @@ class JobService:
             listener.status(held.handle, numerator, denominator)
         if self.sharing is not None and held.stored:
             self.sharing.tell(held, "status", numerator, denominator)
-
-    # ---- clients ----
-
-    def wait(
-        self,
-        job_id: int,
-        listener: Listener,
-        unknown: Callable[[], None],
-        looked_up: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Tell a listener when a job has ended, at once if it has; ``unknown`` is called where there is no such job.
-
-        ``looked_up`` is called once, when the store need not be asked any more.
-        """
-        self.listeners.add(job_id, listener)
-        if self.handles.of(job_id) in self.window.held:
-            looked_up()
-        else:
-            self._look(job_id, listener, unknown, looked_up)
-
-    def _look(
-        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
-    ) -> None:
-        self.looking[job_id] = self.looking.get(job_id, 0) + 1
-
-        def looked() -> None:
-            self.looking[job_id] -= 1
-            if not self.looking[job_id]:
-                del self.looking[job_id]
-
-        def found(jobs: dict[int, Job]) -> None:
-            looked()
-            looked_up()
-            job = jobs.get(job_id)
-            if job is None:
-                if self.handles.of(job_id) not in self.window.held:
-                    self.listeners.remove(job_id, listener)
-                    unknown()
-            elif State(job.state).ended and self.listeners.listens(job_id, listener):
-                self.settling.tell(job, asked=job_id)
-
-        def failed(error: StoreError) -> None:
-            # What cannot be looked up now is not unknown: who hears that submits the job again.
-            del error
-            self.timers.at(self.clock.monotonic() + AGAIN, again)
-
-        def again() -> None:
-            looked()
-            if self.listeners.listens(job_id, listener):
-                self._look(job_id, listener, unknown, looked_up)
-            else:
-                looked_up()
-
-        if self.sharing is None:
-            self.commits.put(Find([job_id], found, failed))
-        else:
-            self.sharing.find([job_id], found, failed)
-
-    def _look_ended(self, job_id: int) -> None:
-        for listener in self.listeners.of(job_id)[:1]:
-            self._look(job_id, listener, lambda: None, lambda: None)
-
-    def client_gone(self, listener: Listener) -> None:
-        """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
-        listener.gone = True
-        alone = self.listeners.leave(listener)
-        for job_id in alone:
-            held = self.window.held.get(self.handles.of(job_id))
-            if held is not None and not held.stored and not held.adopting and held.worker is None:
-                self.window.release(held)
-        if self.sharing is not None and alone:
-            self.sharing.left(alone)
-
-    def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
-    ) -> None:
-        """Cancel a job; ``done`` is told ``cancelled``, ``running`` (its worker was asked), or the state it had ended in."""
-        held = self.window.held.get(self.handles.of(job_id))
-        if held is not None:
-            if held.then is not None:
-                held.then.append(lambda: self.cancel(job_id, reason, done, failed))
-            else:
-                self.cancel_held(held, reason, done)
-            return
-
-        def cancelled(outcome: Cancelled) -> None:
-            job = outcome.job
-            if job is None:
-                failed(NotFoundError(f"no job has the handle {self.handles.of(job_id).decode()}"))
-            elif outcome.before <= State.PENDING:
-                self._ended_in_store(job, outcome.before)
-                done("cancelled")
-            elif State(outcome.before).held and self.sharing is not None and job.term != self.window.term:
-                self.sharing.stop(job.term, job_id, reason)
-                done("running")
-            elif State(outcome.before).held:
-                # It was claimed while the request was under way, or its settlement waits for the store.
-                self.settling.try_again()
-                self.cancel(job_id, reason, done, failed)
-            else:
-                done(State(outcome.before).name.lower())
-
-        error = failure("Cancelled", reason)
-        self.commits.put(Cancel(job_id, error, round(self.clock.wall() * 1_000_000), cancelled, failed))
-
-    def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
-        """Cancel a job in memory."""
-        worker = held.worker
-        if worker is not None and worker.streams:
-            held.cancelled = reason or ASKED
-            worker.face.stop(held, b"cancelled")
-            done("running")
-            return
-        if worker is not None:
-            worker.passed.add(held.handle)  # a plain worker cannot be told
-        self.settling.cancelled(held, reason, lambda _: done("cancelled"))
-
-    def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
-        """Put an ended, unsuccessful job back to pending."""
-        handle = self.handles.of(job_id).decode()
-
-        def refuse(job: Job | None, rival: int | None = None) -> None:
-            if job is None:
-                failed(NotFoundError(f"no job has the handle {handle}"))
-            elif rival is not None:
-                other = self.handles.of(rival).decode()
-                failed(
-                    ConflictError(f"the unique of {handle} is live again as {other}: wait for that job, or cancel it")
-                )
-            else:
-                state = State(job.state).name.lower()
-                failed(ConflictError(f"{handle} is {state}: only failed, cancelled and expired jobs can be retried"))
-
-        def found(job: Job | None) -> None:
-            if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
-                refuse(job)
-                return
-            key = (job.function, job.unique)
-            foreground = self.window.foreground.get(key)
-            if foreground is not None:
-                refuse(job, foreground.job.id)
-                return
-            # It counts from now on, so that foreground jobs of its unique ask the store.
-            queue = self.dispatch.queue(job.function)
-            queue.live += 1
-            self.uniques.overtake(key)
-
-            def redriven(outcome: Redriven) -> None:
-                if outcome.job is None or not outcome.redriven:
-                    queue.live -= 1
-                    refuse(outcome.job, outcome.rival)
-                    return
-                queue.backlog[outcome.job.priority] += 1
-                if self.hub.active:
-                    self.hub.publish(outcome.job)
-                done(outcome.job)
-                self.window.serve(queue)
-
-            def not_redriven(error: StoreError) -> None:
-                queue.live -= 1
-                failed(error)
-
-            self.commits.put(Redrive(job_id, redriven, not_redriven))
-
-        self.find(job_id, found, failed)
-
-    @staticmethod
-    def worker_name(held: Held) -> str | None:
-        """Return the name of the worker that has a job; None where it waits."""
-        return held.worker.face.name() if held.worker is not None else None
-
-    @staticmethod
-    def seen(held: Held) -> Job:
-        """Return a job in memory as the outside sees it: running once a worker has it."""
-        if held.worker is None:
-            return held.job
-        return msgspec.structs.replace(
-            held.job, state=int(State.RUNNING), started_us=held.started_us, attempt=held.job.attempt + 1
-        )
-
-    def find(self, job_id: int, done: Callable[[Job | None], None], failed: Callable[[StoreError], None]) -> None:
-        """Look a job up, wherever it is; one in memory is told as it is there."""
-        held = self.window.held.get(self.handles.of(job_id))
-        if held is not None:
-            done(self.seen(held))
-            return
-        self.commits.put(Find([job_id], lambda jobs: done(jobs.get(job_id)), failed))
-
-    def find_unique(
-        self, unique: bytes, done: Callable[[Found | None], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Look a live stored job up by its unique, whatever its function."""
-        self.commits.put(FindUnique([(None, unique)], lambda found: done(found[0]), failed))

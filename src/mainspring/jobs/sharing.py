@@ -101,7 +101,7 @@ class Sharing:
             case Stop(job_id, reason):
                 held = self._window.held.get(self._service.handles.of(job_id))
                 if held is not None:
-                    self._service.cancel_held(held, reason, lambda _: None)
+                    self._service.clients.cancel_held(held, reason, lambda _: None)
 
     def _tell_progress(
         self, job_id: int, kind: Literal["data", "warning", "status"], first: bytes, second: bytes
@@ -199,7 +199,7 @@ class Sharing:
 
     def _askable(self, ids: Sequence[int]) -> list[int]:
         """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up already."""
-        on_the_way, looking = self._service.foreground.on_the_way, self._service.looking
+        on_the_way, looking = self._service.foreground.on_the_way, self._service.clients.looking
         waited = [job_id for job_id in ids if self._listeners.of(job_id)]
         return [job_id for job_id in waited if job_id not in on_the_way and job_id not in looking]
 

@@ -55,7 +55,7 @@ class NodeHttpJobs:
             await accepted
             return await waiting.reply
         finally:
-            service.client_gone(waiting)
+            service.clients.gone(waiting)
 
 
 class _Waiting:

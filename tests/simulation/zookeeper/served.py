@@ -140,7 +140,7 @@ class Served(Node):
             "held jobs": service.window.held,
             "jobs on the way": service.foreground.on_the_way,
             "settlements": service.settling.unsettled,
-            "jobs looked up": service.looking,
+            "jobs looked up": service.clients.looking,
             "farewells": service.sharing._leaves,
             "unrecovered terms": service.sharing._unrecovered,
             "clients": [client for client in self.clients if client.waits and not client.gone],
@@ -273,8 +273,8 @@ class Client:
             if job_id not in self.world.history.dropped and not self.node.dead:
                 self.world.history.fault(f"job {job_id} is called unknown")
 
-        self.service.wait(job_id, self, unknown)
+        self.service.clients.wait(job_id, self, unknown)
 
     def hang_up(self) -> None:
         """Wait no more."""
-        self.service.client_gone(self)
+        self.service.clients.gone(self)

@@ -79,9 +79,9 @@ class ServingWorld(World):
             if acknowledged:
                 Client(node).wait(chance.choice(acknowledged))
         elif number < 0.94:
-            self._service(node).cancel(some, "asked", _ignore, _ignore)
+            self._service(node).clients.cancel(some, "asked", _ignore, _ignore)
         else:
-            self._service(node).retry(some, _ignore, _ignore)
+            self._service(node).clients.retry(some, _ignore, _ignore)
 
     @staticmethod
     def _service(node: Served) -> JobService:

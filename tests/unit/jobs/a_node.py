@@ -150,18 +150,18 @@ class Node:
     def wait_for(self, job_id: int) -> Client:
         """Wait for a job as a client of the extension does."""
         client = Client()
-        self.service.wait(job_id, client, lambda: client.heard.append("unknown"))
+        self.service.clients.wait(job_id, client, lambda: client.heard.append("unknown"))
         return client
 
     def cancel(self, job_id: int) -> list[object]:
         """Cancel a job; what is answered goes to the list."""
         said: list[object] = []
-        self.service.cancel(job_id, "asked", said.append, said.append)
+        self.service.clients.cancel(job_id, "asked", said.append, said.append)
         return said
 
     def retry(self, job_id: int) -> list[Job | MainspringError]:
         said: list[Job | MainspringError] = []
-        self.service.retry(job_id, said.append, said.append)
+        self.service.clients.retry(job_id, said.append, said.append)
         return said
 
     # ---- workers ----

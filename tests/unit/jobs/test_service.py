@@ -76,7 +76,7 @@ def test_who_waits_is_told_once_whenever_the_job_ends(node: Node, stage: str) ->
 
 def test_everybody_who_waits_for_an_unknown_job_is_told(node: Node) -> None:
     one, two = node.wait_for(NOWHERE), node.wait_for(NOWHERE)
-    node.service.wait(NOWHERE, two, lambda: two.heard.append("unknown again"))
+    node.service.clients.wait(NOWHERE, two, lambda: two.heard.append("unknown again"))
     node.commit()
     assert one.heard == ["unknown"]
     assert two.heard == ["unknown", "unknown again"]
@@ -98,7 +98,7 @@ def test_a_job_that_cannot_be_looked_up_now_is_not_unknown(node: Node) -> None:
 def test_nobody_looks_again_for_one_who_has_left(node: Node) -> None:
     client = node.wait_for(NOWHERE)
     node.fail()
-    node.service.client_gone(client)
+    node.service.clients.gone(client)
     groups = node.life.commits.groups
     node.wait(0.3)
     assert client.heard == []
@@ -342,7 +342,7 @@ def test_a_job_is_seen_where_it_is(node: Node) -> None:
     job = node.background("1")
 
     def look() -> Job:
-        node.service.find(job.id, seen.append, unexpected)
+        node.service.clients.find(job.id, seen.append, unexpected)
         node.commit()
         found = seen.pop()
         assert found is not None
@@ -358,7 +358,7 @@ def test_a_job_is_seen_where_it_is(node: Node) -> None:
     assert running.started_us > 0
     held = node.held(job)
     assert held is not None
-    assert node.service.worker_name(held) == "w"
+    assert held.worker_name() == "w"
     node.settling.succeeded(held, b"")
     node.commit()
     assert look().state == State.SUCCEEDED

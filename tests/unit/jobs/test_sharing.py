@@ -40,9 +40,9 @@ def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token
     node.commit()
     node.background("next")
     node.life.store.full = True
-    node.service.client_gone(first)
+    node.service.clients.gone(first)
     send(node)
-    node.service.client_gone(node.wait_for(job.id))
+    node.service.clients.gone(node.wait_for(job.id))
     node.life.store.finish()
     held = node.grab(plain)
     assert held is not None

@@ -161,7 +161,7 @@ class Client:
         def unknown() -> None:
             raise AssertionError(f"{job_id} is unknown")
 
-        self.node.service.wait(job_id, self, unknown)
+        self.node.service.clients.wait(job_id, self, unknown)
 
 
 def test_a_job_is_run_where_a_worker_is_and_its_client_is_told_elsewhere() -> None:
@@ -225,10 +225,10 @@ def test_a_foreground_job_ends_with_the_last_of_its_clients_wherever_they_are() 
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
             await other.submit(unique=b"u")
-            first.service.client_gone(one)
+            first.service.clients.gone(one)
             await committed(first)
             assert fleet.job(job_id).state == State.PENDING
-            second.service.client_gone(other)
+            second.service.clients.gone(other)
             await committed(second)
             assert job_id not in fleet.content.tables.jobs
 
@@ -242,7 +242,7 @@ def test_a_background_submit_keeps_a_foreground_job_alive() -> None:
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
             assert await other.submit_background(unique=b"u") == job_id
-            first.service.client_gone(one)
+            first.service.clients.gone(one)
             await committed(first)
             assert fleet.job(job_id).state == State.PENDING
 
@@ -289,7 +289,7 @@ def test_a_job_that_runs_elsewhere_is_cancelled_there() -> None:
             job_id = await client.submit_background()
             held = await hand.jobs.get()
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            first.service.cancel(job_id, "enough", answer.set_result, answer.set_exception)
+            first.service.clients.cancel(job_id, "enough", answer.set_result, answer.set_exception)
             assert await answer == "running"
             assert await hand.stopped.get() == (held, b"cancelled")
 

@@ -110,7 +110,7 @@ def _cancel_job(peer: Peer, asked: Command) -> None:
         peer.outbox.fill(slot, admin.OK if known else admin.UNKNOWN_JOB)
 
     reason = "cancelled by an administrator"
-    peer.service.cancel(job_id, reason, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
+    peer.service.clients.cancel(job_id, reason, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
 
 
 def _create_function(peer: Peer, asked: Command) -> None:

@@ -168,7 +168,7 @@ def _details(job: Job, service: JobService) -> dict[str, Any]:
         "output_size": job.output_size,
         "max_attempts": policy.max_attempts if policy is not None else None,
         "timeout": options.timeout if options is not None else None,
-        "worker": service.worker_name(held) if held is not None else None,
+        "worker": held.worker_name() if held is not None else None,
         "numerator": _number(held.numerator) if held is not None else 0,
         "denominator": _number(held.denominator) if held is not None else 0,
     }
@@ -228,7 +228,7 @@ def _list(call: Call, said: _ListParams) -> None:
         jobs = {job.id: _elsewhere(job) for job in stored}
         for held in service.window.held.values():
             if held.job.id in jobs or not held.stored or state is State.RUNNING:
-                jobs[held.job.id] = service.seen(held)
+                jobs[held.job.id] = held.seen()
         newest = sorted((job for job in jobs.values() if matches(job)), key=lambda job: -job.id)
         call.answer({"jobs": [describe(job, service) for job in newest[: said.limit]]})
 
@@ -248,13 +248,13 @@ def _show(call: Call, said: _HandleParams) -> None:
         else:
             call.answer(_details(job if held else _elsewhere(job), service))
 
-    service.find(job_id, found, call.failed)
+    service.clients.find(job_id, found, call.failed)
 
 
 def _cancel(call: Call, said: _CancelParams) -> None:
     job_id = call.job_id(said.handle)
     if job_id is not None:
-        call.peer.service.cancel(
+        call.peer.service.clients.cancel(
             job_id,
             said.reason,
             lambda state: call.answer({"handle": said.handle, "state": state}),
@@ -266,7 +266,7 @@ def _retry(call: Call, said: _HandleParams) -> None:
     job_id = call.job_id(said.handle)
     if job_id is not None:
         service = call.peer.service
-        service.retry(
+        service.clients.retry(
             job_id, lambda job: call.answer(describe(job, service)), lambda error: call.failed(error, said.handle)
         )
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
+from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.model import Job, Options, Priority, State
-from mainspring.jobs.service import AGAIN
 from mainspring.jobs.store import Find
 from mainspring.wire.gearman.packets import EXTENSION, Type, response
 
@@ -160,7 +160,7 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
         answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if known else unknown
         peer.outbox.fill(slot, answer)
 
-    peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown))
+    peer.service.clients.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown))
 
 
 def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
@@ -196,7 +196,7 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
             held = service.window.held.get(service.handles.of(other.id))
             answer(held, known=True, waiting=len(service.listeners.of(other.id)))
 
-    service.find_unique(unique, found, lambda _: answer(None, known=False, waiting=0))
+    service.clients.find_unique(unique, found, lambda _: answer(None, known=False, waiting=0))
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from mainspring.errors import MainspringError, UsageError
+from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Options, Priority, Retry, State
 from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.jobs.retry import check as check_retry
-from mainspring.jobs.service import AGAIN
 from mainspring.jobs.settling import ASKED, JobFailure, failure
 from mainspring.resources.said import SaidLimits, key_of, limits_of
 from mainspring.wire.gearman.packets import Type, response
@@ -169,7 +169,7 @@ def _wait(peer: Peer, args: list[bytes]) -> None:
 
 def _wait_for(peer: Peer, job_id: int, handle: bytes) -> None:
     peer.unanswered.add(1)
-    peer.service.wait(
+    peer.service.clients.wait(
         job_id,
         peer.results,
         lambda: peer.outbox.send(_unknown(handle)),
@@ -337,7 +337,7 @@ def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
             answer(b"recorded" if known else b"stale")
 
     def look() -> None:
-        service.find(job_id, found, lambda _: again())
+        service.clients.find(job_id, found, lambda _: again())
 
     def again() -> None:
         """The store could not say, or has not taken the first one yet."""

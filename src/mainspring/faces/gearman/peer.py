@@ -198,8 +198,8 @@ class Peer(asyncio.Protocol):
         self.face.peers.pop(self, None)
         if self.watcher is not None:
             self.service.hub.leave(self.watcher)
-        self.service.client_gone(self.plain)
-        self.service.client_gone(self.results)
+        self.service.clients.gone(self.plain)
+        self.service.clients.gone(self.results)
         if self.worker is not None:
             self.service.gone(self.worker)
 

@@ -1,0 +1,241 @@
+"""What clients ask of jobs, wherever these are: in this node's memory, with another node, or in the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.errors import ConflictError, NotFoundError
+from mainspring.jobs import rules
+from mainspring.jobs.model import State
+from mainspring.jobs.settling import ASKED, failure
+from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import MainspringError, StoreError
+    from mainspring.events.hub import Hub
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.settling import Settling
+    from mainspring.jobs.sharing import Sharing
+    from mainspring.jobs.store import Cancelled, Found, Redriven
+    from mainspring.jobs.uniques import Uniques
+    from mainspring.jobs.window import Window
+
+AGAIN = 0.25
+"""Seconds after which the store is asked again where it could not answer."""
+
+
+class Clients:
+    """Waits for jobs, cancels them, tries them again and looks them up.
+
+    ``ended_in_store`` is called with a stored job that has ended without having been held, and the state that it had before.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        settling: Settling,
+        uniques: Uniques,
+        listeners: Listeners,
+        hub: Hub,
+        ended_in_store: Callable[[Job, int], None],
+    ) -> None:
+        self._window = window
+        self._commits = window.commits
+        self._handles = window.handles
+        self._settling = settling
+        self._uniques = uniques
+        self._listeners = listeners
+        self._hub = hub
+        self._ended_in_store = ended_in_store
+        self.sharing: Sharing | None = None
+        """Set where other nodes have the store open too."""
+        self.looking: dict[int, int] = {}
+        """Jobs that are being looked up for somebody who will be told, also where there is none; and how often."""
+
+    # ---- waiting ----
+
+    def wait(
+        self,
+        job_id: int,
+        listener: Listener,
+        unknown: Callable[[], None],
+        looked_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tell a listener when a job has ended, at once if it has; ``unknown`` is called where there is no such job.
+
+        ``looked_up`` is called once, when the store need not be asked any more.
+        """
+        self._listeners.add(job_id, listener)
+        if self._handles.of(job_id) in self._window.held:
+            looked_up()
+        else:
+            self._look(job_id, listener, unknown, looked_up)
+
+    def _look(
+        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
+    ) -> None:
+        self.looking[job_id] = self.looking.get(job_id, 0) + 1
+
+        def looked() -> None:
+            self.looking[job_id] -= 1
+            if not self.looking[job_id]:
+                del self.looking[job_id]
+
+        def found(jobs: dict[int, Job]) -> None:
+            looked()
+            looked_up()
+            job = jobs.get(job_id)
+            if job is None:
+                if self._handles.of(job_id) not in self._window.held:
+                    self._listeners.remove(job_id, listener)
+                    unknown()
+            elif State(job.state).ended and self._listeners.listens(job_id, listener):
+                self._settling.tell(job, asked=job_id)
+
+        def failed(error: StoreError) -> None:
+            # What cannot be looked up now is not unknown: who hears that submits the job again.
+            del error
+            self._window.timers.at(self._window.clock.monotonic() + AGAIN, again)
+
+        def again() -> None:
+            looked()
+            if self._listeners.listens(job_id, listener):
+                self._look(job_id, listener, unknown, looked_up)
+            else:
+                looked_up()
+
+        if self.sharing is None:
+            self._commits.put(Find([job_id], found, failed))
+        else:
+            self.sharing.find([job_id], found, failed)
+
+    def look_ended(self, job_id: int) -> None:
+        """Tell those who wait for a job what it ended as, if it has."""
+        for listener in self._listeners.of(job_id)[:1]:
+            self._look(job_id, listener, lambda: None, lambda: None)
+
+    def gone(self, listener: Listener) -> None:
+        """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
+        listener.gone = True
+        alone = self._listeners.leave(listener)
+        for job_id in alone:
+            held = self._window.held.get(self._handles.of(job_id))
+            if held is not None and not held.stored and not held.adopting and held.worker is None:
+                self._window.release(held)
+        if self.sharing is not None and alone:
+            self.sharing.left(alone)
+
+    # ---- cancelling and retrying ----
+
+    def cancel(
+        self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
+    ) -> None:
+        """Cancel a job; ``done`` is told ``cancelled``, ``running`` (its worker was asked), or the state it had ended in."""
+        held = self._window.held.get(self._handles.of(job_id))
+        if held is not None:
+            if held.then is not None:
+                held.then.append(lambda: self.cancel(job_id, reason, done, failed))
+            else:
+                self.cancel_held(held, reason, done)
+            return
+
+        def cancelled(outcome: Cancelled) -> None:
+            job = outcome.job
+            if job is None:
+                failed(NotFoundError(f"no job has the handle {self._handles.of(job_id).decode()}"))
+            elif outcome.before <= State.PENDING:
+                self._ended_in_store(job, outcome.before)
+                done("cancelled")
+            elif State(outcome.before).held and self.sharing is not None and job.term != self._window.term:
+                self.sharing.stop(job.term, job_id, reason)
+                done("running")
+            elif State(outcome.before).held:
+                # It was claimed while the request was under way, or its settlement waits for the store.
+                self._settling.try_again()
+                self.cancel(job_id, reason, done, failed)
+            else:
+                done(State(outcome.before).name.lower())
+
+        error = failure("Cancelled", reason)
+        self._commits.put(Cancel(job_id, error, round(self._window.clock.wall() * 1_000_000), cancelled, failed))
+
+    def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
+        """Cancel a job in memory."""
+        worker = held.worker
+        if worker is not None and worker.streams:
+            held.cancelled = reason or ASKED
+            worker.face.stop(held, b"cancelled")
+            done("running")
+            return
+        if worker is not None:
+            worker.passed.add(held.handle)  # a plain worker cannot be told
+        self._settling.cancelled(held, reason, lambda _: done("cancelled"))
+
+    def retry(self, job_id: int, done: Callable[[Job], None], failed: Callable[[MainspringError], None]) -> None:
+        """Put an ended, unsuccessful job back to pending."""
+        handle = self._handles.of(job_id).decode()
+
+        def refuse(job: Job | None, rival: int | None = None) -> None:
+            if job is None:
+                failed(NotFoundError(f"no job has the handle {handle}"))
+            elif rival is not None:
+                other = self._handles.of(rival).decode()
+                failed(
+                    ConflictError(f"the unique of {handle} is live again as {other}: wait for that job, or cancel it")
+                )
+            else:
+                state = State(job.state).name.lower()
+                failed(ConflictError(f"{handle} is {state}: only failed, cancelled and expired jobs can be retried"))
+
+        def found(job: Job | None) -> None:
+            if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
+                refuse(job)
+                return
+            key = (job.function, job.unique)
+            foreground = self._window.foreground.get(key)
+            if foreground is not None:
+                refuse(job, foreground.job.id)
+                return
+            # It counts from now on, so that foreground jobs of its unique ask the store.
+            queue = self._window.dispatch.queue(job.function)
+            queue.live += 1
+            self._uniques.overtake(key)
+
+            def redriven(outcome: Redriven) -> None:
+                if outcome.job is None or not outcome.redriven:
+                    queue.live -= 1
+                    refuse(outcome.job, outcome.rival)
+                    return
+                queue.backlog[outcome.job.priority] += 1
+                if self._hub.active:
+                    self._hub.publish(outcome.job)
+                done(outcome.job)
+                self._window.serve(queue)
+
+            def not_redriven(error: StoreError) -> None:
+                queue.live -= 1
+                failed(error)
+
+            self._commits.put(Redrive(job_id, redriven, not_redriven))
+
+        self.find(job_id, found, failed)
+
+    # ---- looking up ----
+
+    def find(self, job_id: int, done: Callable[[Job | None], None], failed: Callable[[StoreError], None]) -> None:
+        """Look a job up, wherever it is; one in memory is told as it is there."""
+        held = self._window.held.get(self._handles.of(job_id))
+        if held is not None:
+            done(held.seen())
+            return
+        self._commits.put(Find([job_id], lambda jobs: done(jobs.get(job_id)), failed))
+
+    def find_unique(
+        self, unique: bytes, done: Callable[[Found | None], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        """Look a live stored job up by its unique, whatever its function."""
+        self._commits.put(FindUnique([(None, unique)], lambda found: done(found[0]), failed))
