@@ -155,9 +155,9 @@ class Dispatch:
         if queue.gate is not None:
             queue.gate.push(held, first=first)
         elif first:
-            queue.ready[held.job.priority].appendleft(held)
+            queue.lines()[held.job.priority].appendleft(held)
         else:
-            queue.ready[held.job.priority].append(held)
+            queue.lines()[held.job.priority].append(held)
 
     @staticmethod
     def merge(queue: FunctionQueue, claimed: list[Held]) -> None:
@@ -171,7 +171,7 @@ class Dispatch:
         if queue.gate is not None:
             queue.gate.merge(claimed)
             return
-        for priority, ready in enumerate(queue.ready):
+        for priority, ready in enumerate(queue.lines()):
             merge_by_age(ready, deque(held for held in claimed if held.job.priority == priority))
 
     @staticmethod
@@ -198,7 +198,7 @@ class Dispatch:
         """Let a job that was taken out wait again, before the others of its priority."""
         with contextlib.suppress(ValueError):
             # Nobody may have met it yet, and it must not be there twice.
-            held.queue.ready[held.job.priority].remove(held)
+            held.queue.lines()[held.job.priority].remove(held)
         Dispatch.push(held, first=True)
 
     @staticmethod

@@ -207,8 +207,8 @@ class FunctionQueue:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.ready: tuple[deque[Held], deque[Held], deque[Held]] = (deque(), deque(), deque())
-        """Jobs to hand out, by priority."""
+        self.ready: tuple[deque[Held], ...] = ()
+        """Jobs to hand out, by priority; see `lines`."""
         self.size = 0
         """How many of them, without the dropped ones."""
         self.gate: Gate | None = None
@@ -245,6 +245,12 @@ class FunctionQueue:
         """Mean size of payloads, in bytes."""
         self.maximum: tuple[int, int, int] | None = None
         """``maxqueue`` of each priority; 0 is no limit."""
+
+    def lines(self) -> tuple[deque[Held], ...]:
+        """Return ``ready`` with a place for each priority: made here, for of very many functions most wait in the store."""
+        if not self.ready:
+            self.ready = (deque(), deque(), deque())
+        return self.ready
 
     def places(self) -> int:
         """Return how many jobs its workers would take at once."""

@@ -210,7 +210,7 @@ class Window:
         gate, queue.gate = queue.gate, None
         if gate is not None:
             for held in sorted(gate.queued(), key=lambda held: held.job.id):
-                queue.ready[held.job.priority].append(held)
+                queue.lines()[held.job.priority].append(held)
 
     def serve_at(self, queue: FunctionQueue, time_us: int) -> None:
         """Serve a queue at a monotonic time, or soon after it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from mainspring.jobs import dispatch
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.held import Worker
@@ -39,3 +41,15 @@ def test_of_many_functions_those_in_use_are_kept() -> None:
         functions.queue(b"%d" % number)
     functions.tidy()
     assert b"worked" not in functions.queues
+
+
+def test_a_function_whose_jobs_are_in_the_store_costs_little() -> None:
+    functions = Dispatch()
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            functions.queue(b"%d" % number).backlog[1] += 1
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1000 * 1200
