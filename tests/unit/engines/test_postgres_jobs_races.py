@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.engines.postgres import cancelling, queries
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
@@ -168,6 +169,30 @@ async def race(database: str, seed: int, steps: int) -> None:
         assert set(ends.values()) <= {0, 1}, "each end was told once"
         lost = "SELECT count(*) FROM waits LEFT JOIN jobs ON id = job_id WHERE waited IS NOT true"
         assert await other.fetchval(lost) == 0, "whoever waits is found by whoever settles"
+
+
+def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        async with node(database, "n1") as first, node(database, "n2") as second:
+            job = second.job(state=State.LEASED)
+            await second.group(second.submit(job))
+            back = ops.Settle([Settlement(job, Event.RELEASE, 0)], ignore, ignore)
+
+            async def look_up(*args: Any) -> dict[int, Job]:
+                """Look after the statement that found the job held; it waits by then."""
+                monkeypatch.setattr(cancelling, "look_up", queries.look_up)
+                assert await second.group(back) == [set()]
+                return await queries.look_up(*args)
+
+            monkeypatch.setattr(cancelling, "look_up", look_up)
+            (told,) = await first.group(ops.Cancel(job.id, b"{}", NOW, ignore, ignore))
+            assert (told.before, told.job.state) == (State.PENDING, State.CANCELLED)
+            assert await first.states(job) == [State.CANCELLED]
+            assert await first.counts() == {(b"f", State.CANCELLED, 1): 1}
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize("seed", range(2))

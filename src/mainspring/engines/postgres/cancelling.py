@@ -29,25 +29,23 @@ ROUNDS = 20
 async def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
     """Cancel what waits; see ``Cancel``."""
     wanted = [operation.id for operation in operations]
-    await inbox.admit(tx, wanted)
-    aliases = await inbox.aliases(tx, wanted)
-    first: dict[int, ops.Cancel] = {}
-    for operation in operations:
-        first.setdefault(aliases.get(operation.id, operation.id), operation)
-    ids = rows.known_ids(first)
-    gone = await ended(
-        tx,
-        await tx.connection.fetch(
-            SQL["cancel"],
-            ids,
-            [first[job_id].now_us for job_id in ids],
-            [first[job_id].error or None for job_id in ids],
-        )
-        if ids
-        else (),
-    )
-    cancelled = {job.id: ops.Cancelled(job, before) for job, before in gone}
-    found = await look_up(tx, [job_id for job_id in ids if job_id not in cancelled])
+    cancelled: dict[int, ops.Cancelled] = {}
+    for _ in range(ROUNDS):
+        await inbox.admit(tx, wanted)
+        aliases = await inbox.aliases(tx, wanted)
+        first: dict[int, ops.Cancel] = {}
+        for operation in operations:
+            first.setdefault(aliases.get(operation.id, operation.id), operation)
+        left = [job_id for job_id in rows.known_ids(first) if job_id not in cancelled]
+        columns = [first[job_id].now_us for job_id in left], [first[job_id].error or None for job_id in left]
+        gone = await ended(tx, await tx.connection.fetch(SQL["cancel"], left, *columns) if left else ())
+        cancelled.update((job.id, ops.Cancelled(job, before)) for job, before in gone)
+        found = await look_up(tx, [job_id for job_id in left if job_id not in cancelled])
+        # One that was held, or not there yet, may wait by the time it is looked up: told so, a node would take it for cancelled.
+        if all(job.state >= State.LEASED for job in found.values()):
+            break
+    else:
+        raise StoreError("the jobs to be cancelled were taken and given back too fast; try again")
     outcomes = []
     for operation in operations:
         job_id = aliases.get(operation.id, operation.id)
