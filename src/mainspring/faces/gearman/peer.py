@@ -98,7 +98,6 @@ class Peer(asyncio.Protocol):
         """Submissions that foreground ones have to come after: background ones, and foreground ones that wait for those."""
         self._places = 0
         """Jobs that this worker is ready for, and is not sent because it has too much to read."""
-        self._closing = False
 
     # ---- the transport ----
 
@@ -162,7 +161,7 @@ class Peer(asyncio.Protocol):
                 if self._batch:
                     self.submit_batch()
                 _HANDLERS[kind](self, args)
-                if self._closing:
+                if reading.ended:
                     break
                 if reading.paused or monotonic() > end:
                     reading.keep(left)
@@ -186,13 +185,12 @@ class Peer(asyncio.Protocol):
 
     def _write_the_rest(self, data: bytes) -> None:
         self.transport.write(data)
-        if not self.outbox and not self._closing:
+        if not self.outbox and not self.reading.ended:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
         del exc
-        self._closing = True
         self.reading.end()
         self.outbox.write = self._discard
         self.face.peers.pop(self, None)
@@ -235,7 +233,6 @@ class Peer(asyncio.Protocol):
 
     def close(self) -> None:
         """End the connection once what was written is out."""
-        self._closing = True
         self.reading.end()
         self.transport.close()
 

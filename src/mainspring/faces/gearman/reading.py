@@ -23,7 +23,7 @@ class Reading:
     Reading is paused for reasons, each of which is given once and taken back once, and while there is a rest.
     """
 
-    __slots__ = ("_clock", "_ended", "_handle", "_reasons", "_rest", "_timers", "heard", "transport")
+    __slots__ = ("_clock", "_handle", "_reasons", "_rest", "_timers", "ended", "heard", "transport")
 
     def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock) -> None:
         self.transport: asyncio.Transport
@@ -35,7 +35,8 @@ class Reading:
         self._clock = clock
         self._reasons: set[str] = set()
         self._rest: list[Message] = []
-        self._ended = False
+        self.ended = False
+        """The connection ends: nothing is handled any more."""
 
     # ---- what was read ----
 
@@ -60,11 +61,11 @@ class Reading:
 
     def _go_on(self) -> None:
         self._reasons.discard(_TURN)
-        if self._ended or self._reasons:
+        if self.ended or self._reasons:
             return
         rest, self._rest = self._rest, []
         self._handle(rest)
-        if not self._reasons and not self._ended:
+        if not self._reasons and not self.ended:
             self.transport.resume_reading()
 
     # ---- reasons not to read ----
@@ -86,12 +87,12 @@ class Reading:
     def pause(self, why: str, *, paused: bool) -> None:
         """Stop reading for a reason, or go on once the last reason is gone."""
         if paused:
-            if not self._reasons and not self._ended:
+            if not self._reasons and not self.ended:
                 self.transport.pause_reading()
             self._reasons.add(why)
         elif why in self._reasons:
             self._reasons.discard(why)
-            if not self._reasons and not self._ended:
+            if not self._reasons and not self.ended:
                 self.heard = self._clock.monotonic()  # as far as one would have listened
                 if self._rest:
                     self._next_turn()
@@ -99,6 +100,6 @@ class Reading:
                     self.transport.resume_reading()
 
     def end(self) -> None:
-        """The connection ends: nothing is handled any more."""
-        self._ended = True
+        """Handle nothing any more: the connection ends."""
+        self.ended = True
         self._rest = []

@@ -160,13 +160,13 @@ class Workers:
         worker.room = QUEUE - queue.children - worker.under_way
         try:
             asked = decode_wants(node.data)
-            answered = decode_notice(queue.data).answered if queue.data else 0
+            # What is for once is over with its answer, also where that came from the last master.
+            over = asked.once and queue.data and decode_notice(queue.data).answered >= asked.asked
         except (ValueError, KeyError, TypeError, AttributeError):
             log.warning("what a worker wants cannot be read", path=paths.wants(who))
             return
         worker.asked, worker.once = asked.asked, asked.once
         worker.wants.clear()
-        if asked.once and asked.asked <= answered:
-            return  # the last master has answered them, which ended them
-        for function, wants in asked.wants.items():
-            worker.want(function, wants)
+        if not over:
+            for function, wants in asked.wants.items():
+                worker.want(function, wants)
