@@ -61,7 +61,7 @@ class Reading:
 
     def _go_on(self) -> None:
         self._reasons.discard(_TURN)
-        if self.ended or self._reasons:
+        if self._reasons:
             return
         rest, self._rest = self._rest, []
         self._handle(rest)

@@ -246,6 +246,27 @@ def test_what_is_left_of_a_read_ends_with_the_connection(node: Node) -> None:
     assert len(client.hear()) == 1
 
 
+def test_what_comes_beside_a_rest_comes_after_it(node: Node) -> None:
+    """A TLS transport may hand over what it had already when it was paused."""
+    client = node.connect()
+    peer = client.wire.peer
+    peer.pause_writing()
+    client.send(b"version\n" + request(Type.ECHO_REQ, b"one") + request(Type.ECHO_REQ, b"two"))
+    peer.data_received(request(Type.ECHO_REQ, b"three"))
+    peer.resume_writing()
+    node.wait(0)
+    assert [args for name, args in client.hear() if name == "ECHO_RES"] == [["one"], ["two"], ["three"]]
+
+
+def test_nothing_is_handled_behind_what_ends_the_connection(node: Node) -> None:
+    client = node.connect()
+    client.wire.peer.as_worker().refused = True
+    client.send(request(Type.ECHO_REQ, b"x") + request(Type.SUBMIT_JOB, F, b"", b""))
+    node.commit()
+    assert client.closed
+    assert not node.service.window.held
+
+
 def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
     client = node.connect()
     peer = client.wire.peer
