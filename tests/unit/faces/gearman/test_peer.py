@@ -246,6 +246,17 @@ def test_what_is_left_of_a_read_ends_with_the_connection(node: Node) -> None:
     assert len(client.hear()) == 1
 
 
+def test_a_turn_that_is_to_come_ends_with_the_connection(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(node, slice=1.0)
+    client = node.connect()
+    handled: list[object] = []
+    monkeypatch.setattr(node.face, "shut_down", lambda how: (handled.append(how), node.clock.advance(2.0)))
+    client.send(b"shutdown\n" * 3)
+    client.leave()
+    node.wait(10)
+    assert len(handled) == 1
+
+
 def test_what_comes_beside_a_rest_comes_after_it(node: Node) -> None:
     """A TLS transport may hand over what it had already when it was paused."""
     client = node.connect()
@@ -261,10 +272,9 @@ def test_what_comes_beside_a_rest_comes_after_it(node: Node) -> None:
 def test_nothing_is_handled_behind_what_ends_the_connection(node: Node) -> None:
     client = node.connect()
     client.wire.peer.as_worker().refused = True
-    client.send(request(Type.ECHO_REQ, b"x") + request(Type.SUBMIT_JOB, F, b"", b""))
-    node.commit()
+    client.send(request(Type.ECHO_REQ, b"x") + request(Type.SUBMIT_JOB_BG, F, b"", b""))
     assert client.closed
-    assert not node.service.window.held
+    assert F not in node.service.dispatch.queues
 
 
 def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
