@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
+from mainspring.jobs.failures import ASKED, failure
 from mainspring.jobs.model import State
-from mainspring.jobs.settling import ASKED, failure
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
 
 if TYPE_CHECKING:

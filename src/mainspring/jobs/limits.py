@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs import rules
-from mainspring.jobs.settling import failure
+from mainspring.jobs.failures import failure
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import Held

@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
+from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.store import Settle
@@ -29,23 +30,6 @@ if TYPE_CHECKING:
 
     Acknowledge = Callable[[bool], None]
     """Takes whether the settlement was recorded; False says that it was stale."""
-
-
-class JobFailure(msgspec.Struct, omit_defaults=True):
-    """Why an attempt failed; stored with the job as JSON."""
-
-    type: str
-    message: str
-    traceback: str | None = None
-
-
-_encode = msgspec.json.Encoder().encode
-ASKED = "cancelled while it ran"
-
-
-def failure(kind: str, message: str) -> bytes:
-    """Return the stored form of a failure."""
-    return _encode(JobFailure(kind, message))
 
 
 def _settled_job(settlement: Settlement) -> Job:

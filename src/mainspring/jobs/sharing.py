@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
+from mainspring.jobs.failures import JobFailure, failure
 from mainspring.jobs.held import Watchers
 from mainspring.jobs.leasing import Leasing
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.settling import JobFailure, failure
 from mainspring.jobs.store import Find, Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.errors import StoreBrokenError
+from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Options, Retry, State
-from mainspring.jobs.settling import failure
 
 from .a_node import Node, side
 

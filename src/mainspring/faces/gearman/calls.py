@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.errors import ConflictError, NotFoundError
+from mainspring.jobs.failures import JobFailure
 from mainspring.jobs.model import Job, Priority, State
-from mainspring.jobs.settling import JobFailure
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman.packets import Type, response
 

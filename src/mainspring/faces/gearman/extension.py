@@ -8,12 +8,12 @@ import msgspec
 
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.clients import AGAIN
+from mainspring.jobs.failures import ASKED, JobFailure, failure
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Options, Priority, Retry, State
 from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.jobs.retry import check as check_retry
-from mainspring.jobs.settling import ASKED, JobFailure, failure
 from mainspring.resources.said import SaidLimits, key_of, limits_of
 from mainspring.wire.gearman.packets import Type, response
 

@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.faces.gearman.calls import NoParams, rfc3339
-from mainspring.jobs.settling import JobFailure
+from mainspring.jobs.failures import JobFailure
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman import extension
 from mainspring.faces.gearman.clients import lone_handle, said_unique
+from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
-from mainspring.jobs.settling import failure
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
