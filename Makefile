@@ -11,7 +11,7 @@ DIR ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup interop lint format types layers test check demo bench clean
+.PHONY: help setup interop lint format types layers test check compiled demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ test: .venv/.check interop ## do all the set-up for the tests and run them
 check: lint types layers ## all checks: lint, types, layers, test
 	@$(MAKE) --no-print-directory test
 
+# Beside the pure one: PYTHONPATH=build/compiled chooses it.
+compiled: .venv/.check ## put the package, with its hot core compiled, into build/compiled
+	rm -rf build/compiled build/wheel
+	MAINSPRING_COMPILE=1 $(BIN)/python -m build --no-isolation --wheel --outdir build/wheel .
+	$(BIN)/python -m pip install --quiet --no-index --no-deps --target build/compiled build/wheel/*.whl
+
 # By way of the environment: a name may hold what make or the shell would expand.
 demo: export WORDS_OF = $(value DIR)
 demo: .venv/.project ## count the words under DIR with a node and workers
@@ -64,4 +70,4 @@ bench: .venv/.check interop ## measure against gearmand and others, print the ta
 	$(BIN)/python bench/run.py
 
 clean: ## remove what the targets above created, except results
-	rm -rf .venv .demo bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo build bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

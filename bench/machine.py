@@ -16,9 +16,11 @@ from typing import Any
 
 from servers import GEARMAND
 
+import mainspring
 import postgres
 
-PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mainspring"
+PACKAGE = Path(mainspring.__file__).parent
+"""The one that is measured: ``PYTHONPATH`` may choose another than the checkout's."""
 
 
 def describe(directory: Path) -> dict[str, Any]:

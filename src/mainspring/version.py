@@ -1,8 +1,9 @@
-"""The version that this is."""
+"""What this installation is."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 
 
 def version() -> str:
@@ -11,3 +12,9 @@ def version() -> str:
         return importlib.metadata.version("mainspring")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def core() -> str:
+    """Say what the hot core is: ``compiled`` where it was built with ``MAINSPRING_COMPILE=1``, otherwise ``pure Python``."""
+    found = importlib.util.find_spec("mainspring.jobs.window")
+    return "compiled" if found is not None and not (found.origin or "").endswith(".py") else "pure Python"

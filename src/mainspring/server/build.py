@@ -30,7 +30,7 @@ from mainspring.server.node import Node
 from mainspring.server.settings import parse_store
 from mainspring.server.sockets import SocketFile, bind, bound_address
 from mainspring.server.tls import reload_context, server_context
-from mainspring.version import version
+from mainspring.version import core, version
 
 if TYPE_CHECKING:
     import socket
@@ -245,7 +245,7 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
             return 0
         _tune_collector()
         ready(ports)
-        log.info("started", node=settings.name, term=node.term, store=settings.store.shown)
+        log.info("started", node=settings.name, term=node.term, store=settings.store.shown, core=core())
         await node.stopping.wait()
         await server.stop()
     if node.broken is not None:

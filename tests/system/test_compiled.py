@@ -1,0 +1,74 @@
+"""The package with its hot core compiled (``MAINSPRING_COMPILE=1``) does what the pure one does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+SUITES = (
+    "tests/unit/wire",
+    "tests/unit/faces/gearman",
+    "tests/conformance/test_engines.py",
+    "tests/system/test_extension.py",
+    "tests/interop/test_submit.py",
+    "tests/interop/test_workers.py",
+)
+"""What goes through the compiled modules: bytes, packets, the statements of SQLite, and jobs from end to end."""
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    command = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", directory, ROOT)
+    run(*command, MAINSPRING_COMPILE="1")
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def compiled(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("compiled")
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", place, wheel)
+    return place
+
+
+def test_the_wheel_has_each_of_the_named_modules_and_its_source(wheel: Path) -> None:
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    named = set(hook["custom"]["modules"])
+    packed = zipfile.ZipFile(wheel).namelist()
+    libraries = {name.partition(".")[0] + ".py" for name in packed if name.endswith(".so")}
+    assert {name for name in libraries if "/" in name} == named
+    assert named < set(packed)
+    assert "-none-any" not in wheel.name, "it is for this Python and this machine"
+
+
+def test_a_node_says_that_its_core_is_compiled(compiled: Path) -> None:
+    program = "from mainspring.version import core; print(core())"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(compiled)).strip() == "compiled"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(ROOT / "src")).strip() == "pure Python"
+
+
+def test_the_suites_pass_on_it(compiled: Path) -> None:
+    options = ("-q", "-p", "no:cacheprovider", "-k", "not postgres and not zookeeper")
+    told = run(sys.executable, "-m", "pytest", *options, *SUITES, PYTHONPATH=str(compiled))
+    passed = re.search(r"(\d+) passed", told)
+    assert passed is not None, told
+    assert int(passed[1]) > 500, told
