@@ -91,6 +91,8 @@ class PostgresMachine(EngineMachine):
 class ZookeeperMachine(EngineMachine):
     """On an ensemble in memory: what a real server says, `tests.zookeeper.test_model` compares."""
 
+    claims_apart = True  # they wait for the master where this node is not the only one, or was not before
+
     def __init__(self) -> None:
         super().__init__()
         self.content = MemoryContent()
@@ -150,11 +152,13 @@ def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer) ->
     run_state_machine_as_test(on(postgres), settings=LONG)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_zookeeper_does_what_the_model_does() -> None:
     run_state_machine_as_test(ZookeeperMachine, settings=FEW)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("unhurried")
 def test_zookeeper_does_what_the_model_does_for_long() -> None:
     run_state_machine_as_test(ZookeeperMachine, settings=settings(LONG, max_examples=200))

@@ -92,6 +92,9 @@ _PARTS = st.one_of(
 class EngineMachine(RuleBasedStateMachine):
     """Runs the same groups on an engine and on the model."""
 
+    claims_apart = False
+    """Whether a claim may be answered after its group: what else the group does may then come before it or after it."""
+
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
@@ -119,6 +122,13 @@ class EngineMachine(RuleBasedStateMachine):
         """A group is committed, some microseconds after the one before."""
         self.now += passed
         group = [getattr(self, f"_{kind}")(what) for kind, what in parts]
+        if self.claims_apart:
+            self._commit([operation for operation in group if not isinstance(operation, ops.Claim)])
+            self._commit([operation for operation in group if isinstance(operation, ops.Claim)])
+        else:
+            self._commit(group)
+
+    def _commit(self, group: list[Operation]) -> None:
         expected = self.model.group(group)
         outcomes = self.store.group(*group)
         for operation, outcome, wanted in zip(group, outcomes, expected, strict=True):
