@@ -152,13 +152,11 @@ def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer) ->
     run_state_machine_as_test(on(postgres), settings=LONG)
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_zookeeper_does_what_the_model_does() -> None:
     run_state_machine_as_test(ZookeeperMachine, settings=FEW)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.usefixtures("unhurried")
 def test_zookeeper_does_what_the_model_does_for_long() -> None:
     run_state_machine_as_test(ZookeeperMachine, settings=settings(LONG, max_examples=200))
