@@ -16,16 +16,17 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TOOLS = ["mypy>=2.1,<3", "setuptools>=77"]
-OPTIONS = ["--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
-"""What mypy finds amiss outside the compiled modules is no matter of the build; ``make types`` is strict."""
+OPTIONS = ["--config-file=", "--follow-imports=silent", "--no-site-packages", "--ignore-missing-imports"]
+"""What is compiled depends on the project's own types alone, and not on those of whatever version of a package there is; ``make
+types`` is the strict check."""
 
 
 class CompileHotCore(BuildHookInterface):  # type: ignore[type-arg]
     """Adds compiled modules to the wheel."""
 
     def dependencies(self) -> list[str]:
-        """Return what the build needs: the compiler, and the packages whose types it makes use of."""
-        return [*TOOLS, *self.metadata.core.dependencies] if _is_asked_for() else []
+        """Return what the build needs: the compiler."""
+        return TOOLS if _is_asked_for() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and have the results packed beside their sources."""
