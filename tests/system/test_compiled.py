@@ -60,7 +60,7 @@ def test_the_wheel_has_each_of_the_named_modules_and_its_source(wheel: Path) -> 
     assert "-none-any" not in wheel.name, "it is for this Python and this machine"
 
 
-def test_a_node_says_that_its_core_is_compiled(compiled: Path) -> None:
+def test_an_installation_says_what_its_core_is(compiled: Path) -> None:
     program = "from mainspring.version import core; print(core())"
     assert run(sys.executable, "-c", program, PYTHONPATH=str(compiled)).strip() == "compiled"
     assert run(sys.executable, "-c", program, PYTHONPATH=str(ROOT / "src")).strip() == "pure Python"
