@@ -15,7 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
+from mainspring.jobs import store as ops
 from mainspring.testing.conformance.machine import EngineMachine
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from mainspring.testing.conformance.driver import Store
     from tests.postgres.server import PostgresServer
 
+pytestmark = pytest.mark.timeout(900)
+"""What is found is made smaller before it is reported: an alarm in the midst of that would be reported in its place."""
 SHORT = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
@@ -91,7 +95,8 @@ class PostgresMachine(EngineMachine):
 class ZookeeperMachine(EngineMachine):
     """On an ensemble in memory: what a real server says, `tests.zookeeper.test_model` compares."""
 
-    claims_apart = True  # they wait for the master where this node is not the only one, or was not before
+    # Claims wait for the master where this node is not the only one, or was not before; sweeps are for what is published.
+    apart = (ops.Sweep, ops.Claim)
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,12 +105,26 @@ class ZookeeperMachine(EngineMachine):
     def make(self) -> ZookeeperEngine:
         return ZookeeperEngine(lambda: MemoryTree(self.content), standing=False)
 
-    def crash(self) -> None:
-        """Let what the engine does end without a word, and then its session at the ensemble."""
+    @property
+    def tree(self) -> MemoryTree:
         engine = self.store.engine
         assert isinstance(engine, ZookeeperEngine)
-        tree = engine._tree
-        assert isinstance(tree, MemoryTree)
+        assert isinstance(engine._tree, MemoryTree)
+        return engine._tree
+
+    def publish(self) -> None:
+        self.store._run(self._published())
+
+    async def _published(self) -> None:
+        written = asyncio.Event()
+        self.tree.after = lambda *_: written.set()
+        while any(self.content.names(f"{paths.COMPLETED}/{bucket}") for bucket in paths.BUCKETS):
+            written.clear()
+            await written.wait()
+
+    def crash(self) -> None:
+        """Let what the engine does end without a word, and then its session at the ensemble."""
+        tree = self.tree
         end_without_a_word(self.store)
         tree.kill()
         self.content.expire(tree.session)

@@ -92,8 +92,8 @@ _PARTS = st.one_of(
 class EngineMachine(RuleBasedStateMachine):
     """Runs the same groups on an engine and on the model."""
 
-    claims_apart = False
-    """Whether a claim may be answered after its group: what else the group does may then come before it or after it."""
+    apart: tuple[type[Operation], ...] = ()
+    """Kinds of operations that come in groups of their own, for what else a group does may come before them or after them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,6 +110,9 @@ class EngineMachine(RuleBasedStateMachine):
         """Let the process that has the engine end without closing it; the next ``make`` finds what was committed."""
         self.store.close()
 
+    def publish(self) -> None:
+        """Wait until every outcome is where sweeps look, for an engine that acknowledges it before."""
+
     # ---- what happens ----
 
     @initialize()
@@ -122,13 +125,15 @@ class EngineMachine(RuleBasedStateMachine):
         """A group is committed, some microseconds after the one before."""
         self.now += passed
         group = [getattr(self, f"_{kind}")(what) for kind, what in parts]
-        if self.claims_apart:
-            self._commit([operation for operation in group if not isinstance(operation, ops.Claim)])
-            self._commit([operation for operation in group if isinstance(operation, ops.Claim)])
-        else:
-            self._commit(group)
+        self._commit([operation for operation in group if not isinstance(operation, self.apart)])
+        for kind in self.apart:
+            self._commit([operation for operation in group if isinstance(operation, kind)])
 
     def _commit(self, group: list[Operation]) -> None:
+        if not group:
+            return
+        if any(isinstance(operation, ops.Sweep) for operation in group):
+            self.publish()
         expected = self.model.group(group)
         outcomes = self.store.group(*group)
         for operation, outcome, wanted in zip(group, outcomes, expected, strict=True):
