@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from .packaging import ROOT, build, install, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).parents[2]
 SUITES = (
     "tests/unit/wire",
     "tests/unit/faces/gearman",
@@ -26,28 +28,14 @@ SUITES = (
 """What goes through the compiled modules: bytes, packets, the statements of SQLite, and jobs from end to end."""
 
 
-def run(*command: str | Path, **environment: str) -> str:
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    command = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", directory, ROOT)
-    run(*command, MAINSPRING_COMPILE="1")
-    (wheel,) = directory.glob("*.whl")
-    return wheel
+    return build(tmp_path_factory.mktemp("wheel"), "--wheel", MAINSPRING_COMPILE="1")
 
 
 @pytest.fixture(scope="module")
 def compiled(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("compiled")
-    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", place, wheel)
-    return place
+    return install(wheel, tmp_path_factory.mktemp("compiled"))
 
 
 def test_the_wheel_has_each_of_the_named_modules_and_its_source(wheel: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -11,25 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from .packaging import ROOT, build, install, run
+
 pytestmark = pytest.mark.system
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(*command: str | Path, **environment: str) -> str:
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build both: the wheel comes from the archive, so that what it needs has to be there."""
-    directory = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT)
-    return directory
+    return build(tmp_path_factory.mktemp("dist")).parent
 
 
 def test_the_archive_has_all_that_the_checks_need(dist: Path) -> None:
@@ -53,8 +41,7 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(dist: Path) -> None:
 
 def test_the_wheel_gives_the_command(dist: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("*.whl")
-    place = tmp_path / "installed"
-    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", place, wheel)
+    place = install(wheel, tmp_path / "installed")
     used = run(sys.executable, "-c", "import mainspring; print(mainspring.__file__)", PYTHONPATH=str(place))
     assert Path(used.strip()).is_relative_to(place), "the one that is installed, not the one of the checkout"
     command = place / "bin" / "mainspring"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.version import core
+
 from .processes import command, environment, lives, mainspring, node
 from .servers import eventually
 
@@ -44,9 +46,9 @@ def is_logged(running: Node, words: str) -> bool:
     return any(words in event["event"] for event in events(running))
 
 
-def opened(running: Node) -> str:
-    (started,) = [event for event in events(running) if event["event"] == "started"]
-    return str(started["store"])
+def started(running: Node) -> dict[str, Any]:
+    (event,) = [event for event in events(running) if event["event"] == "started"]
+    return event
 
 
 def stopped(running: Node) -> None:
@@ -61,16 +63,22 @@ def test_jobs_are_kept_where_the_app_says(tmp_path: Path) -> None:
         done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
         assert (done.returncode, done.stdout) == (0, b"8"), done
         stopped(running)
-    assert opened(running) == f"sqlite:///{tmp_path}/mine.db"
+    assert started(running)["store"] == f"sqlite:///{tmp_path}/mine.db"
     assert not is_logged(running, OVERRULED)
     assert not (tmp_path / "mainspring.db").exists()
+
+
+def test_the_log_says_whether_the_core_is_compiled(tmp_path: Path) -> None:
+    with node("serve", *OPTIONS[:2], "--store", "memory://", cwd=tmp_path) as running:
+        assert running.stop() == 0
+    assert started(running)["core"] == core()
 
 
 def test_an_app_without_a_store_has_the_usual_one(tmp_path: Path) -> None:
     write(tmp_path, "None")
     with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
         stopped(running)
-    assert opened(running) == f"sqlite:///{tmp_path}/mainspring.db"
+    assert started(running)["store"] == f"sqlite:///{tmp_path}/mainspring.db"
 
 
 @pytest.mark.parametrize("where", ["option", "variable", "file"])
@@ -87,9 +95,9 @@ def test_what_is_given_wins_and_the_log_says_so(tmp_path: Path, where: str) -> N
     with node("run", "app.py", *OPTIONS, *given, cwd=tmp_path, faces=("gearman",), **variables) as running:
         eventually(lambda: is_logged(running, OVERRULED), "the log says it")
         stopped(running)
-    assert opened(running) == f"sqlite:///{tmp_path}/given.db"
+    assert started(running)["store"] == f"sqlite:///{tmp_path}/given.db"
     (event,) = [event for event in events(running) if OVERRULED in event["event"]]
-    assert event["given"] == opened(running)
+    assert event["given"] == started(running)["store"]
     assert event["app"] == "postgresql://jobs:***@localhost/jobs"
 
 
@@ -145,7 +153,7 @@ def test_an_app_on_zookeeper_is_run_there(tmp_path: Path, zookeeper: str, chroot
         done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
         assert (done.returncode, done.stdout) == (0, b"8"), done
         stopped(running)
-    assert opened(running) == url
+    assert started(running)["store"] == url
 
 
 def test_a_limit_on_zookeeper_ends_run_with_what_to_do(tmp_path: Path) -> None:
