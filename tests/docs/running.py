@@ -35,6 +35,8 @@ class Reader:
         """What each port that a page speaks of stands for."""
         self.until_the_end = contextlib.ExitStack()
         self._background: list[subprocess.Popen[bytes]] = []
+        self._logs: dict[subprocess.Popen[bytes], Path] = {}
+        """What each background command has printed."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
         path = os.pathsep.join([os.path.dirname(sys.executable), clean.get("PATH", "")])  # noqa: PTH120
         address = f"127.0.0.1:{self.ports['4730']}"
@@ -87,6 +89,13 @@ class Reader:
         return text
 
     def _run(self, command: str) -> str:
+        try:
+            return self._printed(command, PATIENCE * 2)
+        except subprocess.TimeoutExpired as error:
+            printed = (error.stdout or b"").decode()
+            raise AssertionError(f"{command}: has not ended\n{printed}\n{self._surroundings()}") from error
+
+    def _printed(self, command: str, timeout: float) -> str:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.directory,
@@ -94,10 +103,18 @@ class Reader:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=PATIENCE * 2,
+            timeout=timeout,
             check=False,
         )
         return done.stdout.decode()
+
+    def _surroundings(self) -> str:
+        """Return what a command that does not end may be waiting for."""
+        told = [f"{one.args!r}, {one.poll()}:\n{self._logs[one].read_text()}" for one in self._background]
+        for question in ("mainspring status", "mainspring jobs list"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                told.append(f"{question}:\n{self._printed(question, PATIENCE / 3)}")
+        return "\n".join(told)
 
     def _begin(self, block: Block) -> None:
         ((command, expected),) = _commands(self._with_ports(block.text))
@@ -113,6 +130,7 @@ class Reader:
                 start_new_session=True,
             )
         self._background.append(process)
+        self._logs[process] = log
         deadline = time.monotonic() + PATIENCE
         while not _fits(log.read_text(), expected):
             assert process.poll() is None, f"{block}: ended with {process.returncode}: {log.read_text()}"
