@@ -83,7 +83,8 @@ def test_jobs_that_have_ended_cost_no_memory(calm: Server, function: bytes) -> N
         churn(4000)
         before = calm.rss()
         churn(12_000)
-        assert calm.rss() - before < 16 * MIB
+        # What SQLite keeps of its pages is 10 to 20 of them; with a timer kept for each job it is 39.
+        assert calm.rss() - before < 26 * MIB
 
 
 def test_a_worker_that_does_not_read_is_handed_no_more(calm: Server, function: bytes) -> None:
