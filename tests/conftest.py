@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from mainspring.version import core
 from tests.postgres.proxy import Proxy
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
 from tests.zookeeper import server as zookeeper_server
@@ -29,6 +30,10 @@ PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/s
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the long form of chaos, soak and fuzz tests")
+
+
+def pytest_report_header() -> str:
+    return f"core: {core()}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -55,8 +55,9 @@ def test_an_installation_says_what_its_core_is(compiled: Path) -> None:
 
 
 def test_the_suites_pass_on_it(compiled: Path) -> None:
-    options = ("-q", "-p", "no:cacheprovider", "-k", "not postgres and not zookeeper")
+    options = ("-p", "no:cacheprovider", "-k", "not postgres and not zookeeper")
     told = run(sys.executable, "-m", "pytest", *options, *SUITES, PYTHONPATH=str(compiled))
+    assert "core: compiled" in told, "and not on the sources of the checkout"
     passed = re.search(r"(\d+) passed", told)
     assert passed is not None, told
     assert int(passed[1]) > 500, told

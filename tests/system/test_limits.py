@@ -83,7 +83,7 @@ def test_jobs_that_have_ended_cost_no_memory(calm: Server, function: bytes) -> N
         churn(4000)
         before = calm.rss()
         churn(12_000)
-        # What SQLite keeps of its pages is 10 to 20 of them; with a timer kept for each job it is 39.
+        # SQLite's cache grows by 10 to 20 MiB meanwhile; a timer kept for each job makes it 39.
         assert calm.rss() - before < 26 * MIB
 
 
