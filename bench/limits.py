@@ -71,12 +71,12 @@ def with_keys(server: Server, scale: Scale) -> Run:
 
 def with_limited_keys(server: Server, scale: Scale) -> Run:
     """The same where no more than 100 jobs of each key may run at the same time."""
-    _limit(server, "noop", "--per-key 100")
+    _limit(server, "noop", "--concurrency-per-key 100")
     return python_api.beside_a_worker(server, "keys", scale)
 
 
 def _limit(server: Server, function: str, options: str) -> None:
-    command = [sys.executable, "-m", "mainspring", "functions", "limit", function, *options.split()]
+    command = [sys.executable, "-m", "mainspring", "functions", "limit", function, "--create", *options.split()]
     command += ["--server", f"127.0.0.1:{server.port}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=python_api.environment(server))
     if done.returncode != 0:

@@ -43,7 +43,7 @@ def running_node(directory: Path, processes: int) -> Iterator[str]:
     """Start a node with worker processes; give its address; end all of it in every outcome."""
     command = [sys.executable, "-m", "mainspring.cli.main", "run", str(HERE / "wordcount.py")]
     options = [f"--store=sqlite:///{directory / 'jobs.db'}", "--gearman=127.0.0.1:0", "--http=none"]
-    workers = [f"--processes={processes}", "--concurrency=2", "--drain=1s", "--grace=1s", "--log-level=error"]
+    workers = [f"--processes={processes}", "--concurrency=2", "--grace=1s", "--log-level=error"]
     # A process group of its own: Ctrl-C comes to us alone, and we stop the node in order.
     node = subprocess.Popen([*command, *options, *workers], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:

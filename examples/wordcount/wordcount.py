@@ -30,7 +30,7 @@ def as_text(path: bytes) -> str:
     return quote(path)
 
 
-@app.task(retry=Retry(max_attempts=4, initial=0.2))
+@app.task(retry=Retry(max_attempts=4, initial="200ms"))
 def count_words(files: list[str], fails_at_first: bool = False) -> Counted:
     """Map: count the words of some files; one that cannot be read costs the others nothing.
 
@@ -53,7 +53,7 @@ def count_words(files: list[str], fails_at_first: bool = False) -> Counted:
     return {"words": {word.decode(): count for word, count in counts.items()}, "unread": unread}
 
 
-@app.task(retry=Retry(max_attempts=4, initial=0.2))
+@app.task(retry=Retry(max_attempts=4, initial="200ms"))
 def most_frequent(counted: list[str], places: int) -> list[tuple[str, int]]:
     """Reduce: add up the results of the jobs that ``counted`` names by handle, and return the first places.
 

@@ -10,9 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainspring.app import App, CoroutineTask, Task
+    from mainspring.app import App
     from mainspring.client.job import Job
     from mainspring.client.options import Rate, Retry
+    from mainspring.client.streaming import Data, Missed, Progress, Warned
     from mainspring.errors import (
         ConflictError,
         ConnectionLostError,
@@ -28,14 +29,18 @@ if TYPE_CHECKING:
         ServerError,
         SettingsError,
         UsageError,
+        WorkerFullError,
     )
     from mainspring.stores import ZooKeeper
+    from mainspring.tasks import CoroutineTask, Task
     from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
+    from mainspring.worker.log_fields import JobLogFilter, add_job_fields
 
 _HOMES = {
-    "mainspring.app": ("App", "CoroutineTask", "Task"),
+    "mainspring.app": ("App",),
     "mainspring.client.job": ("Job",),
     "mainspring.client.options": ("Rate", "Retry"),
+    "mainspring.client.streaming": ("Data", "Missed", "Progress", "Warned"),
     "mainspring.errors": (
         "ConflictError",
         "ConnectionLostError",
@@ -51,9 +56,12 @@ _HOMES = {
         "ServerError",
         "SettingsError",
         "UsageError",
+        "WorkerFullError",
     ),
     "mainspring.stores": ("ZooKeeper",),
+    "mainspring.tasks": ("CoroutineTask", "Task"),
     "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
+    "mainspring.worker.log_fields": ("JobLogFilter", "add_job_fields"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -63,16 +71,20 @@ __all__ = [
     "ConnectionLostError",
     "CoroutineTask",
     "CurrentJob",
+    "Data",
     "Job",
     "JobCancelled",
     "JobError",
     "JobExpired",
     "JobFailed",
+    "JobLogFilter",
     "JobLost",
     "JobStopped",
     "MainspringError",
+    "Missed",
     "NotFoundError",
     "PayloadError",
+    "Progress",
     "Rate",
     "RefusedError",
     "Retry",
@@ -81,7 +93,10 @@ __all__ = [
     "Snooze",
     "Task",
     "UsageError",
+    "Warned",
+    "WorkerFullError",
     "ZooKeeper",
+    "add_job_fields",
     "current_job",
 ]
 

@@ -3,105 +3,37 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.addresses import Address, servers_or_default
+from mainspring.client.checking import check_key, check_name_or_maker, check_text, check_unique, refusal
 from mainspring.client.connections import Connections
 from mainspring.client.job import Job, check_handle
 from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
 from mainspring.client.outcomes import failure
-from mainspring.client.payload import Signature
-from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, build_schedule
-from mainspring.client.submission import Check, Key, S_co, Submission, Verbatim, check_nothing
+from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, build_schedule, check_arguments
+from mainspring.client.submission import Check, Key, S_co, Submission, Unique, Verbatim, check_kept
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
 from mainspring.resources.model import UNLIMITED, Limits
 from mainspring.stores import ZooKeeper, check_options, check_store
+from mainspring.tasks import CoroutineTask, Define, Task
+from mainspring.worker.functions import build_function, check_definition
+from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
-from mainspring.worker.registry import Function, Registry
-from mainspring.worker.runtime import Worker, WorkerSettings
+from mainspring.worker.registry import Registry, check_name
+from mainspring.worker.runtime import Worker
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
     from datetime import date, datetime
 
+    from mainspring.worker.settings import WorkerSettings
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Task(Submission[P, R, S_co]):
-    """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
-
-    def __init__(
-        self,
-        call: Callable[P, R],
-        function: Function,
-        connections: Connections,
-        options: Options,
-        key: Key = "",
-        check: Check = check_nothing,
-    ) -> None:
-        super().__init__(function.name, function.signature, connections, options, key=key, check=check)
-        self.function = function
-        self.defaults = options
-        self._call = call
-        functools.update_wrapper(self, call)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here, without any server."""
-        return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"Task({self.name!r})"
-
-
-class CoroutineTask(Submission[P, R, S_co]):
-    """A coroutine function that workers run: awaited, it runs here; submitted, it becomes a job."""
-
-    def __init__(
-        self,
-        call: Callable[P, Coroutine[Any, Any, R]],
-        function: Function,
-        connections: Connections,
-        options: Options,
-        key: Key = "",
-        check: Check = check_nothing,
-    ) -> None:
-        super().__init__(function.name, function.signature, connections, options, key=key, check=check)
-        self.function = function
-        self.defaults = options
-        self._call = call
-        functools.update_wrapper(self, call)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run the function here, without any server."""
-        return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"CoroutineTask({self.name!r})"
-
-
-class _Define(Generic[S_co]):
-    """The decorator ``@app.task(…)``: keeps the kind of the function apart, for type checkers."""
-
-    def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
-        self._define = define
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
-        self, call: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R, S_co]: ...
-    @overload
-    def __call__(self, call: Callable[P, R], /) -> Task[P, R, S_co]: ...
-    def __call__(self, call: Callable[..., Any], /) -> Any:
-        return self._define(call)
-
-
-def _payload(signature: Signature, args: Arguments) -> bytes:
-    return signature.encode((), dict(args)) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
 
 class App(Generic[S_co]):
@@ -150,11 +82,16 @@ class App(Generic[S_co]):
         store: str | ZooKeeper | None = None,
     ) -> None:
         check_store(store)
+        if server is not None:
+            check_text(server, "server", "HOST:PORT, or several with commas")
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise refusal("tls", "an ssl.SSLContext", tls)
         self._store: Any = store
         self._check: Check = functools.partial(check_options, store)
         self._server = server
         self._tls = tls
         self.registry = Registry()
+        self._included: list[str] = []
         self.schedules = Declarations(name)
         self.connections = Connections(self.servers, self.tls)
 
@@ -180,6 +117,8 @@ class App(Generic[S_co]):
 
         For tests, and for programs that learn their server late.
         """
+        if server is not None:
+            check_text(server, "server", "HOST:PORT, or several with commas")
         before, self._server = self._server, server
         self.connections.forget()
         return before
@@ -198,11 +137,14 @@ class App(Generic[S_co]):
         name: str | None = None,
         executor: Literal["thread", "process"] = "thread",
         retry: Retry | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
-    ) -> _Define[S_co]: ...
+        unique: Unique = "",
+        keep_unique: Duration | None = None,
+    ) -> Define[S_co]: ...
     @overload
     def task(
         self: App[str | None],
@@ -211,16 +153,19 @@ class App(Generic[S_co]):
         name: str | None = None,
         executor: Literal["thread", "process"] = "thread",
         retry: Retry | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
+        unique: Unique = "",
+        keep_unique: Duration | None = None,
         concurrency: int | None = None,
         concurrency_per_key: int | None = None,
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
-    ) -> _Define[S_co]: ...
+    ) -> Define[S_co]: ...
     def task(
         self,
         call: Callable[..., Any] | None = None,
@@ -229,10 +174,13 @@ class App(Generic[S_co]):
         name: str | None = None,
         executor: Literal["thread", "process"] = "thread",
         retry: Retry | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
+        unique: Unique = "",
+        keep_unique: Duration | None = None,
         concurrency: int | None = None,
         concurrency_per_key: int | None = None,
         rate: Rate | None = None,
@@ -248,11 +196,21 @@ class App(Generic[S_co]):
         ``concurrency`` is how many of the task's jobs run at the same time, ``rate`` how many start in time, on all
         nodes together; the same ``per_key`` for the jobs of one ``concurrency_key``. They hold while workers with this
         task are connected, for whoever submits; ``mainspring functions`` shows and overrules them. The other options
-        are defaults for the task's jobs; see ``Submission.options``. An App on ZooKeeper does not have limits and keys.
+        are defaults for the task's jobs; see ``Submission.options``. With a constant ``unique`` one job of the task is live
+        at a time; with a function that makes it of the arguments, one for each of its values. An App on ZooKeeper does
+        not have limits and keys.
 
         Raises UsageError where an option is wrong, the name is taken, or the App's store keeps no limits.
         """
-        options = build_options(retry=retry, timeout=timeout, heartbeat=heartbeat, expires=expires, priority=priority)
+        options = build_options(
+            retry=retry,
+            run_timeout=run_timeout,
+            timeout=timeout,
+            heartbeat=heartbeat,
+            expires=expires,
+            priority=priority,
+            keep_unique=keep_unique,
+        )
         said = {
             "concurrency": concurrency,
             "concurrency_per_key": concurrency_per_key,
@@ -261,13 +219,15 @@ class App(Generic[S_co]):
         }
         self._check({**said, "concurrency_key": concurrency_key})
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
-        if executor not in {"thread", "process"}:
-            raise UsageError(f"executor must be 'thread' or 'process'; it is {executor!r}")
+        check_definition(name, executor)
+        check_name_or_maker(unique, "unique", check_unique)
+        check_kept(options.keep_unique, unique)
+        check_name_or_maker(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._define(call, name, executor, options, limits, concurrency_key)
+            return self._define(call, name, executor, options, unique, limits, concurrency_key)
 
-        return define(call) if call is not None else _Define(define)
+        return define(call) if call is not None else Define(define)
 
     def scheduled(
         self,
@@ -285,15 +245,16 @@ class App(Generic[S_co]):
         overlap: Literal["allow", "forbid", "queue", "replace"] = "allow",
         wait_for_children: bool = False,
         args: Arguments = (),
-        unique: str = "",
+        unique: Unique | None = None,
         name: str | None = None,
         executor: Literal["thread", "process"] = "thread",
         retry: Retry | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
-    ) -> _Define[S_co]:
+    ) -> Define[S_co]:
         """Define a task that runs by itself, at times that one of these says.
 
         ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first,
@@ -303,8 +264,8 @@ class App(Generic[S_co]):
         ``start`` and ``end`` bound the times. ``exclude`` names days on which it does not run. ``jitter``: each job
         starts up to so much later. ``misfire``: what becomes of times that were missed while no node ran. ``overlap``:
         what becomes of a time while an earlier run is not finished. ``wait_for_children``: a run is finished when those
-        after it are. ``args``: what the task is called with, a sequence or a dict of keyword arguments. ``unique``: of
-        its jobs. The rest is as for ``task``; ``name`` is that of the schedule as well.
+        after it are. ``args``: what the task is called with, a sequence or a dict of keyword arguments. ``unique`` of
+        its jobs and the rest are as for ``task``; ``name`` is that of the schedule as well.
 
         A task that exists already may be given in place of a function: then only its schedule is defined, and the
         options for its jobs are those that are given here, or else the task's own.
@@ -312,64 +273,90 @@ class App(Generic[S_co]):
         Schedules are made in the store, changed and removed when workers of the App start. In the task,
         ``current_job().fire_time`` is the time that a job stands for.
 
-        Raises UsageError where something is wrong, here or when it is applied to the function.
+        Raises UsageError where something is wrong, here or when it is applied to the function; then also TypeError and
+        PayloadError where ``args`` do not fit it.
         """
         timing = Timing(
             cron, every, at, parent, timezone, start, end, jitter, exclude, misfire, overlap, wait_for_children
         )
-        options = build_options(retry=retry, timeout=timeout, heartbeat=heartbeat, expires=expires, priority=priority)
+        options = build_options(
+            retry=retry,
+            run_timeout=run_timeout,
+            timeout=timeout,
+            heartbeat=heartbeat,
+            expires=expires,
+            priority=priority,
+        )
+        check_definition(name, executor)
+        check_arguments(args)
+        if unique is not None:
+            check_name_or_maker(unique, "unique", check_unique)
 
         def define(call: Callable[..., Any]) -> Any:
             task: Any = call
             if not isinstance(call, (Task, CoroutineTask)):
-                task = self._define(call, name, executor, options)
+                task = self._define(call, name, executor, options, unique or "")
             chosen = task.defaults.merged(options)
-            schedule = build_schedule(name or task.name, task.name, timing, chosen, unique)
+            positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
+            payload = task.function.signature.encode(positional, named)
+            submission = task if unique is None else task.options(unique=unique)
+            said = submission.unique_of(positional, named)
+            schedule = build_schedule(name or task.name, task.name, timing, chosen, said, payload)
             self.schedules.check_parents(timing.parent)
-            self.schedules.add(schedule, lambda: _payload(task.function.signature, args))
+            self.schedules.add(schedule)
             return task
 
-        return _Define(define)
+        return Define(define)
 
     def _define(
         self,
-        call: Callable[..., Any],
+        call: Any,
         name: str | None,
         executor: Literal["thread", "process"],
         options: Options,
+        unique: Unique,
         limits: Limits = UNLIMITED,
         key: Key = "",
     ) -> Any:
-        if not callable(call):
-            raise UsageError(f"{call!r} is no function: write @app.task(name=…) to give a task another name")
-        chosen = name or getattr(call, "__name__", "")
-        if not chosen:
-            raise UsageError(f"{call!r} has no __name__: give the task one, app.task(name=…)")
-        coroutine = inspect.iscoroutinefunction(call)
-        if coroutine and executor == "process":
-            raise UsageError(f"{chosen} is a coroutine function: it runs on the worker's loop, not in a process")
-        if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
-            raise UsageError(f"{chosen} is a generator: a task returns one result")
-        function = Function(
-            name=chosen,
-            call=call,
-            signature=Signature(call, chosen),
-            executor="coroutine" if coroutine else executor,
-            retry=options.retry,
-            timeout=options.timeout,
-            heartbeat=options.heartbeat,
-            limits=limits,
-        )
+        given = call.function.call if isinstance(call, (Task, CoroutineTask)) else call
+        function = build_function(given, name, executor, options, limits)
         self.registry.add(function)
-        kind: Any = CoroutineTask if coroutine else Task
-        return kind(call, function, self.connections, options, key, self._check)
+        kind: Any = CoroutineTask if function.executor == "coroutine" else Task
+        return kind(function.call, function, self.connections, options, unique, key, self._check)
+
+    def include(self, *modules: str) -> None:
+        """Have workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.
+
+        Of a package all modules are imported, and those of its packages. Nothing is imported now, so that these modules may
+        import this App's; workers, the processes of ``executor="process"`` and ``in_memory`` do it, with ``load_tasks``. A
+        program that submits a task imports its module as usual.
+
+        Raises UsageError for what is no full name of a module.
+        """
+        for module in modules:
+            given: object = module
+            if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
+                raise UsageError(f"{given!r} is no module: name it in full, such as shop.tasks")
+            if module not in self._included:
+                self._included.append(module)
+
+    def load_tasks(self) -> None:
+        """Import the modules that ``include`` has named; does nothing for those that are imported.
+
+        Raises SettingsError for one that is not there or whose import fails, with the cause chained.
+        """
+        for module in self._included:  # it grows where one of them includes others
+            import_included(module)
 
     def function(self, name: str) -> Submission[..., bytes, S_co]:
         """Return a function of whatever language by its name.
 
         Its ``submit`` takes one payload: bytes as they are, anything else as JSON; or keyword arguments, as a JSON
         object. Its jobs' results are bytes.
+
+        Raises UsageError for what cannot be a function's name.
         """
+        check_name(name)
         return Submission(name, Verbatim(name), self.connections, Options(), check=self._check)
 
     def job(self, handle: str) -> Job[bytes]:
@@ -385,6 +372,9 @@ class App(Generic[S_co]):
         Raises at the first job that did not succeed, as ``Job.result`` would.
         """
         limit = None if timeout is None else seconds(timeout, "timeout")
+        return self._results(jobs, limit)
+
+    def _results(self, jobs: Sequence[Job[R]], limit: float | None) -> Iterator[R]:
         outcomes = self.connections.blocking().outcomes((job.handle for job in jobs), limit)
         for job, outcome in zip(jobs, outcomes, strict=False):
             if (error := failure(outcome)) is not None:
@@ -409,7 +399,10 @@ class App(Generic[S_co]):
         """Return a worker of the App's tasks, for all of its servers; run it on an event loop.
 
         ``selector`` (``FILE.py[:name]`` or ``module[:name]``) is how processes of ``executor="process"`` find the App.
+
+        Raises SettingsError where a module that the App includes cannot be imported.
         """
+        self.load_tasks()
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
         connectors = {str(address): connector(address, tls) for address in addresses}
         return Worker(self.registry, connectors, settings, selector=selector)

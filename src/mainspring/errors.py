@@ -17,6 +17,7 @@ MainspringError
 │   ├── StoreCorruptError     the store's content is damaged
 │   ├── StoreBrokenError      the disk failed; the process must end
 │   └── StoreForeignError     the file belongs to another program or to a newer version
+├── WorkerFullError           a task waits for a job that its worker has no place for
 ├── IllegalTransitionError    a job was asked for a step that its state does not allow: a defect of ours
 └── JobError                  how a job ended, for whoever waits for it
     ├── JobFailed             all attempts failed; carries the last error
@@ -39,7 +40,7 @@ class UsageError(MainspringError):
 
 
 class PayloadError(UsageError):
-    """A payload or a result cannot be read as what the task declares."""
+    """A payload or a result cannot be read as what the task declares, or written as JSON."""
 
 
 class SettingsError(UsageError):
@@ -107,6 +108,10 @@ class StoreBrokenError(StoreError):
 
 class StoreForeignError(StoreError):
     """The file belongs to another program, or to a newer version of this one."""
+
+
+class WorkerFullError(MainspringError):
+    """A task waits for a job that has not started, and all places of its worker are held by tasks that wait in the same way."""
 
 
 class IllegalTransitionError(MainspringError):

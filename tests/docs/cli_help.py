@@ -18,6 +18,8 @@ PAGE = DOCS / "reference" / "cli.md"
 BLOCK = re.compile(
     r'(?P<head>^```text help="(?P<command>[^"]*)"\n)(?P<text>.*?)(?P<tail>^```$)', re.MULTILINE | re.DOTALL
 )
+COMMANDS = re.compile(r"^(?:COMMANDS|SERVERS AND WORKERS)\n", re.MULTILINE)
+"""The heading above the first command."""
 COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 
@@ -58,8 +60,9 @@ def _gathered() -> dict[str, str]:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert mainspring([*command.split(), "--help"]) == 0
         texts[command] = _trimmed(printed.getvalue())
-        section = texts[command].partition("\nCOMMANDS\n")[2]
-        names += [f"{command} {match['name']}".strip() for match in COMMAND.finditer(section)]
+        if heading := COMMANDS.search(texts[command]):
+            found = COMMAND.finditer(texts[command], heading.end())
+            names += [f"{command} {match['name']}".strip() for match in found]
     return texts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import sqlite3
@@ -9,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from tests.conftest import leave_out
+from tests.postgres import keeper
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
 from tests.zookeeper import server as zookeeper_server
 
@@ -46,16 +48,48 @@ def javascript(reader: Reader) -> None:
     shutil.copy(ROOT / "examples" / "javascript" / "mainspring.js", reader.directory)
 
 
+def from_celery(reader: Reader) -> None:
+    """Stand in the directory of the example."""
+    shutil.copytree(ROOT / "examples" / "from-celery", reader.directory, dirs_exist_ok=True)
+
+
+DEBIANS_RULES: Final = """
+local all postgres peer{map}
+local all all peer
+host all all 127.0.0.1/32 scram-sha-256
+host all all ::1/128 scram-sha-256
+"""
+"""Who may enter a new PostgreSQL of Debian's, and how."""
+
+
 def postgresql(reader: Reader) -> None:
-    """Run PostgreSQL on port 5432, where the reader is its superuser, with its programs in PATH."""
+    """Run PostgreSQL on port 5432, which lets users in as Debian's does, with its programs in PATH.
+
+    ``su - postgres -c COMMAND`` finds this server in place of Debian's own. Where the reader is not root, no other user is
+    there to become: the reader's own is let in as the superuser.
+    """
     try:
         directory = programs()
     except NotInstalledError:
         leave_out("PostgreSQL")
-    server = reader.until_the_end.enter_context(PostgresServer(parent=memory_directory(), max_connections=50))
+    server = reader.until_the_end.enter_context(
+        PostgresServer(parent=memory_directory(), max_connections=50, unix_socket_directories=".")
+    )
+    is_root = os.getuid() == 0
+    data = keeper.data(server.directory)
+    (data / "pg_hba.conf").write_text(DEBIANS_RULES.format(map="" if is_root else " map=reader"))
+    (data / "pg_ident.conf").write_text(f"reader {getpass.getuser()} postgres\n")
+    server.restart()
     reader.ports["5432"] = str(server.port)
-    path = os.pathsep.join([reader.environment["PATH"], str(directory)])
-    reader.environment |= {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": "postgres", "PATH": path}
+    commands = reader.directory / ".commands"
+    commands.mkdir()
+    here = f"export PGHOST={data} PGPORT={server.port} PGUSER=postgres PATH={directory}:$PATH"
+    become = 'exec /usr/bin/su "$1" "$2" "$3" "$here; $4"' if is_root else 'exec sh -c "$here; $4"'
+    (commands / "su").write_text(f"#!/bin/sh\nhere='{here}'\n{become}\n")
+    (commands / "su").chmod(0o755)
+    reader.environment["PATH"] = os.pathsep.join([str(commands), reader.environment["PATH"], str(directory)])
+    for name in [name for name in reader.environment if name.startswith("PG")]:
+        del reader.environment[name]
 
 
 def zookeeper(reader: Reader) -> None:
@@ -70,6 +104,7 @@ def zookeeper(reader: Reader) -> None:
 
 
 PREPARATIONS: Final[dict[str, Callable[[Reader], None]]] = {
+    "from_celery": from_celery,
     "gearmand_queue": gearmand_queue,
     "javascript": javascript,
     "postgresql": postgresql,

@@ -35,6 +35,17 @@ def test_every_command_has_its_help(helps: dict[str, str]) -> None:
     assert written() == helps
 
 
+def test_help_fits_80_columns(helps: dict[str, str]) -> None:
+    assert [(command, line) for command, text in helps.items() for line in text.splitlines() if len(line) > 79] == []
+
+
+def test_examples_are_broken_as_a_shell_reads_them(helps: dict[str, str]) -> None:
+    said = helps["schedules add"].replace(" \\\n      ", " ")
+    assert (
+        '\n  mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report\n' in said
+    )
+
+
 @pytest.mark.parametrize("command", ["", "serve", "jobs", "jobs show", "gearmand"])
 def test_a_process_of_its_own_prints_the_same(helps: dict[str, str], command: str) -> None:
     assert help_text(command) == helps[command]
@@ -56,7 +67,20 @@ def test_every_public_name_is_in_the_python_api() -> None:
 @pytest.mark.parametrize("kind", [mainspring.App, Job, Retry, Submission, CurrentJob], ids=lambda kind: kind.__name__)
 def test_every_method_and_parameter_is_in_the_python_api(kind: type) -> None:
     text = page("python-api.md")
-    inner = {"allows", "wire", "ask_to_stop", "raw", "servers", "registry", "connections", "decode", "origin", "info"}
+    inner = {
+        "allows",
+        "wire",
+        "ask_to_stop",
+        "raw",
+        "servers",
+        "registry",
+        "connections",
+        "decode",
+        "origin",
+        "info",
+        "waits",
+        "continues",
+    }
     names = {name for name in vars(kind) if not name.startswith("_")} - inner
     for method in ("options", "task", "__init__"):
         if kind in {mainspring.App, Retry, Submission} and method in vars(kind):

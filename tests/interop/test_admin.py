@@ -10,6 +10,8 @@ import pytest
 from .packets import Kind, got
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .conftest import Start
     from .packets import Packet, Peer
     from .servers import Server
@@ -37,6 +39,27 @@ def test_version(server: Server, command: bytes) -> None:
 
 def test_verbose(server: Server) -> None:
     assert server.peer().ask(b"verbose") == b"OK ERROR\n"
+
+
+@pytest.mark.parametrize("level", ["FATAL", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG"])
+def test_verbose_is_the_level_that_was_given(start: Start, level: str) -> None:
+    assert start("--verbose", level).peer().ask(b"verbose") == b"OK %b\n" % level.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "level"),
+    [
+        ("--verbose=DEBUG\n", b"DEBUG"),
+        ("--round-robin --verbose NOTICE\n-w 2\n", b"NOTICE"),
+        ("# --exceptions\n  --verbose=INFO\n", b"INFO"),
+    ],
+)
+def test_verbose_of_a_configuration_file(start: Start, tmp_path: Path, content: str, level: bytes) -> None:
+    """gearmand's file has options as on its command line."""
+    file = tmp_path / "gearmand.conf"
+    file.write_text(content)
+    assert start(f"--config-file={file}").peer().ask(b"verbose") == b"OK %b\n" % level
+    assert start(f"--config-file={file}", "--verbose=WARNING").peer().ask(b"verbose") == b"OK WARNING\n"
 
 
 def test_getpid(server: Server) -> None:

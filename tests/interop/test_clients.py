@@ -6,12 +6,26 @@ side. What the libraries cannot do is written down in ``libraries.py``.
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .libraries import BY_NAME, FAIL, LIBRARIES, NEWS, RAISE, UPPER, Library, Program, await_worker, command, jobs
+from .libraries import (
+    BY_NAME,
+    FAIL,
+    LIBRARIES,
+    NEWS,
+    PATIENCE,
+    RAISE,
+    UPPER,
+    Library,
+    Program,
+    await_worker,
+    command,
+    jobs,
+)
 from .packets import Kind, Packet, got
 
 if TYPE_CHECKING:
@@ -120,6 +134,32 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
         if server.is_mainspring or not library.fails_after_raising:
             # the worker has survived
             assert called(client, prefix, UPPER, b"again") == [got(Kind.WORK_COMPLETE, b"AGAIN")]
+
+
+@by_library("perl")
+@pytest.mark.parametrize("name", ["empty", "zero"])
+def test_a_perl_worker_that_returns_a_false_value(
+    server: Server, library: Library, prefix: str, run: Run, name: str
+) -> None:
+    """Its library sends the handle alone. gearmand ends the connection, and the job starts again each time the worker is back."""
+    start_worker(library, server, prefix, run)
+    if server.is_mainspring:
+        client = server.peer()
+        assert called(client, prefix, name) == [got(Kind.WORK_COMPLETE, b"")]
+        assert called(client, prefix, UPPER, b"again") == [got(Kind.WORK_COMPLETE, b"AGAIN")]
+    else:
+        handle = server.peer().submit(f"{prefix}-{name}".encode(), b"", b"")
+        await_attempts(server.peer(), handle, 2)
+
+
+def await_attempts(peer: Peer, handle: bytes, wanted: int) -> None:
+    """Ask gearmand until it has given a job back so many times."""
+    deadline = time.monotonic() + PATIENCE
+    while not any(
+        line.startswith(handle + b"\t") and int(line.split(b"\t")[1]) >= wanted for line in peer.table(b"show jobs")
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @every_library

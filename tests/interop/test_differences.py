@@ -27,7 +27,6 @@ def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None
         (Kind.SUBMIT_JOB_BG, []),
         (Kind.SUBMIT_JOB_EPOCH, [b"function", b"unique", b"1"]),
         (Kind.SUBMIT_REDUCE_JOB, [b"function", b"unique", b"reducer"]),
-        (Kind.WORK_COMPLETE, [b"H:x:1"]),
         (Kind.WORK_STATUS, [b"H:x:1", b"1"]),
         (Kind.CAN_DO_TIMEOUT, [b"function"]),
     ]
@@ -38,6 +37,31 @@ def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None
         assert re.fullmatch(rb"[A-Z_]+", code)
         assert message
         peer.settled()
+
+
+def test_a_result_may_be_a_handle_alone(mainspring: Server, function: bytes) -> None:
+    """gearmand ends the worker's connection and gives the job to the next worker; Perl's library sends this for false values."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    client.option(b"exceptions")
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    for kind in (Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_COMPLETE):
+        worker.send(kind, handle)
+    worker.settled()
+    assert client.pending() == [
+        got(kind, handle, b"") for kind in (Kind.WORK_DATA, Kind.WORK_WARNING, Kind.WORK_COMPLETE)
+    ]
+
+
+def test_an_exception_may_be_a_handle_alone(mainspring: Server, function: bytes) -> None:
+    """gearmand ends the worker's connection and gives the job to the next worker."""
+    client, worker = mainspring.peer(), mainspring.worker(function)
+    client.option(b"exceptions")
+    handle = client.submit(function, b"", b"")
+    worker.assigned()
+    worker.send(Kind.WORK_EXCEPTION, handle)
+    worker.settled()
+    assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"")]
 
 
 def test_a_functions_name_has_at_most_512_bytes(mainspring: Server) -> None:
@@ -269,6 +293,29 @@ def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) 
     assert worker.assigned()[0] == second
     worker.complete(second)
     assert client.receive() == got(Kind.WORK_COMPLETE, second, b"")
+
+
+def test_a_worker_that_falls_asleep_with_a_job_keeps_its_timeout(mainspring: Server, function: bytes) -> None:
+    """gearmand drops the timeout at PRE_SLEEP: a job whose worker hangs after it stays with that worker."""
+    client, worker = mainspring.peer(), mainspring.peer()
+    worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
+    handle = client.submit(function, b"", b"")
+    assert worker.assigned()[0] == handle
+    worker.sleep()
+    client.await_status(handle, b"1", b"0", b"0", b"0")
+    second = mainspring.worker(function)
+    assert second.assigned()[0] == handle
+    second.complete(handle)
+
+
+def test_a_timeout_beyond_all_numbers_is_none(mainspring: Server, function: bytes) -> None:
+    """gearmand can end at it."""
+    worker = mainspring.peer()
+    worker.send(Kind.CAN_DO_TIMEOUT, function, b"9" * 20)
+    worker.settled()
+    handle = worker.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+    assert worker.assigned()[0] == handle
+    worker.complete(handle)
 
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])

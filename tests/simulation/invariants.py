@@ -51,8 +51,6 @@ def always(life: Sound) -> None:
             able = queue.startable(queue.woken + 1)
             assert queue.woken >= able or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
             assert not able or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
-        if not window.claiming.shared:  # there it is a hint, put right again and again
-            assert queue.live >= 0
     expected = sum(len(held.job.payload) for held in window.held.values() if not held.stored)
     assert window.foreground_bytes == expected
 
@@ -69,7 +67,10 @@ def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> 
     assert queue.woken == len(woken), f"woken of {queue.name!r}: {queue.woken}, not {len(woken)}"
     assert queue.foreground == sum(not held.stored for held in held_here), f"foreground of {queue.name!r}"
     assert set(queue.workers) <= set(life.workers())
-    assert queue.inflight >= 0
+    parts = (*queue.backlog, queue.inflight, queue.leased, queue.away, queue.foreground)
+    assert min(parts) >= 0, f"counts of {queue.name!r}: {parts}"
+    assert queue.leased >= sum(held.stored for held in held_here), f"leased of {queue.name!r}: {queue.leased}"
+    assert queue.total() >= queue.running + sum(queue.waiting_by_priority()), f"total of {queue.name!r}"
 
 
 def idle(life: Life) -> None:
@@ -94,6 +95,7 @@ def idle(life: Life) -> None:
         leased = sum(counts.get((name, State.LEASED, priority), 0) for priority in range(3))
         stored = sum(held.stored for held in service.window.held.values() if held.queue is queue)
         assert leased == stored + unsettled.get(name, 0), f"{leased} leased of {name!r}, {stored} held"
+        assert queue.leased == leased, f"leased of {name!r}: {queue.leased}, not {leased}"
     for (function, unique), held in service.window.foreground.items():
         rival = life.store.find_unique(function, unique)
         assert rival is None, f"{held.handle!r} and {rival} are both live"

@@ -79,7 +79,7 @@ class SlowStore:
         self.engine = engine
         self.durable = engine.durable
         self.max_value = engine.max_value
-        self.shared, self.limits = engine.shared, engine.limits
+        self.shared, self.limits, self.lines = engine.shared, engine.limits, engine.lines
         self.full = False
         """Every group fails."""
         self.failed = -1.0

@@ -83,7 +83,7 @@ def test_the_token_of_a_job_that_was_dropped_while_it_was_handed_out(monkeypatch
         for job_id in ids:
             held = self._window.held.get(self._service.handles.of(job_id))
             if held is not None:
-                held.queue.live -= 1
+                held.queue.leased -= 1
                 self._window.release(held)
 
     monkeypatch.setattr(Sharing, "_dropped", dropped)

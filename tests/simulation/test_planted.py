@@ -188,8 +188,8 @@ def _handlers() -> dict[int, Any]:
 def test_more_claimed_than_was_told(monkeypatch: Plant) -> None:
     claimed = Claiming._claimed
 
-    def forgetful(self: Claiming, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
-        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, limit)
+    def forgetful(self: Claiming, queue: FunctionQueue, jobs: list[Job], *told: Any) -> None:
+        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, *told)
 
     monkeypatch.setattr(Claiming, "_claimed", forgetful)
     is_caught(50)

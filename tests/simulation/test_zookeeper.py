@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from .zookeeper.running import simulate_zookeeper
-from .zookeeper.serving import ServingWorld
+from .zookeeper.serving import LossyMail, ServingWorld
 
 CHUNK = 12
 SERVED = 10
@@ -33,6 +33,11 @@ def test_a_seed_is_played_again() -> None:
 @pytest.mark.parametrize("first", range(0, 30, SERVED))
 def test_nodes_that_serve_break_no_rule_and_tell_all_who_wait(first: int) -> None:
     assert simulate_zookeeper(*range(first, first + SERVED), kind=ServingWorld) > SERVED
+
+
+@pytest.mark.parametrize("first", range(0, 30, SERVED))
+def test_nodes_tell_all_who_wait_where_letters_are_lost(first: int) -> None:
+    assert simulate_zookeeper(*range(first, first + SERVED), kind=LossyMail) > SERVED
 
 
 @pytest.mark.long

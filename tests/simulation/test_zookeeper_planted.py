@@ -17,7 +17,7 @@ from mainspring.jobs.service import JobService
 from .stores import SimulationError
 from .zookeeper.ensemble import Way
 from .zookeeper.running import simulate_zookeeper
-from .zookeeper.serving import ServingWorld
+from .zookeeper.serving import LossyMail, ServingWorld
 from .zookeeper.world import World
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_polite_end_that_hands_nothing_back(monkeypatch: Plant) -> None:
 
 def test_letters_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
     monkeypatch.setattr(sharing, "ASK_EVERY", 1e9)
-    is_caught(by="never ends: .*clients of", kind=ServingWorld)
+    is_caught(by="never ends: .*clients of", kind=LossyMail)
 
 
 def test_a_node_that_does_not_learn_its_new_term(monkeypatch: Plant) -> None:

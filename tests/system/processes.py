@@ -39,6 +39,10 @@ class Node:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def press_ctrl_c(self) -> None:
+        """Do what a terminal does: send SIGINT to the command and to all that it has started."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
     def wait(self) -> int:
         return self.process.wait(STOP)
 
@@ -88,6 +92,7 @@ def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **va
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
+            start_new_session=True,
         )
     running = Node(process, log)
     try:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
+import termios
 import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -106,12 +110,33 @@ def run(tmp_path: Path, app: Path) -> Iterator[Call]:
 
 
 def test_submit_waits_and_writes_the_raw_result(run: Call) -> None:
+    eventually(lambda: b"add\t" in run("functions", "list").stdout, "the workers are there")
     done = run("submit", "add", "[1, 2]")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"3", b"")
     assert run("submit", "add", '{"a": 5}').stdout == b"5"
     assert run("submit", "raw", "-", input=b"a\0\xffb\n").stdout == b"\nb\xff\0a"
     assert run("submit", "raw", "--", "--ab").stdout == b"ba--"
     assert run("submit", "both").stdout == b"3"
+
+
+def test_submit_prints_json_for_programs(run: Call) -> None:
+    done = run("submit", "add", "[1, 2]", "--json")
+    handle = json.loads(done.stdout)["handle"]
+    ended = {"handle": handle, "state": "succeeded", "attempt": 1, "result": 3, "encoding": "json"}
+    told = ended | {"error": None, "traceback": None}
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, told | {"joined": False}, b"")
+    assert json.loads(run("jobs", "result", handle, "--json").stdout) == told
+
+    failed = run("submit", "fail", "--json")
+    said = json.loads(failed.stdout)
+    assert (failed.returncode, said["state"], said["error"]) == (1, "failed", "ValueError: no good")
+    assert said["traceback"].startswith("Traceback")
+    assert failed.stderr.endswith(b"failed at attempt 1: ValueError: no good\n")
+
+    late = run("submit", "nobody", "--json", "--unique", "u", "--timeout", "200ms")
+    told = {"handle": json.loads(late.stdout)["handle"], "joined": True}
+    assert (late.returncode, json.loads(late.stdout)["state"]) == (5, None)
+    assert json.loads(run("submit", "nobody", "--json", "--unique", "u", "--background").stdout) == told
 
 
 def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
@@ -131,6 +156,19 @@ def test_what_takes_too_long_is_exit_code_5_and_goes_on(run: Call, tmp_path: Pat
     gate.touch()
     done = run("jobs", "result", handle, "--timeout", "20s")
     assert (done.returncode, done.stdout) == (0, b'"there"')
+
+
+def test_a_misspelt_function_is_told_of(run: Call) -> None:
+    eventually(lambda: b"add\t" in run("functions", "list").stdout, "the workers are there")
+    done = run("submit", "addd", "[1]", "--timeout", "3s")
+    assert done.returncode == 5
+    said, ended = done.stderr.decode().splitlines()
+    assert said == "mainspring: no worker has registered addd; the job waits; did you mean 'add'?"
+    assert "has not ended within 3s" in ended
+    (listed,) = [one for one in json.loads(run("functions", "list", "--json").stdout) if one["function"] == "addd"]
+    assert (listed["waiting"], listed["workers"], listed["registered"]) == (1, 0, False)
+    assert run("functions", "pause", "rav").returncode == 4
+    assert run("functions", "pause", "rav", "--create").returncode == 0
 
 
 def test_background_prints_the_handle(call: Call) -> None:
@@ -199,6 +237,25 @@ def test_watch_prints_one_object_a_line(call: Call, server: Node, tmp_path: Path
         assert watcher.wait(30) == 0
 
 
+def test_an_interrupted_submit_names_the_job(call: Call, server: Node, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command("submit", "nobody", "--server", server.address),
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+    ) as submitting:
+        try:
+            assert submitting.stderr is not None
+            assert b"no worker has registered nobody" in submitting.stderr.readline(), "it waits for the job"
+            (job,) = json.loads(call("jobs", "list", "--json").stdout)
+            submitting.send_signal(signal.SIGINT)
+            _, error = submitting.communicate(timeout=30)
+        finally:
+            submitting.kill()
+    assert submitting.returncode == 130
+    assert f"job {job['handle']} has not ended; it goes on" in error.decode()
+
+
 def test_status(call: Call, server: Node) -> None:
     status = json.loads(call("status", "--json").stdout)
     assert status["store"].endswith("/jobs.db")
@@ -212,6 +269,25 @@ def test_a_node_alone_on_its_store_is_the_one_that_is_listed(call: Call, server:
     assert (row["term"], row["state"], row["address"]) == (1, "live", server.address)
     assert abs(datetime.fromisoformat(row["started_at"]).timestamp() - time.time()) < 120
     assert call("nodes", "drain", row["name"]).returncode == 1
+
+
+def test_a_node_has_the_slots_of_its_workers(tmp_path: Path, app: Path) -> None:
+    options = ("--processes", "2", "--concurrency", "3", "--gearman", "127.0.0.1:0", "--store", "memory://")
+    with node("run", str(app), *options, cwd=tmp_path) as running:
+        call = Call(running, tmp_path)
+
+        def row() -> dict[str, object]:
+            (only,) = json.loads(call("nodes", "list", "--json").stdout)
+            assert only["capacity"] == only["prefetch"]
+            return dict(only)
+
+        eventually(lambda: row()["slots"] == 6, "both processes are there")
+        for _ in range(20):
+            call("submit", "add", "[1]")  # brief jobs: the workers take more of them in advance
+        assert row()["slots"] == 6
+        head, line = (text.split("\t") for text in call("nodes", "list").stdout.decode().splitlines())
+        assert dict(zip(head, line, strict=True))["slots"] == "6"
+        assert b"capacity" not in call("nodes", "show", str(row()["name"])).stdout
 
 
 # Nodes, and how they end.
@@ -329,21 +405,35 @@ def test_a_terminal_gets_tables_and_progress(run: Call, tmp_path: Path) -> None:
     late = _on_a_terminal(run, "submit", "wait_for", json.dumps([str(gate)]), "--timeout", "300ms")
     assert "waiting for H:" in late
     assert "has not ended within 300ms" in late
+    assert _on_a_terminal(run, "submit", "add", "[1, 2]").endswith("3\r\n")
+    assert _on_a_terminal(run, "submit", "raw", "\na").endswith("a\r\n")
     table = _on_a_terminal(run, "jobs", "list")
     assert "HANDLE" in table
     assert "\t" not in table
     gate.touch()
 
 
-def _on_a_terminal(call: Call, *arguments: str) -> str:
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_list_of_jobs_fits_the_terminal(call: Call, width: int) -> None:
+    handle = call("submit", "shop.pictures.generate_thumbnails", "-b", "--unique", "u" * 30).stdout.decode()
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", _on_a_terminal(call, "jobs", "list", width=width))
+    lines = shown.splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= width
+    assert lines[1].split()[0] == handle.strip()
+    assert ("UNIQUE" in lines[0], "CREATED_AT" in lines[0]) == ((True, True) if width == 200 else (False, False))
+
+
+def _on_a_terminal(call: Call, *arguments: str, width: int = 200) -> str:
     """Run a command on a terminal of its own; return what it shows."""
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     with subprocess.Popen(
         command(*arguments, "--server", call.node.address),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment(TERM="xterm", COLUMNS="200"),
+        env=environment(TERM="xterm", COLUMNS=""),
     ) as process:
         os.close(theirs)
         seen = b""
@@ -432,6 +522,15 @@ def test_gearmand_listens_on_loopback_and_says_so(tmp_path: Path) -> None:
         assert "no -L" in text
         assert "--threads is taken and has no effect" in text
         assert running.stop() == 0
+
+
+def test_gearmand_takes_its_port_from_the_environment(tmp_path: Path) -> None:
+    port = _free_port()
+    with node("gearmand", "--verbose=NOTICE", cwd=tmp_path, GEARMAND_PORT=str(port)) as running:
+        assert running.port == port
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(b"verbose\n")
+            assert connection.recv(100) == b"OK NOTICE\n"
 
 
 def test_gearmand_http_protocol(tmp_path: Path, require: Callable[[str], str]) -> None:

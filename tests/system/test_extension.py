@@ -25,6 +25,7 @@ JOB_KEYS = {
 }  # fmt: skip
 SHOWN_KEYS = JOB_KEYS | {
     "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker", "numerator", "denominator",
+    "done", "total",
     "traceback", "schedule", "fire_time", "concurrency_key",
 }  # fmt: skip
 
@@ -348,6 +349,7 @@ def test_jobs_show(meeting: Meeting) -> None:
     worker.silent()
     job = meeting.client.show(handle)
     assert (job["state"], job["worker"], job["numerator"], job["denominator"]) == ("running", "me", 3, 4)
+    assert (job["done"], job["total"]) == (3, 4)
     assert job["attempt"] == 1
     assert worker.settled_as(delivery, b"succeeded", b"1234567") == b"recorded"
     job = meeting.client.show(handle)

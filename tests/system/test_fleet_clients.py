@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.interop.libraries import BY_NAME, FAIL, NEWS, RAISE, UPPER, Library, Program, await_worker, command, jobs
+from tests.interop.packets import Kind, encode
 
-from mainspring import App
+from mainspring import App, Data, Progress, Warned
 
 from .fleet import Fleet, FleetNode, Nursery, addresses
 from .processes import environment, mainspring
@@ -21,6 +22,8 @@ from .stores import STORES, on_each_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from mainspring.client.streaming import JobEvent
 
     from .stores import Store
 
@@ -119,6 +122,33 @@ def test_what_a_program_puts_into_the_background_runs_at_another_node(
     job = worker.job()
     assert job.payload == b"payload"
     assert worker.settled_as(job, b"succeeded") == b"recorded"
+
+
+def test_what_a_job_sends_at_another_node_is_streamed(shared: list[FleetNode], stack: ExitStack) -> None:
+    here, there = shared
+    app = App(f"127.0.0.1:{here.port}")
+    stack.callback(app.close)
+    worker = stack.enter_context(there.worker(b"talk"))
+    job = app.function("talk").submit(b"")
+    assigned = worker.job()
+    events: list[JobEvent] = []
+    streaming = threading.Thread(target=lambda: events.extend(job.stream(timeout=60)), daemon=True)
+    first = job.stream(timeout=60)
+    begun = threading.Thread(target=next, args=(first,), daemon=True)
+    streaming.start()
+    begun.start()
+    while begun.is_alive():  # what is sent before somebody waits is given to nobody
+        worker.write(encode(Kind.WORK_DATA, assigned.handle, b"early"))
+        begun.join(0.05)
+    worker.write(encode(Kind.WORK_WARNING, assigned.handle, b"careful"))
+    worker.write(encode(Kind.WORK_STATUS, assigned.handle, b"1", b"2"))
+    worker.write(encode(Kind.WORK_DATA, assigned.handle, BINARY))
+    assert worker.settled_as(assigned, b"succeeded", b"done") == b"recorded"
+    rest = [event for event in first if event != Data(b"early")]
+    streaming.join(60)
+    assert rest == [Warned(b"careful"), Progress(1, 2), Data(BINARY)]
+    assert [event for event in events if event != Data(b"early")] == rest
+    assert job.result(0) == b"done"
 
 
 # ---- several servers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .fleet import Fleet, Nursery, addresses
+from .processes import mainspring, node
 from .servers import environment, eventually, serving
 
 if TYPE_CHECKING:
@@ -135,3 +137,38 @@ def test_a_server_that_was_killed_makes_up_for_what_it_missed(tmp_path: Path) ->
     assert 1 <= reasons["once"].count("misfire") <= reasons["skip"].count("misfire")
     assert reasons["once"][-1] == reasons["skip"][-1] == "fired"
     assert {run["outcome"] for run in runs["all"]} <= {"succeeded", None}
+
+
+QUIET = """
+from datetime import timedelta
+from mainspring import App
+
+app = App()
+
+@app.scheduled(every=timedelta(milliseconds=200), overlap="queue")
+def root() -> None: ...
+
+@app.scheduled(parent="root")
+def child() -> None: ...
+"""
+
+
+def test_a_node_without_schedules_runs_them_by_hand_alone(tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text(QUIET)
+    options = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", "--no-schedules")
+    with node("run", "quiet.py", *options, cwd=tmp_path) as running:
+
+        def asked(*words: str) -> Any:
+            done = mainspring(*words, "--json", "--server", running.address, cwd=tmp_path)
+            assert done.returncode == 0, done
+            return json.loads(done.stdout)
+
+        eventually(lambda: len(asked("schedules", "list")) == 2, "the code's schedules are in the store")
+        time.sleep(2)
+        assert asked("schedules", "history", "root") == []
+        assert asked("status")["schedules"] is False
+        mainspring("schedules", "trigger", "root", "--server", running.address, cwd=tmp_path)
+        eventually(lambda: [run["outcome"] for run in asked("schedules", "history", "child")], "the child follows")
+        assert len(asked("schedules", "history", "root")) == 1
+        assert running.stop() == 0
+        assert "this node fires no schedules" in running.log.read_text()

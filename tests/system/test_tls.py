@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 import shutil
 import signal
 import socket
@@ -12,7 +15,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.interop.packets import PATIENCE, Kind, encode
+import uvloop
+from tests.interop.packets import PATIENCE, REQUEST, RESPONSE, Kind, encode
+
+from mainspring.client.addresses import Address
+from mainspring.client.aio import AsyncClient
+from mainspring.client.blocking import Client
+from mainspring.client.tls import TLS_OPTIONS, TlsFiles
+from mainspring.errors import ServerError
 
 from .authority import EXPIRED, Authority, Pair
 from .extension import ExtensionPeer
@@ -23,6 +33,10 @@ from .servers import IMPATIENT, Server, eventually, serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+ALERT = b"\x15"
+"""What a record of TLS begins with that says what is wrong."""
 
 
 class Certificates:
@@ -157,8 +171,122 @@ def test_plaintext_on_a_tls_port_is_refused(mutual: Server, certificates: Certif
                 plain.sendall(first)
                 while data := plain.recv(1000):
                     received += data
-            assert not received.startswith((b"\0RES", b"OK", b"."))
+            explained = encode(Kind.ERROR, b"TLS_REQUIRED", b"this port speaks TLS", magic=RESPONSE)
+            assert received == explained or received[:1] in {b"", ALERT}
+            if first.startswith(REQUEST):
+                assert received == explained
         honest.round_trip()
+
+
+NO_CERTIFICATE = "the server wants a client's certificate: give one with --tls-cert and --tls-key"
+WRONG_CERTIFICATE = "does not know the authority of this client's certificate: .* signed with --tls-cert and --tls-key"
+EXPIRED_CERTIFICATE = "this client's certificate has expired: give a new one with --tls-cert and --tls-key"
+WRONG_AUTHORITY = "server's certificate is not of a known authority .*: name its authority with --tls-ca"
+NO_TLS = "the server speaks TLS: name the authority of its certificate with --tls-ca"
+
+CASES = {
+    "no certificate": (NO_CERTIFICATE, "the client showed no certificate"),
+    "another authority's certificate": (WRONG_CERTIFICATE, "the client's certificate is not valid: "),
+    "an expired certificate": (EXPIRED_CERTIFICATE, "the client's certificate is not valid: certificate has expired"),
+    "trust in another authority": (
+        WRONG_AUTHORITY,
+        "the client does not know the authority of this server's certificate",
+    ),
+    "no TLS": (NO_TLS, "the client does not speak TLS"),
+}
+
+
+def tls_options(case: str, certificates: Certificates) -> list[str]:
+    """Return what a client gives who comes in one of the cases."""
+    authority = certificates.stranger if case == "trust in another authority" else certificates.authority
+    own = {"another authority's certificate": certificates.forged, "an expired certificate": certificates.expired}
+    options = [] if case == "no TLS" else ["--tls-ca", str(authority.pair.certificate)]
+    if case in own:
+        options += own[case].options()
+    return options
+
+
+def tls_context(case: str, certificates: Certificates) -> ssl.SSLContext | None:
+    return TlsFiles(*tls_options(case, certificates)[1::2]).context(TLS_OPTIONS)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_refused_client_reads_what_is_missing_and_the_log_says_so(
+    mutual: Server, certificates: Certificates, case: str, loop: str
+) -> None:
+    said, logged = CASES[case]
+    tls = tls_context(case, certificates)
+    if loop == "asyncio":
+        with pytest.raises(ServerError, match=said):
+            Client([Address("127.0.0.1", mutual.port)], tls=tls).call("jobs.list")
+
+    async def ask() -> None:
+        client = AsyncClient([Address("127.0.0.1", mutual.port)], tls=tls)
+        try:
+            await client.call("jobs.list")
+        finally:
+            await client.close()
+
+    with (
+        pytest.raises(ServerError, match=said),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner,
+    ):
+        runner.run(ask())
+    if (case, loop) == ("trust in another authority", "uvloop"):
+        return  # event loops send no alert when they refuse a server: it only sees the connection end
+    eventually(lambda: refusals(mutual), "the log says so")
+    (line, *_) = refusals(mutual)
+    assert (line["level"], line["peer"].rpartition(":")[0]) == ("warning", "127.0.0.1")
+    assert line["reason"].startswith(logged)
+
+
+def refusals(server: Server) -> list[dict[str, str]]:
+    lines = [json.loads(line) for line in server.written().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "tls handshake refused"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_commands_and_workers_that_are_refused_say_what_is_missing(
+    mutual: Server, certificates: Certificates, tmp_path: Path, case: str
+) -> None:
+    said, _ = CASES[case]
+    options = ["--server", f"127.0.0.1:{mutual.port}", *tls_options(case, certificates)]
+    status = mainspring("status", *options, cwd=tmp_path)
+    assert status.returncode == 3
+    assert re.search(said, status.stderr.decode())
+    assert b"mainspring serve" not in status.stderr, "there is a server"
+    (tmp_path / "app.py").write_text(APP)
+    with subprocess.Popen(
+        command("worker", "app.py", *options),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+    ) as worker:
+        try:
+            assert worker.stderr is not None
+            assert re.search(said, worker.stderr.readline().decode())
+        finally:
+            worker.kill()
+
+
+def test_many_refusals_of_one_kind_make_few_lines_in_the_log(mutual: Server, certificates: Certificates) -> None:
+    tls = context(certificates.authority)
+    for _ in range(20):
+        assert_refused(mutual.port, tls)
+    assert 1 <= len(refusals(mutual)) < 20
+
+
+def test_a_client_with_tls_at_a_port_without_reads_so(certificates: Certificates, tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        options = ("--server", f"127.0.0.1:{server.port}", "--tls-ca", str(certificates.authority.pair.certificate))
+        status = mainspring("status", *options, cwd=tmp_path)
+        assert status.returncode == 3
+        assert (
+            "the server does not speak TLS on this port: leave --tls-ca (MAINSPRING_TLS_CA) away"
+            in status.stderr.decode()
+        )
 
 
 def test_silent_handshakes_keep_nobody_out_and_end(mutual: Server, certificates: Certificates) -> None:

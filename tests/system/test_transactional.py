@@ -32,6 +32,11 @@ pytestmark = pytest.mark.system
 app = App()
 
 
+@app.task(unique=lambda number: f"once-{number}", keep_unique=60)
+def once(number: int) -> int:
+    return number
+
+
 @app.task
 def double(number: int) -> int:
     return 2 * number
@@ -200,6 +205,18 @@ def test_options_go_with_it_and_a_unique_joins(node: str) -> None:
     assert first.state == "cancelled"
 
 
+def test_the_unique_of_a_task_goes_with_it(node: str) -> None:
+    with psycopg.connect(node) as connection:
+        later = once.options(connection=connection, delay=3600)
+        jobs = [later.submit(1), later.submit(2), *later.submit_many([1])]
+        last = double.options(connection=connection).submit(3)
+    assert last.result(timeout=20) == 6, "the node has taken what was committed"
+    shown = [app.connections.blocking().call("jobs.show", {"handle": job.handle}) for job in jobs]
+    assert [job["unique"] for job in shown] == ["once-1", "once-2", "once-1"]
+    assert app.job(jobs[2].handle).cancel() == "cancelled"
+    assert [job.state for job in jobs[:2]] == ["cancelled", "scheduled"]
+
+
 def test_who_waits_for_a_submission_that_has_joined_another_job_is_told(node: str) -> None:
     with psycopg.connect(node) as connection:
         shared = double.options(connection=connection, unique="u", delay=0.5)
@@ -225,8 +242,10 @@ def test_what_cannot_be_is_said(node: str) -> None:
     with psycopg.connect(node) as connection:
         with pytest.raises(UsageError, match="no name of a schema"):
             double.options(connection=connection, schema="a;b")
+        with pytest.raises(UsageError, match="unique has 65 bytes: give it at most 64"):
+            double.options(connection=connection, unique="u" * 65)
         with pytest.raises(psycopg.DatabaseError, match="up to 64 bytes, this one has 65"):
-            double.options(connection=connection, unique="u" * 65).submit(1)
+            connection.execute("SELECT mainspring.submit(%s, %s, %s)", [b"double", b"[1]", b"u" * 65])
         connection.rollback()
 
     async def blocking() -> None:

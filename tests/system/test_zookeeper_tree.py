@@ -141,7 +141,7 @@ def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(flee
 @on_zookeeper
 def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_path: Path) -> None:
     n1 = fleet.start("n1")
-    for order in (("pause", "f"), ("limit", "f", "--concurrency", "2")):
+    for order in (("pause", "f", "--create"), ("limit", "f", "--concurrency", "2", "--create")):
         refused = mainspring("functions", *order, "--server", n1.address, cwd=tmp_path)
         assert refused.returncode == 2
         assert b"keeps no limits, pauses or keys of functions: a store on SQLite or PostgreSQL does" in refused.stderr
@@ -161,14 +161,17 @@ def test_the_commands_read_as_on_any_store(fleet: Fleet, tmp_path: Path, stack: 
     handle = client.put(b"f", b"payload", b"u")
     worker.job()
     client.put(b"waits")
-    eventually(lambda: client.show(handle)["state"] == "running", "it is seen to run")
 
     def said(*command: str) -> list[list[str]]:
         done = mainspring(*command, "--server", n1.address, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return [line.split() for line in done.stdout.decode().splitlines()]
 
-    assert [row[:4] for row in said("jobs", "list", "--function", "f")[1:]] == [[handle.decode(), "f", "u", "running"]]
+    def listed() -> list[list[str]]:
+        return [row[:4] for row in said("jobs", "list", "--function", "f")[1:]]
+
+    # The node that has the job stores that it runs after about a second.
+    eventually(lambda: listed() == [[handle.decode(), "f", "u", "running"]], "it is listed as running")
     assert ["state:", "running"] in said("jobs", "show", handle.decode())
     assert {(row[0], row[2]) for row in said("nodes", "list")[1:]} == {("n1", "live"), ("n2", "live")}
     assert ["functions:", "f"] in said("nodes", "show", "n2") or ["functions:", "-"] in said("nodes", "show", "n2")

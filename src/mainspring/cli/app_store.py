@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 
 import msgspec
 
 from mainspring.errors import SettingsError
 from mainspring.worker import selector
+from mainspring.worker.children import ignore_interrupts, spawn
 from mainspring.worker.mortality import die_with
 
 
@@ -35,18 +37,15 @@ async def ask_store(app: str, *, quiet: bool = False) -> StoreAnswer:
 
     Raises SettingsError where there is no such App; where its import failed, the process has shown the traceback.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mainspring.cli.app_store", str(os.getpid()), app),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL if quiet else None,
+    process = spawn(
+        (sys.executable, "-m", "mainspring.cli.app_store", str(os.getpid()), app),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
     )
     try:
-        said, _ = await process.communicate()
+        said, _ = await asyncio.to_thread(process.communicate)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()  # does nothing where it has ended
     if not said:
         raise SettingsError(f"importing {app} ended its process with {process.returncode}, before its App was there")
     answer = msgspec.json.decode(said, type=StoreAnswer)
@@ -58,7 +57,7 @@ async def ask_store(app: str, *, quiet: bool = False) -> StoreAnswer:
 def answer_of(app: str) -> StoreAnswer:
     """Import an App here and return what it says."""
     try:
-        store = getattr(selector.load(app), "store", None)
+        store = getattr(selector.find(app), "store", None)
     except SettingsError as error:
         selector.show_cause(error)
         return StoreAnswer(wrong=str(error))
@@ -68,7 +67,7 @@ def answer_of(app: str) -> StoreAnswer:
 def main(parent: str, app: str) -> None:
     """Be the process that is asked."""
     die_with(int(parent), signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the whole group: the parent ends us
+    ignore_interrupts()  # the parent ends us
     to_parent = os.dup(1)
     os.dup2(2, 1)
     answer = msgspec.json.encode(answer_of(app))

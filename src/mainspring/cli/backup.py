@@ -15,7 +15,7 @@ from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, ServerOptions, option, plain
 from mainspring.engines.sqlite.opening import check_file
 from mainspring.errors import ServerError, StoreCorruptError, StoreError, StoreFullError, UsageError
-from mainspring.server.quantities import format_size
+from mainspring.quantities import format_size
 from mainspring.server.settings import DEFAULT_STORE, parse_store
 
 if TYPE_CHECKING:

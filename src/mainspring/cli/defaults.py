@@ -13,7 +13,6 @@ The file is looked for in the working directory; MAINSPRING_CONFIG names another
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -21,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Token
 
+from mainspring.cli.near import did_you_mean
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from cyclopts import App, ArgumentCollection
 
@@ -51,13 +51,15 @@ class Defaults:
             self._check_key(key, known, "")
         for table, keys in self._tables.items():
             if table not in options:
-                raise SettingsError(f"{self.path}: there is no command for the table [{table}]{_hint(table, options)}")
+                raise SettingsError(
+                    f"{self.path}: there is no command for the table [{table}]{did_you_mean(table, options)}"
+                )
             for key in keys:
                 self._check_key(key, options[table], f" in [{table}]")
 
     def _check_key(self, key: str, known: frozenset[str], where: str) -> None:
         if _dashed(key) not in known:
-            raise SettingsError(f"{self.path}: {key!r}{where} is no option{_hint(_dashed(key), known)}")
+            raise SettingsError(f"{self.path}: {key!r}{where} is no option{did_you_mean(_dashed(key), known)}")
 
     def of_command(self, command: str) -> dict[str, str]:
         """Return the text of each option that the file sets for a command, its own table before the rest."""
@@ -115,8 +117,3 @@ def load_defaults() -> Defaults:
 
 def _dashed(key: str) -> str:
     return key.replace("_", "-")
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from rich.cells import cell_len
+
+from mainspring.cli.fitting import GAP, Column, fit
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from mainspring.cli.fitting import Step
 
 STATE_COLOURS = {
     "scheduled": "cyan",
@@ -27,8 +34,6 @@ STATE_COLOURS = {
 }
 
 
-GAP = 2
-"""Spaces between two columns of a table."""
 LONGEST_WORD = 80
 """What is longer is broken: it is no name that somebody copies."""
 _FRACTION = re.compile(r"(?<=\d\d:\d\d:\d\d)\.\d+Z$")
@@ -60,19 +65,22 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
+def print_rows(
+    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, json: bool, steps: Sequence[Step] = ()
+) -> None:
     """Print objects: as a table of these columns, or all that is in them as one array of JSON."""
     if json:
         print_json(rows)
     else:
-        print_table(columns, rows)
+        print_table(columns, rows, steps)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], steps: Sequence[Step] = ()) -> None:
     """Print columns of objects under a head: a table on a terminal, tab-separated lines elsewhere.
 
-    A table leaves out columns in which no row says anything, and fractions of seconds. It is broken between words alone, so that
-    a handle or a name can be copied from it; where that is too wide, the terminal breaks its lines.
+    A table leaves out columns in which no row says anything, and fractions of seconds. With steps, each row has one line, and
+    the steps are taken until it fits. Without, texts are broken between words alone, so that a handle or a name can be copied
+    from it; where that is too wide, the terminal breaks its lines.
     """
     cells = [[printable(row.get(column)) for column in columns] for row in rows]
     if not sys.stdout.isatty():
@@ -84,28 +92,33 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> No
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    filled = [
-        (column.upper(), [_FRACTION.sub("Z", text) for text in texts])
+    filled = {
+        column: Column(column.upper(), [_FRACTION.sub("Z", text) for text in texts])
         for column, texts in ((column, [line[at] for line in cells]) for at, column in enumerate(columns))
         if not texts or set(texts) != {"-"}
-    ]
+    }
     table = Table(box=None, pad_edge=False, header_style="bold")
     console = Console()
-    widths = _widths([[head, *texts] for head, texts in filled], console.width)
-    for (head, _), width in zip(filled, widths, strict=True):
-        table.add_column(head, width=width, overflow="fold")
-    for line in zip(*(texts for _, texts in filled), strict=True):
+    if steps:
+        shown = fit(filled, steps, console.width, time.time())
+        widths = [column.width for column in shown]
+    else:
+        shown = list(filled.values())
+        widths = _widths(shown, console.width)
+    for column, width in zip(shown, widths, strict=True):
+        table.add_column(column.head, width=width, overflow="fold")
+    for line in zip(*(column.texts for column in shown), strict=True):
         table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in line))
     console.width = max(console.width, sum(widths) + GAP * (len(widths) - 1))
     console.print(table)
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+def _widths(columns: Sequence[Column], room: int) -> list[int]:
     """Return how wide columns are: as their longest text, or less where that is too wide, but no less than their longest word."""
-    from rich.cells import cell_len  # noqa: PLC0415
-
-    widths = [max(map(cell_len, texts)) for texts in columns]
-    words = [max(cell_len(word) for text in texts for word in text.split(" ")) for texts in columns]
+    widths = [column.width for column in columns]
+    words = [
+        max(cell_len(word) for text in (column.head, *column.texts) for word in text.split(" ")) for column in columns
+    ]
     spare = [max(0, width - max(min(word, LONGEST_WORD), GAP)) for width, word in zip(widths, words, strict=True)]
     over = sum(widths) + GAP * (len(widths) - 1) - room
     for at in sorted(range(len(widths)), key=spare.__getitem__, reverse=True):
@@ -113,6 +126,12 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
         widths[at] -= given
         over -= given
     return widths
+
+
+def with_durations(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the fields with the named ones, in seconds, written as durations such as ``1h30m``; None stays None."""
+    said = {name: format_duration(seconds) for name in names if (seconds := fields.get(name)) is not None}
+    return dict(fields) | said
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

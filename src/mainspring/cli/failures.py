@@ -103,7 +103,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ConnectionLostError) and text.endswith("and said nothing"):
         return f"{text}: it hangs, or is none of Mainspring's; {_OTHER_SERVER_ADVICE}"
     if isinstance(error, ConnectionLostError):
-        return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") else text
+        return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") and "--tls-" not in text else text
     if isinstance(error, ServerError) and text.startswith("the server does not speak"):
         return f"{text}; {_OTHER_SERVER_ADVICE}"
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), None)

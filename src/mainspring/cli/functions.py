@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
+from mainspring.cli.registered import check_known
 from mainspring.errors import SettingsError
-from mainspring.server.quantities import format_duration, parse_duration
+from mainspring.quantities import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from mainspring.client.blocking import Client
 
 COLUMNS = (
     "function",
@@ -24,9 +28,13 @@ COLUMNS = (
     "waiting",
     "running",
     "workers",
+    "note",
 )
 
 Name = Annotated[str, Parameter(help="The function's name.")]
+Create = Annotated[
+    bool, plain("--create", "Also for a function that the server does not know yet, as in scripts.", negative="")
+]
 _UNSAID = "unsaid"
 _RATE = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
@@ -69,12 +77,15 @@ _RATES: dict[str, Any] = {"converter": reading(parse_rate), "metavar": "JOBS/DUR
 
 @functions.command(name="list")
 def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """List the functions that the server knows, with their limits and pauses."""
+    """List the functions that the server knows, with their limits and pauses.
+
+    "no worker" is noted where jobs wait and no worker of any node has registered the function.
+    """
     answer = server.client().call("functions.list")
     if json:
         print_json(answer["functions"])
     else:
-        print_table(COLUMNS, [_shown(function) for function in answer["functions"]])
+        print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in answer["functions"]])
     return DONE
 
 
@@ -96,13 +107,16 @@ def limit(
     concurrency: Annotated[
         Any, plain("--concurrency", "How many of its jobs run at the same time, or none.", **_NUMBER)
     ] = _UNSAID,
-    per_key: Annotated[Any, plain("--per-key", "The same of the jobs of one key.", **_NUMBER)] = _UNSAID,
+    concurrency_per_key: Annotated[
+        Any, plain(("--concurrency-per-key", "--per-key"), "The same for the jobs of one key.", **_NUMBER)
+    ] = _UNSAID,
     rate: Annotated[
         Any, plain("--rate", "How many start in time: 100/1m, or 100/1m,20 to start 20 at once at most.", **_RATES)
     ] = _UNSAID,
-    rate_per_key: Annotated[Any, plain("--rate-per-key", "The same of the jobs of one key.", **_RATES)] = _UNSAID,
+    rate_per_key: Annotated[Any, plain("--rate-per-key", "The same for the jobs of one key.", **_RATES)] = _UNSAID,
     unlimited: Annotated[bool, plain("--unlimited", "No limit, whatever its workers declare.", negative="")] = False,
     declared: Annotated[bool, plain("--declared", "What its workers declare, again.", negative="")] = False,
+    create: Create = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -111,30 +125,50 @@ def limit(
     It holds on the whole fleet within seconds, and until it is said otherwise. Jobs that run already run on.
 
     EXAMPLES
-      mainspring functions limit thumbnail --concurrency 10 --per-key 2
+      mainspring functions limit thumbnail --concurrency 10 --concurrency-per-key 2
       mainspring functions limit mail --rate 100/1m --rate-per-key 10/1m,1
       mainspring functions limit mail --rate none
+
+    EXIT CODES
+      0 limited, 3 no server, 4 no such function: without --create its jobs, workers or limits have to be known
     """
-    asked: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": per_key}
+    asked: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": concurrency_per_key}
     asked |= {"rate": rate, "rate_per_key": rate_per_key}
     given = {name: value for name, value in asked.items() if value != _UNSAID}
+    client = _knowing(server, function, create=create)
     given |= {name: True for name, value in (("unlimited", unlimited), ("declared", declared)) if value}
-    return _print(server.client().call("functions.limit", {"function": function, **given}), json=json)
+    return _print(client.call("functions.limit", {"function": function, **given}), json=json)
 
 
 @functions.command
-def pause(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+def pause(function: Name, /, *, create: Create = False, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Let no more jobs of a function start. What runs runs on; new jobs are taken and wait.
 
     It holds on the whole fleet within seconds, and over restarts, until it is resumed.
+
+    EXIT CODES
+      0 paused, 3 no server, 4 no such function: without --create its jobs, workers or limits have to be known
     """
-    return _print(server.client().call("functions.pause", {"function": function}), json=json)
+    client = _knowing(server, function, create=create)
+    return _print(client.call("functions.pause", {"function": function}), json=json)
 
 
 @functions.command
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Let jobs of a paused function start again."""
     return _print(server.client().call("functions.resume", {"function": function}), json=json)
+
+
+def _knowing(server: ServerOptions, function: str, *, create: bool) -> Client:
+    """Return a client. Raises NotFoundError where its server does not know the function, unless ``create``."""
+    client = server.client()
+    if not create:
+        check_known(client, function)
+    return client
+
+
+def _note(function: dict[str, Any]) -> str | None:
+    return "no worker" if function["waiting"] and function.get("registered") is False else None
 
 
 def _shown(function: dict[str, Any]) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
         name=_node_name(given.get("job-handle-prefix", "")),
         store=_store(given),
         listen=ListenSettings(
-            gearman=(TcpAddress(host, _port(given, "port", 4730)),),
-            gearman_http=TcpAddress(host, _port(given, "http-port", 8080)) if _speaks_http(given) else None,
+            gearman=(TcpAddress(host, _gearman_port(given)),),
+            gearman_http=TcpAddress(host, _option_port(given, "http-port", 8080)) if _speaks_http(given) else None,
             tls=_tls(given),
             insecure="insecure" in given,
             backlog=_number(given, "backlog", 0) or USUAL_LISTEN.backlog,
@@ -141,6 +141,7 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
             core_dumps="coredump" in given,
         ),
         banner=IMITATED,
+        verbosity=given.get("verbose") or "ERROR",
     )
 
 
@@ -160,17 +161,30 @@ def _seconds(given: Mapping[str, str], name: str, usual: int | None) -> int | No
     return value if value > 0 else usual
 
 
-def _port(given: Mapping[str, str], name: str, usual: int) -> int:
-    """Read a port, or the name of a service as in /etc/services."""
+def _gearman_port(given: Mapping[str, str]) -> int:
+    """Read ``--port``, or GEARMAND_PORT where there is none, as gearmand does."""
+    if not given.get("port") and (text := os.environ.get("GEARMAND_PORT")):
+        return _port(text, "GEARMAND_PORT")
+    return _option_port(given, "port", 4730)
+
+
+def _option_port(given: Mapping[str, str], name: str, usual: int) -> int:
     text = given.get(name, "")
-    if text and not text.lstrip("-").isdigit():
+    return _port(text, f"option '--{name}'") if text else usual
+
+
+def _port(text: str, source: str) -> int:
+    """Read a port, or the name of a service as in /etc/services. ``source`` is what the text was given as."""
+    try:
+        port = int(text)
+    except ValueError:
         try:
             return socket.getservbyname(text, "tcp")
         except OSError:
-            pass
-    port = _number(given, name, usual)
+            message = f"the argument ('{text}') for {source} is invalid: give a number, or a name of /etc/services"
+            raise GearmandUsageError(message) from None
     if not 0 <= port <= 65535:
-        raise GearmandUsageError(f"the argument ('{text}') for option '--{name}' is invalid: ports are 0 to 65535")
+        raise GearmandUsageError(f"the argument ('{text}') for {source} is invalid: ports are 0 to 65535")
     return port
 
 

@@ -6,11 +6,11 @@ The parser takes what gearmand 1.1.20 takes: ``--name=value``, ``--name value``,
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mainspring.cli.near import did_you_mean
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ _G = "General"
 OPTIONS: tuple[GearmandOption, ...] = (
     GearmandOption("backlog", "b", "N", _G, "Connections that may wait to be accepted."),
     GearmandOption("check-args", None, None, _G, "Check the options and exit."),
-    GearmandOption("config-file", None, "FILE", _G, "Read options from lines NAME=VALUE; default /etc/gearmand.conf."),
+    GearmandOption(
+        "config-file", None, "FILE", _G, "Read options as given here, or lines NAME=VALUE; default /etc/gearmand.conf."
+    ),
     GearmandOption("coredump", None, None, _G, "Let the system write a core file after a crash."),
     GearmandOption("daemon", "d", None, _G, "Run in the background; returns when the ports are open."),
     GearmandOption("exceptions", None, None, _G, "Send exceptions also to clients that did not ask for them."),
@@ -129,8 +131,8 @@ BY_NAME = {option.name: option for option in OPTIONS}
 _BY_SHORT = {option.short: option for option in OPTIONS if option.short is not None}
 
 
-def parse_gearmand(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the value of each option that was given; a flag's is empty.
+def parse_gearmand(arguments: Sequence[str], *, skip_words: bool = False) -> dict[str, str]:
+    """Return the value of each option that was given; a flag's is empty. ``skip_words`` passes over arguments that are no option.
 
     Raises GearmandUsageError, in gearmand's words where it has some.
     """
@@ -148,7 +150,7 @@ def parse_gearmand(arguments: Sequence[str]) -> dict[str, str]:
             _put(given, option, value if equals or option.argument is None else _next(option, rest))
         elif argument.startswith("-") and len(argument) > 1 and not argument.startswith("--"):
             _take_short(argument, rest, given)
-        else:
+        elif not skip_words:
             raise _unknown(argument)
     return given
 
@@ -181,26 +183,35 @@ def _put(given: dict[str, str], option: GearmandOption, value: str) -> None:
 
 
 def _unknown(argument: str) -> GearmandUsageError:
-    close = difflib.get_close_matches(argument.partition("=")[0], [f"--{name}" for name in BY_NAME], n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else "; mainspring gearmand --help lists them"
+    near = did_you_mean(argument.partition("=")[0], [f"--{name}" for name in BY_NAME])
+    hint = near or "; mainspring gearmand --help lists them"
     return GearmandUsageError(f"unrecognised option '{argument}'{hint}")
 
 
 def read_config_file(path: Path) -> dict[str, str]:
-    """Return what a configuration file sets: lines ``name=value``, ``#`` begins a comment, unknown names are skipped.
+    """Return what a configuration file sets; ``#`` begins a comment.
 
-    Raises OSError where the file cannot be read.
+    gearmand 1.1.20 takes options as on its command line (``--verbose=INFO``) and skips words that are none. Lines ``name=value``
+    are taken, too; unknown names are skipped there. Raises OSError where the file cannot be read, GearmandUsageError where an
+    option of the first form is wrong.
     """
     given: dict[str, str] = {}
+    words: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        name, _, value = line.partition("#")[0].partition("=")
+        text = line.partition("#")[0]
+        name, equals, value = text.partition("=")
         option = BY_NAME.get(name.strip())
+        if option is None and (text.lstrip().startswith("-") or not equals):
+            words += text.split()
         if option is not None and option.name not in given:
             text = value.strip()
             if option.argument is None and text.lower() in {"0", "no", "off", "false"}:
                 continue
             given[option.name] = "" if option.argument is None else text
-    return given
+    try:
+        return {**given, **parse_gearmand(words, skip_words=True)}
+    except GearmandUsageError as error:
+        raise GearmandUsageError(f"{path}: {error}") from error
 
 
 def notes(given: Mapping[str, str]) -> list[str]:
@@ -215,25 +226,30 @@ def notes(given: Mapping[str, str]) -> list[str]:
     return lines
 
 
+WIDTH = 79
+HEAD = 34
+"""Columns of an option's spelling, beside its meaning."""
+
+
 def help_text() -> str:
     """Return the manual page."""
     parts = [
         "Usage: mainspring gearmand [OPTIONS]",
         "",
-        "Run a node that takes gearmand 1.1.20's options, signals and pid file, so that it can stand in a unit file in",
-        "gearmand's place.",
+        "Run a node that takes gearmand 1.1.20's options, signals and pid file, so that",
+        "it can stand in a unit file in gearmand's place.",
     ]
     for group in dict.fromkeys(option.group for option in OPTIONS):
         parts += ["", f"{group}:"]
         for option in (option for option in OPTIONS if option.group == group):
             short = f"-{option.short}, " if option.short else "    "
             head = f"  {short}--{option.name}" + (f" {option.argument}" if option.argument else "")
-            lines = textwrap.wrap(option.meaning, 78)
-            if len(head) < 34:
-                parts.append(f"{head:<34}{lines.pop(0)}")
+            lines = textwrap.wrap(option.meaning, WIDTH - HEAD)
+            if len(head) < HEAD:
+                parts.append(f"{head:<{HEAD}}{lines.pop(0)}")
             else:
                 parts.append(head)
-            parts += [" " * 34 + line for line in lines]
+            parts += [" " * HEAD + line for line in lines]
     parts += [
         "",
         "Signals:",
@@ -242,14 +258,16 @@ def help_text() -> str:
         "  HUP        open the log file again and read the TLS files again",
         "",
         "Environment:",
-        "  MAINSPRING_STORE     the store where neither --store nor -q is given; memory:// otherwise",
+        "  GEARMAND_PORT        the port where there is no -p",
+        "  MAINSPRING_STORE     the store where neither --store nor -q is given; without",
+        "                       it memory://",
         "  MAINSPRING_INSECURE  1: as --insecure",
         "",
         "Exit codes:",
         "  0  stopped by a signal; the options are right (--check-args)",
         "  1  wrong options, or it could not start or go on",
-        "  2  an address beyond loopback without TLS, clients' certificates or --insecure; a user, or a file other than the",
-        "     log, that cannot be used",
+        "  2  an address beyond loopback without TLS, clients' certificates or",
+        "     --insecure; a user, or a file other than the log, that cannot be used",
         "",
     ]
     return "\n".join(parts)

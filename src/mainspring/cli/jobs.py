@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from mainspring.cli.display import print_fields, print_json, print_rows, printable
+from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import DONE, complain, exit_code, explain
+from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
 from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
 from mainspring.errors import MainspringError
@@ -25,6 +26,23 @@ COLUMNS = (
     "ended_at",
     "error",
 )
+
+TIMES = ("created_at", "started_at", "ended_at")
+STEPS: tuple[Step, ...] = (
+    {"error": 40},
+    dict.fromkeys(TIMES, AS_AGE),
+    {"function": 24, "unique": 16},
+    {"priority": LEFT_OUT},
+    {"started_at": LEFT_OUT},
+    {"unique": LEFT_OUT},
+    {"attempt": LEFT_OUT},
+    {"ended_at": LEFT_OUT},
+    {"function": 12, "error": 20},
+    {"created_at": LEFT_OUT},
+    {"error": LEFT_OUT},
+    {"function": 1},
+)
+"""How the list makes room on a terminal. Handles and states are always whole, so that a handle can be copied."""
 
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
@@ -47,14 +65,15 @@ def list_jobs(
 ) -> int:
     """List jobs, newest first.
 
-    On a terminal a table; elsewhere one line a job with tabs between the columns, and a head; with --json an array.
+    On a terminal a table of what fits: wider ones show more. Elsewhere one line a job with tabs between all columns, and a
+    head; with --json an array.
 
     EXAMPLES
       mainspring jobs list --state failed
       mainspring jobs list --function thumbnail --limit 10 --json
     """
     asked = {"state": state, "function": function, "unique": unique, "limit": limit, "before": before}
-    print_rows(COLUMNS, server.client().call("jobs.list", _given(asked))["jobs"], json=json)
+    print_rows(COLUMNS, server.client().call("jobs.list", _given(asked))["jobs"], json=json, steps=STEPS)
     return DONE
 
 
@@ -140,14 +159,19 @@ def result(
     timeout: Annotated[
         float | None, plain("--timeout", "Wait no longer than this for the job to end.", **DURATION)
     ] = None,
+    json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Wait for a job to end and write its raw result, as submit does.
 
     EXIT CODES
-      0 succeeded, 1 failed, cancelled or expired, 3 no server, 4 no such job, 5 timed out
+      0 it succeeded
+      1 it failed, was cancelled or expired
+      3 no server
+      4 no such job
+      5 --timeout is over: the job goes on
     """
-    return write_result(server.client(), handle, timeout)
+    return write_result(server.client(), handle, timeout, json={} if json else None)
 
 
 def _given(params: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +198,7 @@ def _each(method: str, handles: list[str], params: dict[str, Any], server: Serve
 
 def _print_job(job: dict[str, Any]) -> None:
     traceback = job.pop("traceback", None)
-    print_fields(job)
+    print_fields(with_durations(job, "timeout"))
     if traceback:
         print("\n" + "\n".join(_safe(line) for line in traceback.splitlines()))
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from cyclopts import App
+from cyclopts import App, Group
 from cyclopts.exceptions import CycloptsError
 
 from mainspring.cli.defaults import Defaults, load_defaults
@@ -35,7 +35,7 @@ DESCRIPTION = """Keeps the work of a fleet: durable background jobs behind the G
 
 Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS, can also be given in
 the environment, as MAINSPRING_ and their names; all options in mainspring.toml in the working directory. The command line
-counts most, then the environment, then the file. Durations are written 250ms, 30s, 5m, 2h or 3d; sizes 512K, 64M or 1G.
+counts most, then the environment, then the file. Durations are written 250ms, 30s, 5m, 1h30m or 3d; sizes 512K, 64M or 1G.
 
 EXIT CODES
   0 done               3 no server
@@ -43,21 +43,26 @@ EXIT CODES
   2 wrong usage        5 timed out"""
 
 
+RUNNING = Group("Servers and workers", sort_key=1)
+JOBS = Group("Jobs", sort_key=2)
+UPKEEP = Group("Nodes and stores", sort_key=3)
+REST = Group("Options", sort_key=4)
+
 COMMANDS = {
-    "run": ("run:run", "Run a node and workers of the tasks in a file, in one command."),
-    "serve": ("serve:serve", "Run a server."),
-    "worker": ("worker:worker", "Run workers of the tasks in a file."),
-    "submit": ("submit:submit", "Submit a job and wait for its result."),
-    "jobs": ("jobs:jobs", "Look at jobs, cancel them, try them again."),
-    "schedules": ("schedules:schedules", "Look at schedules, make, change and run them."),
-    "nodes": ("nodes:nodes", "Look at the nodes that share a store."),
-    "functions": ("functions:functions", "Look at functions, limit them, pause them."),
-    "status": ("status:status", "Show what a server is and does."),
-    "migrate": ("migrate:migrate", "Bring a store's schema up to date."),
-    "backup": ("backup:backup", "Copy a SQLite store, also while a node uses it."),
-    "import": ("gearmand_queue:import_queue", "Take over the jobs of a gearmand SQLite queue."),
+    "run": ("run:run", RUNNING, "Run a node and workers of the tasks in a file, in one command."),
+    "serve": ("serve:serve", RUNNING, "Run a server."),
+    "worker": ("worker:worker", RUNNING, "Run workers of the tasks in a file."),
+    "submit": ("submit:submit", JOBS, "Submit a job and wait for its result."),
+    "jobs": ("jobs:jobs", JOBS, "Look at jobs, cancel them, try them again."),
+    "schedules": ("schedules:schedules", JOBS, "Look at schedules, make, change and run them."),
+    "functions": ("functions:functions", JOBS, "Look at functions, limit them, pause them."),
+    "status": ("status:status", UPKEEP, "Show what a server is and does."),
+    "nodes": ("nodes:nodes", UPKEEP, "Look at the nodes that share a store, drain them, remove dead ones."),
+    "migrate": ("migrate:migrate", UPKEEP, "Bring a store's schema up to date."),
+    "backup": ("backup:backup", UPKEEP, "Copy a SQLite store, also while a node uses it."),
+    "import": ("gearmand_queue:import_queue", UPKEEP, "Take over the jobs of a gearmand SQLite queue."),
 }
-"""Where each command is, so that only the one that runs is loaded, and what it is for."""
+"""Where each command is, so that only the one that runs is loaded, where the help lists it, and what it is for."""
 
 USAGES = {
     "run": "mainspring run FILE.py[:NAME] [OPTIONS]",
@@ -86,14 +91,21 @@ def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App
         version=version,
         config=[] if defaults is None else [defaults],
     )
-    for order, (name, (target, purpose)) in enumerate(COMMANDS.items()):
+    for order, (name, (target, group, purpose)) in enumerate(COMMANDS.items()):
         # A purpose given here would hide the command's own, longer text on its own page.
         more = {"help": purpose} if listing else {"usage": USAGES[name]} if name in USAGES else {}
-        app.command(f"mainspring.cli.{target}", name=name, sort_key=order, **more)
+        app.command(f"mainspring.cli.{target}", name=name, group=group, sort_key=order, **more)
     # Its options are not of our kind: it is taken out of the arguments before they come here.
     app.command(
-        App(name="gearmand", help="Run a server with gearmand's options, in its place.", sort_key=len(COMMANDS))
+        App(
+            name="gearmand",
+            help="Run a server with gearmand's options, in its place.",
+            group=RUNNING,
+            sort_key=len(COMMANDS),
+        )
     )
+    for flag in ("--help", "--version"):
+        app[flag].group = REST
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
 WIDTH = 79
+_OPTION = re.compile(" (?=--[a-z])")
+_HEAD = re.compile(r" +(?:\S+(?: \S+)* {2,}|\d )?")
+"""The indentation of an item's text: behind a column of names, or behind the number of an exit code."""
 HEAD = 22
 """Columns of commands' names and of headings that stand beside their text."""
 
@@ -65,9 +69,10 @@ def _plain(renderable: Any) -> str:
 
 
 def _flow(text: str) -> str:
-    """Fill paragraphs anew; indented lines stay as they are."""
+    """Fill paragraphs anew; break indented lines that are too long."""
     lines: list[str] = []
     paragraph: list[str] = []
+    heading = ""
     for line in (*text.splitlines(), ""):
         if line and not line.startswith(" ") and not (paragraph == [] and line.isupper()):
             paragraph.append(line)
@@ -75,8 +80,32 @@ def _flow(text: str) -> str:
         if paragraph:
             lines += textwrap.wrap(" ".join(paragraph), WIDTH)
             paragraph = []
-        lines.append(line)
+        if line.startswith(" "):
+            lines += _command(line) if heading == "EXAMPLES" else _item(line)
+        else:
+            heading = line
+            lines.append(line)
     return "\n".join(lines).rstrip()
+
+
+def _command(line: str) -> list[str]:
+    """Break a command in front of options, as a shell can read it."""
+    if len(line) <= WIDTH:
+        return [line]
+    lines: list[str] = []
+    for part in _OPTION.split(line):
+        if lines and len(lines[-1]) + len(part) + len("  \\") <= WIDTH:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"      {part}" if lines else part)
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
+
+
+def _item(line: str) -> list[str]:
+    """Break an item of a list; what follows stands below its text."""
+    match = _HEAD.match(line)
+    assert match is not None
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * match.end())
 
 
 def _option(entry: HelpEntry) -> str:

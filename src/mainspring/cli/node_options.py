@@ -13,12 +13,13 @@ from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.nodes.lease import BEAT, LEASE
 from mainspring.nodes.strategies import strategy
+from mainspring.quantities import parse_duration, parse_size
 from mainspring.server.addresses import Address, parse_address, parse_addresses
-from mainspring.server.quantities import parse_duration, parse_size
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
     DEFAULT_STORE,
+    GRACE,
     LOG_LEVELS,
     MIB,
     FleetSettings,
@@ -112,6 +113,14 @@ class NodeOptions:
     no_migrate: Annotated[
         bool,
         flag("--no-migrate", "Leave a PostgreSQL store's schema as it is; start only where it fits.", group=NODE),
+    ] = False
+    no_schedules: Annotated[
+        bool,
+        flag(
+            "--no-schedules",
+            "Fire no schedules at this node; what people trigger and what follows from a run still runs.",
+            group=NODE,
+        ),
     ] = False
     strategy: Annotated[
         str,
@@ -290,19 +299,9 @@ class NodeOptions:
     user: Annotated[
         str | None, option("--user", "Switch to this user at the start.", group=PROCESS, show_default=False)
     ] = None
-    drain: Annotated[
-        float,
-        option(
-            "--drain",
-            "How long a stop waits for running jobs before they are handed back.",
-            group=PROCESS,
-            show_default=shown,
-            **DURATION,
-        ),
-    ] = 30.0
 
-    def settings(self) -> ServerSettings:
-        """Return what the options add up to.  Raises SettingsError."""
+    def settings(self, grace: float = GRACE) -> ServerSettings:
+        """Return what the options add up to; ``grace``: the seconds of `StopOptions`.  Raises SettingsError."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key belong together: give both")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -333,9 +332,10 @@ class NodeOptions:
                 job_retries=self.job_retries,
                 round_robin=self.round_robin,
                 exceptions=self.exceptions,
+                schedules=not self.no_schedules,
             ),
             log=LogSettings(level=self.log_level, format=self.log_format, file=self.log_file),
-            process=ProcessSettings(daemon=self.daemon, pid_file=self.pid_file, user=self.user, drain=self.drain),
+            process=ProcessSettings(daemon=self.daemon, pid_file=self.pid_file, user=self.user, grace=grace),
         )
         settings.check()
         return settings

@@ -6,11 +6,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from mainspring.cli.display import print_fields, print_json, print_rows
+from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 
-COLUMNS = ("name", "term", "state", "address", "capacity", "jobs", "weight", "version")
+COLUMNS = ("name", "term", "state", "address", "slots", "prefetch", "jobs", "weight", "version")
+FORMER = "capacity"
+"""What ``prefetch`` was called before; programs still find it in JSON."""
 
 Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
 
@@ -38,7 +40,8 @@ def show(node: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     if json:
         print_json(answer)
     else:
-        print_fields(answer | {"functions": " ".join(answer["functions"])})
+        fields = with_durations(answer, "lease") | {"functions": " ".join(answer["functions"])}
+        print_fields({name: value for name, value in fields.items() if name != FORMER})
     return DONE
 
 

@@ -15,7 +15,7 @@ from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
 from mainspring.client.blocking import Client
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.server.quantities import format_duration, parse_duration, parse_size
+from mainspring.quantities import format_duration, parse_duration, parse_size
 
 if TYPE_CHECKING:
     import ssl

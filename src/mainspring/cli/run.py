@@ -19,12 +19,14 @@ from msgspec.structs import replace
 from mainspring.cli.app_store import ask_store
 from mainspring.cli.failures import DONE
 from mainspring.cli.node import run_node, shown
-from mainspring.cli.node_options import NODE, NodeOptions
-from mainspring.cli.options import option
-from mainspring.cli.worker import AppSelector, WorkerOptions, supervised
+from mainspring.cli.node_options import NODE, PROCESS, NodeOptions
+from mainspring.cli.options import flag, option
+from mainspring.cli.stop_options import USUAL_STOP, StopOptions
+from mainspring.cli.worker import TRACEBACKS, AppSelector, WorkerOptions, supervised
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
-from mainspring.server.settings import DEFAULT_STORE, parse_store
+from mainspring.server.settings import DEFAULT_STORE, GRACE, parse_store
+from mainspring.server.stopping import stop_signals
 from mainspring.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -63,19 +65,20 @@ class RunOptions(NodeOptions):
             show_default=_shown_default,
         ),
     ] = UNSAID
+    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS, group=PROCESS)] = False
 
     # `super()` is not to be had here: a dataclass with slots is another class than the one that its methods were written in.
 
-    def settings(self) -> ServerSettings:
+    def settings(self, grace: float = GRACE) -> ServerSettings:
         """Return what the options add up to while the App has not said anything.  Raises SettingsError."""
         if self.store != UNSAID:
-            return NodeOptions.settings(self)
+            return NodeOptions.settings(self, grace)
         # A cluster goes with some stores only: whether with this one, is seen when it is known.
-        return NodeOptions.settings(dataclasses.replace(self, store=DEFAULT_STORE, cluster=None))
+        return NodeOptions.settings(dataclasses.replace(self, store=DEFAULT_STORE, cluster=None), grace)
 
-    def settings_with(self, store: str) -> ServerSettings:
+    def settings_with(self, store: str, grace: float) -> ServerSettings:
         """Return what they add up to with the store that the App says.  Raises SettingsError."""
-        settings = NodeOptions.settings(dataclasses.replace(self, store=store))
+        settings = NodeOptions.settings(dataclasses.replace(self, store=store), grace)
         return dataclasses.replace(settings, store=settings.store.absolute())
 
 
@@ -93,7 +96,14 @@ ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - rea
 """Where a port is from here that is open on all of the machine's addresses."""
 
 
-def run(app: AppSelector, /, *, workers: WorkerOptions = USUAL_WORKERS, node: RunOptions = USUAL_NODE) -> int:
+def run(
+    app: AppSelector,
+    /,
+    *,
+    workers: WorkerOptions = USUAL_WORKERS,
+    node: RunOptions = USUAL_NODE,
+    stop: StopOptions = USUAL_STOP,
+) -> int:
     """Run a node and workers of the tasks in a file, in one command.
 
     All that `serve` takes is taken here, and most of what `worker` takes. Prints one line for each port when it is
@@ -109,8 +119,9 @@ def run(app: AppSelector, /, *, workers: WorkerOptions = USUAL_WORKERS, node: Ru
       mainspring run app.py --processes 4 --http 127.0.0.1:8080
 
     SIGNALS
-      TERM, INT   stop: running jobs get the time of --drain, then they are handed
+      TERM, INT   stop: running jobs get the time of --grace, then they are handed
                   back
+      INT again   stop now: running jobs are handed back at once
       USR1        stop once all running jobs have ended
       HUP         open the log again and read the TLS files again
 
@@ -118,8 +129,9 @@ def run(app: AppSelector, /, *, workers: WorkerOptions = USUAL_WORKERS, node: Ru
       0 stopped by a signal, 1 it could not start or go on, 2 the file or an
       option is wrong
     """
-    settings = node.settings()
-    order = replace(workers.order(app, []), log_level=settings.log.level, log_format=settings.log.format)
+    settings = node.settings(stop.seconds)
+    log = dataclasses.replace(settings.log, tracebacks=node.log_tracebacks)
+    order = replace(workers.order(app, [], stop.seconds), log=log)
 
     async def main(settings: ServerSettings, ready: Ready) -> int:
         if node.store == UNSAID:
@@ -127,7 +139,7 @@ def run(app: AppSelector, /, *, workers: WorkerOptions = USUAL_WORKERS, node: Ru
             answer = await _until_signal(ask_store(app))
             if answer is None:
                 return DONE
-            settings = node.settings_with(answer.store or DEFAULT_STORE)
+            settings = node.settings_with(answer.store or DEFAULT_STORE, stop.seconds)
         with contextlib.ExitStack() as stack:
             private = None
             if not any(_is_way_in(address, settings) for address in settings.listen.gearman):
@@ -184,12 +196,14 @@ async def _node_and_workers(
             await asyncio.wait([compared])
         if supervisor is not None and working is not None:
             working.remove_done_callback(_stop_node)
-            supervisor.stop()
-            try:
-                failure = await asyncio.wait_for(asyncio.shield(working), FAREWELL)
-            except TimeoutError:
-                supervisor.kill()
-                failure = await working
+            # The node takes signals no longer; without this they would end this process before its workers.
+            with stop_signals(supervisor):
+                supervisor.stop(now=True)
+                try:
+                    failure = await asyncio.wait_for(asyncio.shield(working), FAREWELL)
+                except TimeoutError:
+                    supervisor.kill()
+                    failure = await working
     return code or failure
 
 

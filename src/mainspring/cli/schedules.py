@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from mainspring.cli.display import print_fields, print_json, print_rows
+from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import DONE
+from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
 from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain, reading
 from mainspring.cli.submit import parse_time
 from mainspring.errors import SettingsError, UsageError
-from mainspring.server.quantities import parse_duration
+from mainspring.quantities import parse_duration
 
 COLUMNS = ("name", "when", "timezone", "state", "next_at", "last_at", "waiting", "function", "app")
 RUN_COLUMNS = (
@@ -31,6 +32,18 @@ RUN_COLUMNS = (
     "parent",
     "error",
 )
+
+STEPS: tuple[Step, ...] = (
+    {"next_at": AS_AGE, "last_at": AS_AGE},
+    {"app": LEFT_OUT},
+    {"when": 24, "function": 16},
+    {"waiting": LEFT_OUT},
+    {"last_at": LEFT_OUT},
+    {"function": LEFT_OUT},
+    {"timezone": LEFT_OUT},
+    {"when": 8},
+)
+"""How the list makes room on a terminal. Names are always whole, so that they can be copied."""
 
 WHEN = Group("When it runs", sort_key=0)
 HOW = Group("What is run, and how", sort_key=1)
@@ -94,7 +107,8 @@ class ScheduleOptions:
         ),
     ] = None
     timezone: Annotated[
-        str | None, plain("--timezone", "The IANA name of the clock that --cron is read by; UTC.", group=WHEN)
+        str | None,
+        plain("--timezone", "The IANA name of the clock that --cron is read by; UTC where not given.", group=WHEN),
     ] = None
     start: Annotated[
         float | None, plain("--start", "The first time at which it may run, or none.", group=WHEN, **_OPTIONAL_TIME)
@@ -129,7 +143,9 @@ class ScheduleOptions:
         bool | None,
         plain("--wait-for-children", "A run is finished when the runs after it are.", group=WHEN, negative="--no-wait"),
     ] = None
-    function: Annotated[str | None, plain("--function", "The function to run; the schedule's name.", group=HOW)] = None
+    function: Annotated[
+        str | None, plain("--function", "The function to run; of the schedule's name where not given.", group=HOW)
+    ] = None
     payload: Annotated[
         str | None,
         plain(
@@ -139,12 +155,17 @@ class ScheduleOptions:
             allow_leading_hyphen=True,
         ),
     ] = None
-    priority: Annotated[Literal["high", "normal", "low"] | None, plain("--priority", "Normal.", group=HOW)] = None
-    attempts: Annotated[int | None, plain("--attempts", "Try so often, with growing waits in between.", group=HOW)] = (
-        None
-    )
-    timeout: Annotated[
-        float | None, plain("--timeout", "Longest run of one attempt, or none.", group=HOW, **_OPTIONAL_DURATION)
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None,
+        plain("--priority", "Jobs of a higher priority start first; normal where not given.", group=HOW),
+    ] = None
+    max_attempts: Annotated[
+        int | None,
+        plain(("--max-attempts", "--attempts"), "How often a job is tried, with growing waits in between.", group=HOW),
+    ] = None
+    run_timeout: Annotated[
+        float | None,
+        plain(("--run-timeout", "--timeout"), "Longest run of one attempt, or none.", group=HOW, **_OPTIONAL_DURATION),
     ] = UNSAID
     unique: Annotated[str | None, plain("--unique", "The unique of its jobs.", group=HOW)] = None
     expires: Annotated[
@@ -170,10 +191,10 @@ class ScheduleOptions:
             "function": self.function,
             "payload": None if self.payload is None else _payload(self.payload),
             "priority": self.priority,
-            "retry": None if self.attempts is None else {"max_attempts": self.attempts},
+            "retry": None if self.max_attempts is None else {"max_attempts": self.max_attempts},
             "unique": self.unique,
         }
-        optional = {"start": self.start, "end": self.end, "timeout": self.timeout, "expires": self.expires}
+        optional = {"start": self.start, "end": self.end, "timeout": self.run_timeout, "expires": self.expires}
         return (
             {"name": name}
             | {key: value for key, value in said.items() if value is not None}
@@ -193,9 +214,10 @@ def _payload(text: str) -> str:
 def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List the schedules, with the next and the last time of each.
 
-    On a terminal a table; elsewhere one line each with tabs between the columns, and a head; with --json an array.
+    On a terminal a table of what fits: wider ones show more. Elsewhere one line each with tabs between all columns, and a
+    head; with --json an array.
     """
-    print_rows(COLUMNS, server.client().call("schedules.list")["schedules"], json=json)
+    print_rows(COLUMNS, server.client().call("schedules.list")["schedules"], json=json, steps=STEPS)
     return DONE
 
 
@@ -212,7 +234,12 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     else:
         payload = base64.b64decode(answer["payload"])
         lists = {key: " ".join(answer[key]) for key in ("exclude", "parents")}
-        print_fields(answer | lists | {"payload": payload.decode("utf-8", "backslashreplace")})
+        retry = answer.get("retry")
+        said = {
+            "payload": payload.decode("utf-8", "backslashreplace"),
+            "retry": retry and with_durations(retry, "initial", "maximum"),
+        }
+        print_fields(with_durations(answer | lists | said, "every", "jitter", "misfire_after", "timeout", "expires"))
     return DONE
 
 
@@ -220,8 +247,9 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
 def add(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Make a schedule.
 
-    A task in Python takes a JSON object as keyword arguments and a JSON array as positional ones. Schedules that an App
-    declares in its code are made when it starts; this one belongs to nobody's code and stays until it is removed.
+    A task in Python takes a JSON object as keyword arguments, a JSON array as positional ones, and any other JSON value as
+    its one argument. Schedules that an App declares in its code are made when it starts; this one belongs to nobody's
+    code and stays until it is removed.
 
     EXAMPLES
       mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.cli.display import print_fields, print_json, print_table
+from mainspring.cli.display import print_fields, print_json, print_table, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions
 
@@ -25,7 +25,8 @@ def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 def _print_status(answer: dict[str, Any]) -> None:
     """Print plain values below each other, then objects and lists as tables."""
-    print_fields({name: value for name, value in answer.items() if not isinstance(value, dict | list)})
+    plain = {name: value for name, value in answer.items() if not isinstance(value, dict | list)}
+    print_fields(with_durations(plain, "uptime"))
     for name, value in answer.items():
         if isinstance(value, dict) and value:
             print(f"\n{name}")

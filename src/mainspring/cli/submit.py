@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from mainspring.cli.display import printable
-from mainspring.cli.failures import DONE
-from mainspring.cli.options import DURATION, LOCAL, ServerOptions, plain, reading
+from mainspring.cli.display import print_json, printable
+from mainspring.cli.failures import DONE, complain
+from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain, reading
+from mainspring.cli.registered import no_worker
+from mainspring.cli.results import describe, print_raw
 from mainspring.client.options import Options, Retry
 from mainspring.client.outcomes import failure
 from mainspring.client.session import Request
 from mainspring.errors import JobFailed, SettingsError, UsageError
-from mainspring.server.quantities import format_duration
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mainspring.client.blocking import Client
-    from mainspring.client.outcomes import Notice
+    from mainspring.client.outcomes import Notice, Outcome
+
+SOON = 2.0
+"""Seconds after which a job that still waits is explained."""
 
 
 def parse_time(text: str) -> float:
@@ -46,23 +53,31 @@ def submit(
     background: Annotated[
         bool, plain("--background", "Print the job's handle and do not wait.", alias="-b", negative="")
     ] = False,
-    priority: Annotated[Literal["high", "normal", "low"], Parameter(name="--priority")] = "normal",
+    priority: Annotated[
+        Literal["high", "normal", "low"], Parameter(name="--priority", help="Jobs of a higher priority start first.")
+    ] = "normal",
     unique: Annotated[
         str, plain("--unique", "The name of this work: a live job of the same function and unique is joined.")
     ] = "",
-    in_: Annotated[float | None, plain("--in", "Start no earlier than this from now.", **DURATION)] = None,
-    at: Annotated[
+    delay: Annotated[
+        float | None, plain(("--delay", "--in"), "Start no earlier than this from now.", **DURATION)
+    ] = None,
+    run_at: Annotated[
         float | None,
         plain(
-            "--at",
+            ("--run-at", "--at"),
             "Start no earlier than this time, such as 2030-01-31T12:00:00Z.",
             converter=reading(parse_time),
             metavar="TIME",
         ),
     ] = None,
     timeout: Annotated[float | None, plain("--timeout", "Wait no longer than this for the result.", **DURATION)] = None,
-    attempts: Annotated[
-        int | None, plain("--attempts", "Try so often, with growing waits in between, before the job has failed.")
+    max_attempts: Annotated[
+        int | None,
+        plain(
+            ("--max-attempts", "--attempts"),
+            "How often the job is tried, with growing waits in between, before it has failed.",
+        ),
     ] = None,
     run_timeout: Annotated[
         float | None, plain("--run-timeout", "Longest run of one attempt; it is stopped then.", **DURATION)
@@ -70,33 +85,40 @@ def submit(
     expires: Annotated[
         float | None, plain("--expires", "Give the job up if it has not started within this time.", **DURATION)
     ] = None,
+    json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Submit a job, wait for it, and write its raw result to standard output.
 
     The job is durable before anything is printed: it runs also if this command is interrupted while it waits. A task
-    in Python takes a JSON object as keyword arguments and a JSON array as positional ones. On a terminal, the job's
-    progress is shown on standard error.
+    in Python takes a JSON object as keyword arguments, a JSON array as positional ones, and any other JSON value as its
+    one argument. On a terminal, the job's progress is shown on standard error; after 2 seconds, and at once with
+    --background, so is that no worker has registered the function, where the server knows that. With --json, standard
+    output gets one object: the job's handle, how it ended, and its result or error.
 
     EXAMPLES
       mainspring submit reverse "some text"
       mainspring submit thumbnail '{"path": "cat.png", "width": 200}' --unique cat-200
       tar c photos | mainspring submit archive - --background
-      mainspring submit report --at 2030-01-31T12:00:00Z --background
+      mainspring submit report --run-at 2030-01-31T12:00:00Z --background
 
     EXIT CODES
-      0 the job succeeded, or was accepted with --background; 1 it failed, was cancelled or expired; 2 wrong usage;
-      3 no server; 4 its result is not known any more; 5 --timeout is over: the job goes on
+      0 the job succeeded, or was accepted with --background
+      1 it failed, was cancelled or expired
+      2 wrong usage
+      3 no server
+      4 its result is not known any more
+      5 --timeout is over: the job goes on
     """
-    if in_ is not None and at is not None:
-        raise UsageError("--in and --at exclude each other: give one of them")
+    if delay is not None and run_at is not None:
+        raise UsageError("--delay and --run-at exclude each other: give one of them")
     options = Options(
         priority=None if priority == "normal" else priority,
-        delay=in_,
-        run_at=at,
+        delay=delay,
+        run_at=run_at,
         timeout=run_timeout,
         expires=expires,
-        retry=None if attempts is None else Retry(max_attempts=attempts),
+        retry=None if max_attempts is None else Retry(max_attempts=max_attempts),
     )
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode("utf-8", "surrogateescape")
     client = server.client()
@@ -104,37 +126,86 @@ def submit(
         function.encode("utf-8", "surrogateescape"), unique.encode("utf-8", "surrogateescape"), options.wire(), body
     )
     submitted = client.submit(request)
+    joined = {"joined": submitted.joined}
     if background:
-        print(submitted.handle, flush=True)
+        if json:
+            print_json({"handle": submitted.handle} | joined)
+        else:
+            print(submitted.handle, flush=True)
+        _hint(client, function)
         return DONE
-    return write_result(client, submitted.handle, timeout)
+    return write_result(client, submitted.handle, timeout, json=joined if json else None, function=function)
 
 
-def write_result(client: Client, handle: str, timeout: float | None) -> int:
+def _hint(client: Client, function: str) -> None:
+    sentence = no_worker(client, function)
+    if sentence is not None:
+        complain(sentence)
+
+
+def write_result(
+    client: Client,
+    handle: str,
+    timeout: float | None,
+    *,
+    json: Mapping[str, Any] | None,
+    function: str | None = None,
+) -> int:
     """Wait for a job, show its progress on a terminal, and write its raw result.
+
+    With ``json``, write an object of JSON in its place, however the job ended or where it has not ended in time, with the
+    keys that are given added. With its function, a job that has not ended after `SOON` seconds is explained where no worker
+    has registered that.
 
     Raises JobError where it did not succeed and TimeoutError where it has not ended in time.
     """
     progress = _Progress(handle) if sys.stderr.isatty() else None
     try:
-        outcome = client.outcome(handle, timeout, hear=progress)
+        if function is None or (timeout is not None and timeout <= SOON):
+            outcome = client.outcome(handle, timeout, hear=progress)
+        else:
+            outcome = _explained(client, handle, timeout, function, progress)
     except TimeoutError:
         assert timeout is not None
+        if json is not None:
+            print_json({**describe(handle, None), **json})
         raise TimeoutError(
-            f"job {handle} has not ended within {format_duration(timeout)}; "
-            f"it goes on, and `mainspring jobs result {handle}` waits for it again"
+            f"job {handle} has not ended within {format_duration(timeout)}; {_goes_on(handle)}"
         ) from None
+    except KeyboardInterrupt:
+        if progress is not None:
+            progress.erase()
+        complain(f"job {handle} has not ended; {_goes_on(handle)}")
+        raise
     finally:
         if progress is not None:
             progress.erase()
+    if json is not None:
+        print_json({**describe(handle, outcome), **json})
     error = failure(outcome)
     if error is not None:
         if isinstance(error, JobFailed) and not error.type_name:
             raise JobFailed(handle, "WORK_FAIL", "the worker gave no reason", None, error.attempt)
         raise error
-    sys.stdout.buffer.write(outcome.data)
-    sys.stdout.buffer.flush()
+    if json is None:
+        print_raw(outcome.data)
     return DONE
+
+
+def _goes_on(handle: str) -> str:
+    return f"it goes on, and `mainspring jobs result {handle}` waits for it again"
+
+
+def _explained(
+    client: Client, handle: str, timeout: float | None, function: str, progress: _Progress | None
+) -> Outcome:
+    try:
+        return client.outcome(handle, SOON, hear=progress)
+    except TimeoutError:
+        if progress is not None:
+            progress.erase()
+        _hint(client, function)
+    return client.outcome(handle, None if timeout is None else timeout - SOON, hear=progress)
 
 
 class _Progress:

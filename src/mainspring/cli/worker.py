@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 from msgspec.structs import replace
@@ -15,22 +13,44 @@ from msgspec.structs import replace
 from mainspring.cli.node import run_loop
 from mainspring.cli.node_options import log_level as read_log_level
 from mainspring.cli.node_options import shown_size
-from mainspring.cli.options import DURATION, LOCAL, SIZE, ServerOptions, at_least, count, option, reading, shown
+from mainspring.cli.options import LOCAL, SIZE, ServerOptions, at_least, count, flag, option, reading
+from mainspring.cli.stop_options import USUAL_STOP, StopOptions
 from mainspring.cli.worker_process import WorkerOrder, work
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
+from mainspring.quantities import parse_size, spell_duration
 from mainspring.server.logs import start_logging
-from mainspring.server.quantities import parse_size
 from mainspring.server.settings import LogSettings
+from mainspring.server.stopping import ReportedStop, stop_signals, tell
+from mainspring.worker.settings import WAITING_PLACES
 from mainspring.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from cyclopts import Token
 
 WORKERS = Group("Workers", sort_key=0)
 
+TRACEBACKS = "Log the tracebacks of failed attempts at any level, not at debug alone."
+
 LEAST_MEMORY = 32 << 20
 """Bytes: Python and Mainspring alone take more. What the App takes besides is seen where it is loaded."""
+
+
+def _patterns(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
+    """Read patterns with commas between, from an option that may be given several times."""
+    return tuple(pattern for token in tokens for part in token.value.split(",") if (pattern := part.strip()))
+
+
+PATTERNS: dict[str, Any] = {
+    "converter": _patterns,
+    "n_tokens": 1,
+    "json_list": False,  # a pattern may begin as a list in JSON does
+    "negative": "",
+    "metavar": "PATTERN",
+    "show_default": False,
+}
 
 AppSelector = Annotated[
     str,
@@ -45,6 +65,28 @@ class WorkerOptions:
 
     processes: Annotated[int, option("--processes", "Worker processes.", group=WORKERS)] = 1
     concurrency: Annotated[int, option("--concurrency", "Jobs that one process runs at a time.", group=WORKERS)] = 16
+    waiting_places: Annotated[
+        int,
+        option(
+            "--waiting-places",
+            "Extra places, at most, for the jobs that tasks wait for while those tasks hold all places.",
+            group=WORKERS,
+        ),
+    ] = WAITING_PLACES
+    functions: Annotated[
+        tuple[str, ...],
+        option(
+            "--functions",
+            "The tasks of the App that these workers run: names or patterns such as 'mail.*', several with commas; all where not"
+            " given.",
+            group=WORKERS,
+            **PATTERNS,
+        ),
+    ] = ()
+    unwanted: Annotated[
+        tuple[str, ...],
+        option("--not", "Tasks that they do not run, in the same form.", group=WORKERS, **PATTERNS),
+    ] = ()
     max_jobs: Annotated[
         int | None,
         option(
@@ -70,28 +112,25 @@ class WorkerOptions:
             ),
         ),
     ] = None
-    grace: Annotated[
-        float,
-        option(
-            "--grace",
-            "How long a stop waits for running jobs before they are handed back.",
-            group=WORKERS,
-            show_default=shown,
-            **DURATION,
-        ),
-    ] = 30.0
 
-    def order(self, app: str, servers: list[str]) -> WorkerOrder:
-        """Return what each process is to do.  Raises SettingsError."""
-        for name, value in (("--processes", self.processes), ("--concurrency", self.concurrency)):
-            if value < 1:
-                raise SettingsError(f"{name} must be at least 1; it is {value}")
+    def order(self, app: str, servers: list[str], grace: float) -> WorkerOrder:
+        """Return what each process is to do; ``grace`` in seconds.  Raises SettingsError."""
+        for name, value, least in (
+            ("--processes", self.processes, 1),
+            ("--concurrency", self.concurrency, 1),
+            ("--waiting-places", self.waiting_places, 0),
+        ):
+            if value < least:
+                raise SettingsError(f"{name} must be at least {least}; it is {value}")
         check_app(app)
         return WorkerOrder(
             app=app,
             servers=servers,
             concurrency=self.concurrency,
-            grace=self.grace,
+            waiting_places=self.waiting_places,
+            grace=grace,
+            functions=self.functions,
+            unwanted=self.unwanted,
             max_jobs=self.max_jobs,
             max_memory=self.max_memory,
         )
@@ -105,10 +144,12 @@ def worker(
     /,
     *,
     workers: WorkerOptions = USUAL,
+    stop: StopOptions = USUAL_STOP,
     log_level: Annotated[str, option("--log-level", "How much is logged.", converter=reading(read_log_level))] = "info",
     log_format: Annotated[
         Literal["auto", "text", "json"], option("--log-format", "auto: text on a terminal, JSON elsewhere.")
     ] = "auto",
+    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS)] = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Run workers of the tasks in a file.
@@ -118,33 +159,43 @@ def worker(
     EXAMPLES
       mainspring worker app.py
       mainspring worker app.py:billing --server 10.0.0.5:4730,10.0.0.6:4730 --concurrency 32 --processes 4
+      mainspring worker app.py --functions 'mail.*,report' --not mail.bulk
 
     SIGNALS
       TERM, INT  stop: running jobs get the time of --grace, then they are handed
-                 back without counting as a failure; a second one stops at once
+                 back without counting as a failure
+      INT again  stop now: running jobs are handed back at once
 
     EXIT CODES
       0 stopped by a signal, 2 the file or an option is wrong
     """
+    log = LogSettings(level=log_level, format=log_format, tracebacks=log_tracebacks)
     server.tls()  # errors now, not in each process
     order = replace(
-        workers.order(app, [str(address) for address in parse_servers(server.server)]),
-        log_level=log_level,
-        log_format=log_format,
+        workers.order(app, [str(address) for address in parse_servers(server.server)], stop.seconds),
+        log=log,
         tls=server.tls_files().absolute(),
     )
     if workers.processes == 1 and workers.max_jobs is None and workers.max_memory is None:
         return work(order)
-    start_logging(LogSettings(level=log_level, format=log_format))
+    start_logging(log)
     return run_loop(_supervise(order, workers.processes))
 
 
 async def _supervise(order: WorkerOrder, processes: int) -> int:
     supervisor = Supervisor(supervised(order), processes)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
-    return await supervisor.run()
+
+    def waits() -> None:
+        whose = "1 worker process" if processes == 1 else f"{processes} worker processes"
+        limit = spell_duration(order.grace)
+        sentence = f"waiting up to {limit} for running jobs of {whose}; Ctrl-C again to stop now"
+        tell(order.log, sentence, processes=processes, grace=order.grace)
+
+    def hurries() -> None:
+        tell(order.log, "stopping now; running jobs are handed back")
+
+    with stop_signals(ReportedStop(supervisor, waits, hurries)):
+        return await supervisor.run()
 
 
 def supervised(order: WorkerOrder, *, dies_with_parent: bool = False) -> Callable[[int], list[str]]:

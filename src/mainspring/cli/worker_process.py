@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -14,27 +15,33 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from mainspring.cli.choosing import choose
 from mainspring.cli.failures import DONE, EXPECTED, complain, exit_code, explain
 from mainspring.cli.node import run_loop
+from mainspring.cli.task_process import read_path, start_task_logging, task_process
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.scheduling import Declarations
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.server.logs import start_logging
-from mainspring.server.quantities import format_size
-from mainspring.server.settings import LogFormat, LogSettings
+from mainspring.quantities import format_size
+from mainspring.server.settings import LogSettings
+from mainspring.server.standard_logging import importing
+from mainspring.server.stopping import ReportedStop, stop_signals, tell_handed_back, tell_waiting
 from mainspring.worker import selector
+from mainspring.worker.children import ignore_interrupts
 from mainspring.worker.declaring import keep_declaring
 from mainspring.worker.forks import disown
 from mainspring.worker.link import connector
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.mortality import die_with
-from mainspring.worker.runtime import Ending, Worker, WorkerSettings
-from mainspring.worker.supervisor import RECYCLED_EXIT
+from mainspring.worker.runtime import Ending, Worker
+from mainspring.worker.settings import WAITING_PLACES, WorkerSettings
+from mainspring.worker.supervisor import HURRY, RECYCLED_EXIT
 
 if TYPE_CHECKING:
     from mainspring.worker.link import Connector
+    from mainspring.worker.registry import Registry
 
 
 LEFT_BEHIND_GRACE: Final = 5.0
@@ -51,8 +58,15 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """``HOST:PORT`` or ``unix:PATH``."""
 
     concurrency: int
+    waiting_places: int = WAITING_PLACES
     grace: float
     """Seconds for running jobs at a stop."""
+
+    functions: tuple[str, ...] = ()
+    """Patterns of the tasks that it runs; all of the App's where empty."""
+
+    unwanted: tuple[str, ...] = ()
+    """Patterns of those that it does not run."""
 
     max_jobs: int | None = None
     max_memory: int | None = None
@@ -61,8 +75,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsFiles = TlsFiles()
     """Absolute paths."""
 
-    log_level: str = "info"
-    log_format: LogFormat = "auto"
+    log: LogSettings = LogSettings()
+    """Its file is opened again once it has been moved away: signals go to the supervisor."""
+
     parent: int | None = None
     """The supervisor's process id; None: there is none."""
 
@@ -71,44 +86,81 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self) -> list[str]:
         """Return the command of a process that does it."""
-        return [sys.executable, "-m", "mainspring.cli.worker_process", msgspec.json.encode(self).decode()]
+        order = msgspec.json.encode(self, enc_hook=str).decode()  # paths
+        return [sys.executable, "-m", "mainspring.cli.worker_process", order]
 
 
 def work(order: WorkerOrder) -> int:
     """Be the worker; return the exit code.  Raises what `mainspring.cli.failures` explains."""
-    start_logging(LogSettings(level=order.log_level, format=order.log_format))
+    start_task_logging(order.log)
     _tell_tasks(order)
     try:
-        app = selector.load(order.app)
+        with importing(order.app):
+            app = selector.load(order.app)
     except SettingsError as error:
         selector.show_cause(error)
         raise
+    registry = _chosen(app.registry, order)
     _check_memory(order.max_memory, resident_bytes())
     settings = WorkerSettings(
-        concurrency=order.concurrency, grace=order.grace, max_jobs=order.max_jobs, max_rss=order.max_memory
+        concurrency=order.concurrency,
+        waiting_places=order.waiting_places,
+        grace=order.grace,
+        max_jobs=order.max_jobs,
+        max_rss=order.max_memory,
+        log_tracebacks=order.log.tracebacks or order.log.level == "debug",
     )
 
     async def main() -> int:
-        worker = Worker(app.registry, _connectors(order), settings, selector=order.app)
+        worker = Worker(
+            registry,
+            _connectors(order),
+            settings,
+            selector=order.app,
+            task_process=task_process(order.log),
+        )
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, worker.stop)
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
-        if order.parent is None:
-            loop.add_signal_handler(signal.SIGINT, worker.stop)
-        else:
-            # A terminal sends Ctrl-C to the whole group: the supervisor gets it too and tells us what to do.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        declaring = loop.create_task(_declare(app, order))
-        try:
-            ending = await worker.run()
-        finally:
-            declaring.cancel()
-            await asyncio.wait([declaring])
+        with contextlib.ExitStack() as signals:
+            if order.parent is None:
+                signals.enter_context(stop_signals(_reported(worker, order.log)))
+            else:
+                loop.add_signal_handler(signal.SIGTERM, worker.stop)
+                loop.add_signal_handler(HURRY, functools.partial(worker.stop, now=True))
+            declaring = loop.create_task(_declare(app, order))
+            try:
+                ending = await worker.run()
+            finally:
+                declaring.cancel()
+                await asyncio.wait([declaring])
         code = RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
         _end_without_them(code)
         return code
 
     return run_loop(main())
+
+
+def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
+    """Return the tasks that the worker runs.  Raises SettingsError."""
+    if not order.functions and not order.unwanted:
+        return registry
+    names = choose([function.name for function in registry], order.functions, order.unwanted)
+    structlog.get_logger("mainspring.worker").info("runs some of the App's tasks", functions=names)
+    return registry.part(names)
+
+
+def _reported(worker: Worker, log: LogSettings) -> ReportedStop:
+    """Return the worker with messages about its stop, which are shown where jobs are running."""
+
+    def waits() -> None:
+        if worker.running:
+            tell_waiting(log, worker.running, worker.settings.grace)
+
+    def hurries() -> None:
+        if worker.running:
+            tell_handed_back(log, worker.running)
+
+    return ReportedStop(worker, waits, hurries)
 
 
 def _check_memory(limit: int | None, taken: int) -> None:
@@ -121,14 +173,18 @@ def _check_memory(limit: int | None, taken: int) -> None:
 
 
 async def _declare(app: object, order: WorkerOrder) -> None:
-    """Tell the servers of the schedules in the App's code, until cancelled."""
+    """Tell the servers of the schedules in the App's code, until cancelled.
+
+    All of them, whichever tasks this worker runs: servers go by the newest code of an App, and workers for different tasks of
+    one code are to say the same.
+    """
     declarations = getattr(app, "schedules", None)
     if not isinstance(declarations, Declarations) or not declarations.told:
         return
     client = AsyncClient([parse_address(server) for server in order.servers], tls=order.tls.context(TLS_OPTIONS))
     try:
         await keep_declaring(client, declarations.params(_app_name(order.app)))
-    except (MainspringError, TypeError) as error:
+    except MainspringError as error:
         structlog.get_logger("mainspring.schedules").error("the schedules cannot be declared", error=str(error))
     finally:
         await client.close()
@@ -178,7 +234,8 @@ def _connectors(order: WorkerOrder) -> dict[str, Connector]:
 
 def main() -> int:
     """Run the process that a supervisor started."""
-    order = msgspec.json.decode(sys.argv[1], type=WorkerOrder)
+    ignore_interrupts()  # the supervisor tells us what to do
+    order = msgspec.json.decode(sys.argv[1], type=WorkerOrder, dec_hook=read_path)
     if order.parent is not None:
         die_with(order.parent, signal.SIGKILL if order.dies_with_parent else signal.SIGTERM)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from typing import NamedTuple
 
@@ -37,6 +38,12 @@ def parse_address(text: str) -> Address:
     Raises SettingsError for anything else.
     """
     text = text.strip()
+    if "://" in text:
+        scheme = text.partition("://")[0]
+        raise SettingsError(
+            f"{text!r} is a URL: write the Gearman port of a server as HOST:PORT, such as {DEFAULT_SERVER}, or unix:PATH, without"
+            f" {scheme}://"
+        )
     if text.startswith(_UNIX):
         if text == _UNIX:
             raise SettingsError("unix: is followed by the path of the socket, such as unix:/run/mainspring.sock")
@@ -45,14 +52,24 @@ def parse_address(text: str) -> Address:
         host, bracket, rest = text[1:].partition("]")
         port_text = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"
     elif text.count(":") > 1:
-        host, port_text = text, ""
+        host, port_text = text, "" if _is_ipv6(text) else "?"
     else:
         host, _, port_text = text.partition(":")
     if port_text == "":
         port_text = str(DEFAULT_PORT)
     if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536 or (not host and not text):
-        raise SettingsError(f"{text!r} is no address of a server: write HOST:PORT, such as {DEFAULT_SERVER}")
+        raise SettingsError(
+            f"{text!r} is no address of a server: write HOST:PORT, such as {DEFAULT_SERVER}, or unix:PATH"
+        )
     return Address(host or "127.0.0.1", int(port_text))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_servers(text: str) -> tuple[Address, ...]:

@@ -8,18 +8,24 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mainspring.client.batches import awaiting, submitting
+from mainspring.client.outcomes import not_ended
 from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, Patience, unreachable
+from mainspring.client.refusals import ENDED, why
 from mainspring.client.session import Request, Session, Slot, Tray
 from mainspring.client.sockets import connect, tune
+from mainspring.client.streaming import EventBuffer
+from mainspring.client.waiting import announced
 from mainspring.errors import ConnectionLostError, ServerError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
     from mainspring.client.session import Wait
+    from mainspring.client.streaming import JobEvent
 
 T = TypeVar("T")
 
@@ -73,9 +79,31 @@ class AsyncClient:
         wait = self._session.wait(handle, hear)
         try:
             async with asyncio.timeout(timeout):
-                return await self._await(wait)
+                return await self._await_job(wait)
         except TimeoutError:
-            raise TimeoutError(f"job {handle} has not ended within {timeout:g} seconds") from None
+            raise not_ended(handle, timeout) from None
+        finally:
+            self._session.forget([wait])
+
+    async def stream(
+        self,
+        handle: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - the error names the job
+    ) -> AsyncGenerator[JobEvent | Outcome]:
+        """Give the events that a job sends from now on, and then its outcome.  Raises TimeoutError."""
+        events = EventBuffer()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        wait = self._session.wait(handle, events.add)
+        try:
+            while True:
+                late = deadline is not None and loop.time() >= deadline
+                if not wait.done and (late or not events):
+                    await self._await_more(wait, events, deadline, timeout)
+                if (event := events.take()) is None:
+                    yield wait.take()
+                    return
+                yield event
         finally:
             self._session.forget([wait])
 
@@ -83,7 +111,7 @@ class AsyncClient:
         """Give the outcomes of many jobs in order, asking for many at once."""
         with contextlib.closing(awaiting(handles, self._wait, self._session.forget)) as waits:
             for wait in waits:
-                yield await self._await(wait)
+                yield await self._await_job(wait)
 
     async def call(self, method: str, params: dict[str, Any] | None = None) -> Any:
         """Call a method of the protocol and return its value; raises as the blocking client's ``call``."""
@@ -139,6 +167,49 @@ class AsyncClient:
             self._wake()
             await arrived
         return slot.take()
+
+    async def _await_job(self, wait: Wait) -> Outcome:
+        """Wait for a job's end. Where a task waits, its worker is notified."""
+        if wait.done:
+            return wait.take()
+        with self._announced(wait):
+            return await self._await(wait)
+
+    async def _await_more(
+        self,
+        wait: Wait,
+        events: EventBuffer,
+        deadline: float | None,
+        timeout: float | None,  # noqa: ASYNC109 - the error names it
+    ) -> None:
+        """Wait for the next event of a job or for its end. Where a task waits, its worker is notified.
+
+        Raises TimeoutError after the deadline of ``timeout``, also where events have come since.
+        """
+        arrived = asyncio.get_running_loop().create_future()
+        events.listener = wait.listener = lambda: None if arrived.done() else arrived.set_result(None)
+        self._wake()
+        try:
+            with self._announced(wait):
+                async with asyncio.timeout_at(deadline):
+                    await arrived
+        except TimeoutError:
+            raise not_ended(wait.handle.decode(), timeout) from None
+
+    def _announced(self, wait: Wait) -> AbstractContextManager[None]:
+        loop = asyncio.get_running_loop()
+
+        def refuse(error: BaseException) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the wait is over
+                loop.call_soon_threadsafe(self._refuse, wait, error)
+
+        return announced(wait.handle.decode(), refuse)
+
+    def _refuse(self, wait: Wait, error: BaseException) -> None:
+        """End a wait with an error."""
+        if not wait.done:
+            self._session.forget([wait])
+            wait.reject(error)
 
     def _wake(self) -> None:
         """See to it that what was asked goes out, on a connection that may have to be made first."""
@@ -210,7 +281,9 @@ class AsyncClient:
             self._patience.lost(asyncio.get_running_loop().time())
         self._wire = self._trying = None
         self._session.disconnected(
-            ConnectionLostError(f"the connection to the server ended{f': {error}' if error else ''}")
+            ConnectionLostError(
+                f"the connection to the server ended{f': {why(error)}' if isinstance(error, OSError) else ''}"
+            )
         )
         if self._session.unfinished and self._keeper is None:
             self._wake()
@@ -245,7 +318,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.agreed.done():
-            self.agreed.set_exception(ConnectionResetError("it accepted the connection and ended it"))
+            self.agreed.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError(ENDED))
         if not self.ended.done():
             self.ended.set_result(None)
         self._client.ended(self, exc)

@@ -15,12 +15,17 @@ import ssl
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client.batches import awaiting, submitting
+from mainspring.client.outcomes import not_ended
 from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, Patience, unreachable
+from mainspring.client.refusals import why
 from mainspring.client.session import Request, Session, Slot, Tray
 from mainspring.client.sockets import tune
+from mainspring.client.streaming import EventBuffer
+from mainspring.client.waiting import announced
 from mainspring.errors import ConnectionLostError, ServerError
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
     from mainspring.client.session import Wait
+    from mainspring.client.streaming import JobEvent
 
 T = TypeVar("T")
 
@@ -97,9 +103,29 @@ class Client:
         with self._ours() as session:
             wait = session.wait(handle, hear)
         try:
-            return self._await(wait, timeout)
+            return self._await_job(wait, timeout)
         except TimeoutError:
-            raise TimeoutError(f"job {handle} has not ended within {timeout:g} seconds") from None
+            raise not_ended(handle, timeout) from None
+        finally:
+            self._forget([wait])
+
+    def stream(self, handle: str, timeout: float | None = None) -> Iterator[JobEvent | Outcome]:
+        """Give the events that a job sends from now on, and then its outcome.  Raises TimeoutError."""
+        events = EventBuffer()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._ours() as session:
+            wait = session.wait(handle, events.add)
+        try:
+            while True:
+                left = None if deadline is None else deadline - time.monotonic()
+                if not wait.done and (not events or (left is not None and left <= 0)):
+                    self._await_more(wait, events, left, timeout)
+                with self._changed:
+                    event = events.take()
+                if event is None:
+                    yield wait.take()
+                    return
+                yield event
         finally:
             self._forget([wait])
 
@@ -109,7 +135,7 @@ class Client:
         with contextlib.closing(awaiting(handles, self._wait, self._forget)) as waits:
             for wait in waits:
                 try:
-                    outcome = self._await(wait, None if deadline is None else deadline - time.monotonic())
+                    outcome = self._await_job(wait, None if deadline is None else deadline - time.monotonic())
                 except TimeoutError:
                     raise TimeoutError(f"job {wait.handle.decode()} has not ended in time") from None
                 yield outcome
@@ -177,6 +203,37 @@ class Client:
         if not slot.done:
             self._until(lambda: slot.done, timeout)
         return slot.take()
+
+    def _await_job(self, wait: Wait, timeout: float | None) -> Outcome:
+        """Wait for a job's end. Where a task waits, its worker is notified."""
+        if wait.done:
+            return wait.take()
+        with announced(wait.handle.decode(), partial(self._refuse, wait)):
+            return self._await(wait, timeout)
+
+    def _await_more(self, wait: Wait, events: EventBuffer, left: float | None, timeout: float | None) -> None:
+        """Wait for the next event of a job or for its end. Where a task waits, its worker is notified.
+
+        ``left`` seconds of ``timeout`` are left. Raises TimeoutError where none are, also where events have come since.
+        """
+        if left is None or left > 0:
+            with announced(wait.handle.decode(), partial(self._refuse, wait)), contextlib.suppress(TimeoutError):
+                self._until(lambda: wait.done or bool(events), left)
+                return
+        raise not_ended(wait.handle.decode(), timeout)
+
+    def _refuse(self, wait: Wait, error: BaseException) -> None:
+        """End a wait with an error, in whatever thread it waits."""
+        with self._changed:
+            if wait.done:
+                return
+            self._session.forget([wait])
+            wait.reject(error)
+            self._changed.notify_all()
+            if self._reading and self._socket is not None:
+                # The waiting thread may be the one that polls the socket: an answer wakes it.
+                self._session.ping()
+                self._write()
 
     def _until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Keep the connection going until something is done.  Raises TimeoutError."""
@@ -298,7 +355,7 @@ class Client:
                 self._blocked = True
                 return
             except OSError as error:
-                self._lost(ConnectionLostError(f"the connection to the server broke: {error}"))
+                self._lost(self._end(error))
                 return
             self._unsent = self._unsent[sent:] if sent < len(self._unsent) else None
         self._blocked = False
@@ -311,10 +368,10 @@ class Client:
             except _LATER:
                 return
             except OSError as error:
-                self._lost(ConnectionLostError(f"the connection to the server broke: {error}"))
+                self._lost(self._end(error))
                 return
             if not data:
-                self._lost(ConnectionLostError("the server ended the connection; what was under way is unknown"))
+                self._lost(self._end(None))
                 return
             try:
                 self._session.receive(data)
@@ -325,6 +382,15 @@ class Client:
                 return
             if self._tls is None and len(data) < READ_SIZE:
                 return
+
+    def _end(self, error: OSError | None) -> ConnectionLostError:
+        """Say why the connection has ended; None: the server ended it."""
+        if not self._session.ready:
+            # In TLS 1.3 the refusal of a client's certificate arrives here.
+            return ConnectionLostError(unreachable([(self.servers[self._turn - 1], error)]))
+        if error is None:
+            return ConnectionLostError("the server ended the connection; what was under way is unknown")
+        return ConnectionLostError(f"the connection to the server broke: {why(error)}")
 
     def _lost(self, error: ConnectionLostError) -> None:
         agreed = self._session.ready

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from mainspring.client.options import Duration, seconds
-from mainspring.client.outcomes import failure
+from mainspring.client.outcomes import Outcome, failure
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from mainspring.client.connections import Connections
-    from mainspring.client.outcomes import Outcome
+    from mainspring.client.streaming import JobEvent
 
 R = TypeVar("R")
 
@@ -45,7 +46,8 @@ class Job(Generic[R]):
         """Wait until the job has ended and return its result.
 
         Raises JobFailed, JobCancelled, JobExpired or JobLost as it ended, TimeoutError when it has not, ServerError
-        where no server can be asked, and PayloadError where the result is not what the task declares.
+        where no server can be asked, PayloadError where the result is not what the task declares. In a task of a worker also
+        WorkerFullError where the worker has no place for the job, and JobStopped where the task is to stop.
         """
         if self._outcome is None:
             limit = None if timeout is None else seconds(timeout, "timeout")
@@ -58,6 +60,40 @@ class Job(Generic[R]):
             limit = None if timeout is None else seconds(timeout, "timeout")
             self._outcome = await self._connections.aio().outcome(self.handle, limit)
         return self._unpack(self._outcome)
+
+    def stream(self, timeout: Duration | None = None) -> Generator[JobEvent]:
+        """Give what the job's task sends, ``Progress``, ``Data`` and ``Warned``, until the job has ended, however it does.
+
+        ``result`` then has its result or its error at once. What was sent before is not given, nor what is lost on its way
+        where a server or a connection ends. Of events that come faster than they are taken, some 8 MiB are held; ``Missed``
+        stands where others were dropped.
+
+        Raises as ``result`` while it waits: TimeoutError where the job has not ended in time, and ServerError.
+        """
+        return self._stream(None if timeout is None else seconds(timeout, "timeout"))
+
+    def _stream(self, limit: float | None) -> Generator[JobEvent]:
+        if self._outcome is not None:
+            return
+        for event in self._connections.blocking().stream(self.handle, limit):
+            if isinstance(event, Outcome):
+                self._outcome = event
+            else:
+                yield event
+
+    def astream(self, timeout: Duration | None = None) -> AsyncGenerator[JobEvent]:
+        """Give what the job's task sends, for ``async for``, as ``stream`` does."""
+        return self._astream(None if timeout is None else seconds(timeout, "timeout"))
+
+    async def _astream(self, limit: float | None) -> AsyncGenerator[JobEvent]:
+        if self._outcome is not None:
+            return
+        async with contextlib.aclosing(self._connections.aio().stream(self.handle, limit)) as events:
+            async for event in events:
+                if isinstance(event, Outcome):
+                    self._outcome = event
+                else:
+                    yield event
 
     def cancel(self, reason: str = "") -> str:
         """Cancel the job; return ``cancelled``, ``running`` where its worker was asked to stop, or how it had ended.

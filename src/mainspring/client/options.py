@@ -4,38 +4,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from mainspring.errors import UsageError
+from mainspring.client.checking import check_number, check_whole, refusal
+from mainspring.errors import SettingsError, UsageError
+from mainspring.quantities import format_duration, parse_duration
 from mainspring.resources.said import SaidLimits, SaidRate, limits_of
 
 if TYPE_CHECKING:
     from mainspring.resources.model import Limits
 
 Priority = Literal["high", "normal", "low"]
-Duration = timedelta | float
-"""A span of time: a timedelta, or seconds."""
+Duration = timedelta | float | str
+"""A span of time: text such as ``"1h30m"``, as on the command line, a timedelta, or seconds."""
 
 
 MOST_ATTEMPTS = (1 << 31) - 1
+_DURATIONS = frozenset({"delay", "timeout", "heartbeat", "expires", "keep_unique"})
 
 
 def seconds(value: Duration, what: str) -> float:
     """Turn a duration into seconds.  Raises UsageError where it is negative or no duration; ``what`` names it."""
     given: object = value  # callers without a type checker give anything
-    number = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
-        raise UsageError(f"{what} must be a timedelta or a number of seconds, not negative; it is {value!r}")
-    return number
+    if isinstance(given, str):
+        try:
+            return parse_duration(given)
+        except SettingsError as error:
+            raise UsageError(f"{what}: {error}") from None
+    number: Any = given.total_seconds() if isinstance(given, timedelta) else given
+    check_number(number, what, "a duration such as '1h30m', a timedelta or seconds, not negative", 0)
+    return number  # type: ignore[no-any-return] # checked
 
 
 def instant(value: datetime, what: str) -> float:
     """Turn an aware datetime into seconds since 1970.  Raises UsageError for a naive one."""
     if not isinstance(value, datetime):
-        raise UsageError(f"{what} must be a datetime; it is {value!r}")
+        raise refusal(what, "a datetime with a time zone", value)
     if value.utcoffset() is None:
         raise UsageError(
             f"{what} has no time zone: write datetime(…, tzinfo=…), so that it means one moment everywhere"
@@ -62,22 +68,18 @@ class Retry:
     never: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        attempts: object = self.max_attempts
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_ATTEMPTS:
-            raise UsageError(f"Retry.max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}; it is {attempts!r}")
+        check_whole(self.max_attempts, "Retry.max_attempts", 1, MOST_ATTEMPTS)
         seconds(self.initial, "Retry.initial")
         seconds(self.maximum, "Retry.maximum")
-        if not isfinite(self.factor) or self.factor < 1:
-            raise UsageError(f"Retry.factor must be at least 1; it is {self.factor!r}")
-        if not 0 <= self.jitter <= 1:
-            raise UsageError(f"Retry.jitter must lie between 0 and 1; it is {self.jitter!r}")
+        check_number(self.factor, "Retry.factor", "a number of at least 1", 1)
+        check_number(self.jitter, "Retry.jitter", "a number from 0 to 1", 0, 1)
         for name in ("on", "never"):
             # Seen here and not when a task has failed, where nobody would be told.
             kinds: object = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(
                 isinstance(k, type) and issubclass(k, BaseException) for k in kinds
             ):
-                raise UsageError(f"Retry.{name} must be a tuple of exception classes; it is {kinds!r}")
+                raise refusal(f"Retry.{name}", "a tuple of exception classes, such as (OSError,)", kinds)
 
     def allows(self, error: BaseException) -> bool:
         """Say whether this kind of error may be retried at all."""
@@ -96,7 +98,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many starts in a time, which is seconds or a timedelta: a token bucket.
+    """So many starts in a time, such as ``"1m"``: a token bucket.
 
     ``burst`` is how many may start at once after a while of rest; without it as many as ``number``. In any time T, at most
     ``number / per * T + burst`` jobs start.
@@ -106,12 +108,14 @@ class Rate:
     per: Duration = 1.0
     burst: int | None = None
 
+    def __post_init__(self) -> None:
+        check_whole(self.number, "Rate.number", 1)
+        seconds(self.per, "Rate.per")
+        if self.burst is not None:
+            check_whole(self.burst, "Rate.burst", 1)
+
     def said(self) -> SaidRate:
-        """Return the rate as the protocol says it.  Raises UsageError."""
-        for name in ("number", "burst"):
-            value: object = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise UsageError(f"Rate.{name} must be a whole number; it is {value!r}")
+        """Return the rate as the protocol says it."""
         return SaidRate(self.number, seconds(self.per, "Rate.per"), self.burst)
 
 
@@ -120,12 +124,11 @@ def build_limits(
 ) -> Limits:
     """Check what a user says about the limits of a task.  Raises UsageError, with the name of the limit that is wrong."""
     for name, number in (("concurrency", concurrency), ("concurrency_per_key", concurrency_per_key)):
-        given: object = number
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
-            raise UsageError(f"{name} must be a whole number; it is {given!r}")
+        if number is not None:
+            check_whole(number, name)
     for name, one in (("rate", rate), ("rate_per_key", rate_per_key)):
         if one is not None and not isinstance(one, Rate):
-            raise UsageError(f"{name} must be a Rate(…); it is {one!r}")
+            raise refusal(name, "a Rate, such as Rate(100, per=60)", one)
     said = SaidLimits(
         concurrency,
         concurrency_per_key,
@@ -155,11 +158,11 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
-            raise UsageError(f"priority must be 'high', 'normal' or 'low'; it is {self.priority!r}")
+            raise refusal("priority", "'high', 'normal' or 'low'", self.priority)
         if self.delay is not None and self.run_at is not None:
             raise UsageError("delay and run_at exclude each other: say one of them")
-        for name in ("timeout", "heartbeat"):
-            if getattr(self, name) == 0:
+        for name, number in (("run_timeout", self.timeout), ("heartbeat", self.heartbeat)):
+            if number == 0:
                 raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
 
     def merged(self, newer: Options) -> Options:
@@ -176,6 +179,11 @@ class Options:
             asked["retry"] = self.retry.wire()
         return msgspec.json.encode(asked) if asked else b""
 
+    def given(self) -> dict[str, Any]:
+        """Return what is asked for, under the names of ``Submission.options``; durations as people write them."""
+        shown = {name: format_duration(value) if name in _DURATIONS else value for name, value in self._asked().items()}
+        return {"run_timeout" if name == "timeout" else name: value for name, value in shown.items()}
+
     def _asked(self) -> dict[str, Any]:
         values = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {name: value for name, value in values if value is not None and value is not False}
@@ -186,20 +194,27 @@ def build_options(
     priority: Priority | None = None,
     delay: Duration | None = None,
     run_at: datetime | None = None,
+    run_timeout: Duration | None = None,
     timeout: Duration | None = None,
     heartbeat: Duration | None = None,
     expires: Duration | None = None,
     retry: Retry | None = None,
     keep_unique: Duration | None = None,
 ) -> Options:
-    """Check what a user asks for.  Raises UsageError, with the name of the option that is wrong."""
+    """Check what a user asks for.  Raises UsageError, with the name of the option that is wrong.
+
+    ``timeout`` is the older name of ``run_timeout``.
+    """
+    if run_timeout is not None and timeout is not None:
+        raise UsageError("run_timeout and timeout are two names of one option: give run_timeout alone")
+    longest = run_timeout if timeout is None else timeout
     if retry is not None and not isinstance(retry, Retry):
-        raise UsageError(f"retry must be a Retry(…); it is {retry!r}")
+        raise refusal("retry", "a Retry, such as Retry(max_attempts=3)", retry)
     return Options(
         priority=priority,
         delay=None if delay is None else seconds(delay, "delay"),
         run_at=None if run_at is None else instant(run_at, "run_at"),
-        timeout=None if timeout is None else seconds(timeout, "timeout"),
+        timeout=None if longest is None else seconds(longest, "run_timeout" if timeout is None else "timeout"),
         heartbeat=None if heartbeat is None else seconds(heartbeat, "heartbeat"),
         expires=None if expires is None else seconds(expires, "expires"),
         retry=retry,

@@ -19,6 +19,7 @@ from mainspring.errors import (
     ServerError,
     UsageError,
 )
+from mainspring.quantities import format_duration
 
 
 class Submitted(NamedTuple):
@@ -78,6 +79,11 @@ def failure(outcome: Outcome) -> JobError | None:
             return JobLost(handle, f"the server does not know job {handle}, or no longer keeps its result")
         case other:
             return JobError(handle, f"job {handle} ended in a state that this client does not know: {other}")
+
+
+def not_ended(handle: str, timeout: float | None) -> TimeoutError:
+    """Return the error for a wait whose time, in seconds, was over before the job's end."""
+    return TimeoutError(f"job {handle} has not ended within {format_duration(timeout or 0.0)}")
 
 
 def call_error(code: str, message: str) -> UsageError | ServerError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from mainspring.client.refusals import why
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -30,11 +32,9 @@ def delays() -> Iterator[float]:
         delay = min(delay * 2, LAST_DELAY)
 
 
-def unreachable(failures: Iterable[tuple[Address, OSError]]) -> str:
+def unreachable(failures: Iterable[tuple[Address, OSError | None]]) -> str:
     """Say which servers could not be reached, and why."""
-    reasons = "; ".join(
-        f"{address}: {error.strerror or str(error) or type(error).__name__}" for address, error in failures
-    )
+    reasons = "; ".join(f"{address}: {why(error)}" for address, error in failures)
     return f"no server could be reached ({reasons})"
 
 

@@ -6,6 +6,7 @@ payload                 arguments
 empty                   none
 a JSON array            positional ones
 a JSON object           keyword ones
+another JSON value      the one positional argument, as ``[value]``
 any bytes               the one of a function whose only parameter is ``bytes``
 ======================  ==============================================================
 
@@ -16,6 +17,7 @@ string is no number.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -24,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 import msgspec
 from msgspec import UNSET
 
+from mainspring.client.writing import encode_json
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Kind = inspect.Parameter
-_encode = msgspec.json.Encoder().encode
 _SPACE = b" \t\r\n"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that it cannot read: text that is no UTF-8 and what is nested too deep are not its own errors."""
@@ -38,16 +40,8 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _PLACE = re.compile(r" - at `\$(?:\[(\d+)\]|\.([^`.\[]+))?(.*)`$")
 
 
-def encode_json(value: Any, what: str) -> bytes:
-    """Write a value as JSON.  Raises PayloadError where it has no such form; ``what`` names the value."""
-    try:
-        return _encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise PayloadError(f"{what} cannot be written as JSON: {error}") from error
-
-
 def encode_result(value: Any) -> bytes:
-    """Write what a function returned.  Raises PayloadError."""
+    """Write what a function returned.  Raises PayloadError where JSON has no form for it; NaN and Infinity have none."""
     if value is None:
         return b""
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -70,6 +64,7 @@ class Signature:
             p for p in self._parameters if p.kind in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
         ]
         self._variadic = any(p.kind in (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD) for p in self._parameters)
+        self._rest = next((p.name for p in self._parameters if p.kind is _Kind.VAR_POSITIONAL), "")
         required = [p for p in self._parameters if p.default is p.empty]
         self._needed = sum(p.kind is not _Kind.KEYWORD_ONLY for p in required)
         self._positional_suffices = not self._variadic and all(p.kind is not _Kind.KEYWORD_ONLY for p in required)
@@ -80,21 +75,27 @@ class Signature:
         self._result: Callable[[bytes], Any] | None = None
         self._raw: bool | None = None
 
+    @property
+    def first(self) -> str:
+        """The name of the first parameter; empty where there is none."""
+        return self._parameters[0].name if self._parameters else ""
+
     # Writing a call, reading its result: the submitter's side.
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Write the arguments of a call.
 
-        Raises TypeError as the call itself would where they do not fit the parameters, and PayloadError.
+        Raises TypeError as the call itself would where they do not fit the parameters, and PayloadError where JSON has no
+        form for one of them.
         """
         if kwargs or not self._positional_suffices or not self._needed <= len(args) <= len(self._positional):
             self._bindable.bind(*args, **kwargs)
         if self.raw:
             return self._encode_raw(next(iter((*args, *kwargs.values())), b""))
         if not kwargs:
-            return encode_json(args, f"an argument of {self.name}") if args else b""
+            return self._encode_json(args) if args else b""
         if not args:
-            return encode_json(kwargs, f"an argument of {self.name}")
+            return self._encode_json(kwargs)
         return self._encode_mixed(args, kwargs)
 
     def _encode_raw(self, value: Any) -> bytes:
@@ -109,13 +110,23 @@ class Signature:
             p.kind is _Kind.POSITIONAL_OR_KEYWORD for p in self._positional[: len(args)]
         ):
             named = {p.name: value for p, value in zip(self._positional, args, strict=False)}
-            return encode_json(named | kwargs, f"an argument of {self.name}")
+            return self._encode_json(named | kwargs)
         if bound.kwargs:
             raise PayloadError(
                 f"{self.name}: a payload holds positional or keyword arguments, not both, and of these some go only "
                 f"by position and {', '.join(bound.kwargs)} only by keyword"
             )
-        return encode_json(bound.args, f"an argument of {self.name}")
+        return self._encode_json(bound.args)
+
+    def _encode_json(self, arguments: tuple[Any, ...] | dict[str, Any]) -> bytes:
+        return encode_json(arguments, f"an argument of {self.name}", self._name_parameter)
+
+    def _name_parameter(self, place: int | str) -> str:
+        """Name the argument at an index or under a keyword."""
+        if isinstance(place, int):
+            named = place < len(self._positional)
+            place = self._positional[place].name if named else f"{self._rest}[{place - len(self._positional)}]"
+        return f"{self.name}: parameter {place!r}"
 
     def decode_result(self, data: bytes) -> Any:
         """Read a result as the return annotation says.  Raises PayloadError."""
@@ -152,10 +163,14 @@ class Signature:
             return self._decode_array(payload), {}
         if start == b"{":
             return (), self._decode_object(payload)
-        raise PayloadError(
-            f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments) or "
-            f"empty (none); this one begins with {payload[:20]!r}"
-        )
+        try:
+            msgspec.json.decode(payload)  # so that 1,2 is not taken for [1,2]
+        except _UNREADABLE:
+            raise PayloadError(
+                f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments), another "
+                f"JSON value (the one argument) or empty (none); this one begins with {payload[:20]!r}"
+            ) from None
+        return self._decode_array(b"[%b]" % payload), {}
 
     def _decode_array(self, payload: bytes) -> tuple[Any, ...]:
         if self._variadic:
@@ -267,8 +282,11 @@ class Signature:
 
     def _resolved(self) -> dict[str, Any]:
         if self._hints is None:
+            function = self._function
+            while isinstance(function, functools.partial):
+                function = function.func  # whose parameters it has
             try:
-                self._hints = get_type_hints(self._function, include_extras=True)
+                self._hints = get_type_hints(function, include_extras=True)
             except Exception as error:
                 raise PayloadError(
                     f"{self.name}: an annotation cannot be resolved ({error}); name types that the function's module "

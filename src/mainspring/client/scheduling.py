@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from mainspring.client.checking import check_flag, check_text, refusal
 from mainspring.client.options import Duration, Options, Retry, instant, seconds
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority
@@ -18,8 +19,6 @@ from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 from mainspring.schedules.specification import specify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from mainspring.schedules.model import Misfire, Trigger
 
 
@@ -54,32 +53,24 @@ class Timing(NamedTuple):
     wait_for_children: bool = False
 
 
-class Declared(NamedTuple):
-    """A schedule without the payload of its jobs, and what writes that: types that it needs may be defined later."""
-
-    schedule: Schedule
-    payload: Callable[[], bytes]
-
-
 class Declarations:
     """The schedules of an App; ``name`` tells Apps that share a store apart, None: the App has none of its own."""
 
     def __init__(self, name: str | None = None) -> None:
-        if name is not None and not name:
+        if name is not None and not check_text(name, "name"):
             raise UsageError("an App's name is a text that is not empty")
         self.name = name
-        self._declared: dict[str, Declared] = {}
+        self._declared: dict[str, Schedule] = {}
 
-    def add(self, schedule: Schedule, payload: Callable[[], bytes]) -> None:
+    def add(self, schedule: Schedule) -> None:
         """Add a schedule.  Raises UsageError where it cannot be right, its name is taken, or it closes a cycle."""
         registration.check(schedule)
         if schedule.name in self._declared:
             raise UsageError(
                 f"two schedules are named {schedule.name!r}: give one of them another name with @app.scheduled(name=…)"
             )
-        known = {name: declared.schedule for name, declared in self._declared.items()}
-        _ = Catalogue({**known, schedule.name: schedule}).graph  # which has no cycle
-        self._declared[schedule.name] = Declared(schedule, payload)
+        _ = Catalogue({**self._declared, schedule.name: schedule}).graph  # which has no cycle
+        self._declared[schedule.name] = schedule
 
     def __len__(self) -> int:
         return len(self._declared)
@@ -91,8 +82,8 @@ class Declarations:
                 raise UsageError(f"task {one.name!r} has no schedule that another could run after: give it one before")
 
     def all(self) -> list[Schedule]:
-        """Return the schedules, whole.  Raises TypeError or PayloadError where arguments do not fit their task."""
-        return [msgspec.structs.replace(schedule, args=payload()) for schedule, payload in self._declared.values()]
+        """Return the schedules."""
+        return list(self._declared.values())
 
     def params(self, app: str) -> dict[str, Any]:
         """Return the params of the call that declares them, under the App's name, or ``app`` where it has none."""
@@ -108,13 +99,21 @@ class Declarations:
         return bool(self._declared) or self.name is not None
 
 
-def build_schedule(name: str, function: str, timing: Timing, options: Options, unique: str) -> Schedule:
-    """Return a schedule as a user says it, without payload.  Raises UsageError for what is no value at all."""
+def check_arguments(given: object) -> None:
+    """Raise UsageError for what cannot be a schedule's ``args``."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, Mapping)):
+        raise refusal("args", "a tuple or list of arguments, or a dict of keyword arguments", given)
+
+
+def build_schedule(name: str, function: str, timing: Timing, options: Options, unique: str, payload: bytes) -> Schedule:
+    """Return a schedule as a user says it.  Raises UsageError for what is no value at all."""
+    check_flag(timing.wait_for_children, "wait_for_children")
+    misfire: object = timing.misfire
+    if isinstance(misfire, bool) or not isinstance(misfire, (str, int)):
+        raise refusal("misfire", "'skip', 'once', 'all' or a number", misfire)
     triggers: list[Trigger] = []
     if timing.cron is not None:
-        if not isinstance(timing.cron, str):
-            raise UsageError(f"cron must be an expression such as '*/10 * * * *'; it is {timing.cron!r}")
-        triggers.append(Cron(timing.cron))
+        triggers.append(Cron(check_text(timing.cron, "cron", "an expression such as '*/10 * * * *'")))
     if timing.every is not None:
         triggers.append(Every(_us(seconds(timing.every, "every"))))
     if timing.at is not None:
@@ -124,12 +123,13 @@ def build_schedule(name: str, function: str, timing: Timing, options: Options, u
     return Schedule(
         name=name,
         function=function.encode(),
+        args=payload,
         trigger=triggers[0] if triggers else None,
-        timezone=timing.timezone,
+        timezone=check_text(timing.timezone, "timezone", "the name of a time zone, such as 'Europe/Berlin'"),
         start_us=None if timing.start is None else _instant_us(timing.start, "start"),
         end_us=None if timing.end is None else _instant_us(timing.end, "end"),
         jitter=float(seconds(timing.jitter, "jitter")),
-        exclude=tuple(sorted({_day(day) for day in timing.exclude})),
+        exclude=_days(timing.exclude),
         misfire=timing.misfire,
         overlap=_overlap(timing.overlap),
         parents=_parents(timing.parent),
@@ -150,17 +150,26 @@ def _instant_us(value: datetime, what: str) -> int:
     return round(instant(value, what) * 1_000_000)
 
 
-def _day(day: date | str) -> str:
-    if isinstance(day, datetime):
-        raise UsageError(f"exclude takes dates, such as date(2030, 12, 24); it has {day!r}")
-    return day.isoformat() if isinstance(day, date) else str(day)
+def _days(days: Iterable[date | str]) -> tuple[str, ...]:
+    given: object = days
+    if isinstance(given, (str, bytes, date)) or not isinstance(given, Iterable):
+        raise refusal("exclude", "several dates, such as [date(2030, 12, 24)]", given)
+    return tuple(sorted({_day(day) for day in given}))
+
+
+def _day(day: object) -> str:
+    if isinstance(day, str):
+        return day
+    if isinstance(day, datetime) or not isinstance(day, date):
+        raise refusal("each day of exclude", "a date, such as date(2030, 12, 24)", day)
+    return day.isoformat()
 
 
 def _overlap(text: str) -> Overlap:
     try:
         return Overlap(text)
     except ValueError:
-        raise UsageError(f"overlap must be one of {', '.join(Overlap)}; it is {text!r}") from None
+        raise refusal("overlap", f"one of {', '.join(Overlap)}", text) from None
 
 
 def _listed(parent: Parent | Sequence[Parent] | None) -> list[Parent]:
@@ -173,7 +182,7 @@ def _parents(parent: Parent | Sequence[Parent] | None) -> tuple[str, ...]:
     parents = _listed(parent)
     for one in parents:
         if not isinstance(one, str) and not hasattr(one, "name"):
-            raise UsageError(f"parent takes scheduled tasks, or names of schedules; it has {one!r}")
+            raise refusal("parent", "a scheduled task, the name of a schedule, or several of them", one)
     return tuple(one if isinstance(one, str) else one.name for one in parents)
 
 

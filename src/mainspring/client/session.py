@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
-from mainspring.errors import ConnectionLostError, MainspringError, RefusedError, ServerError, UsageError
+from mainspring.client.refusals import no_extension
+from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import EXTENSION, Type
@@ -56,7 +57,7 @@ class Slot(Generic[T]):
     def __init__(self) -> None:
         self.done = False
         self.value: T | None = None
-        self.error: MainspringError | None = None
+        self.error: BaseException | None = None
         self.listener: Callable[[], None] | None = None
 
     def resolve(self, value: T) -> None:
@@ -64,7 +65,7 @@ class Slot(Generic[T]):
         self.value = value
         self._finish()
 
-    def reject(self, error: MainspringError) -> None:
+    def reject(self, error: BaseException) -> None:
         """Fill the slot with an error that ``take`` raises."""
         self.error = error
         self._finish()
@@ -182,6 +183,11 @@ class Session:
         if self.ready:
             self._send_call(call)
         return call
+
+    def ping(self) -> None:
+        """Have the server send something."""
+        if self.ready:
+            self._output.append(packets.request(Type.ECHO_REQ, b""))
 
     @property
     def unfinished(self) -> bool:
@@ -305,7 +311,7 @@ class Session:
     def _refusal(self, args: list[bytes]) -> None:
         code, message = (part.decode("utf-8", "replace") for part in args)
         if not self.ready:
-            raise ServerError(f"the server does not speak Mainspring's extension: it answers {message!r}")
+            raise no_extension(code, message)
         self._answer(RefusedError(code, message))
 
     def _result(self, args: list[bytes]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from mainspring.client.job import Job
+from mainspring.client.checking import check_key, check_name_or_maker, check_unique
+from mainspring.client.job import Job, check_handle
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
-from mainspring.client.payload import encode_json
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
+from mainspring.client.writing import encode_json
 from mainspring.errors import UsageError
-from mainspring.resources.said import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,8 +40,30 @@ Key: TypeAlias = "str | Callable[..., str]"
 """The key that a job shares limits with others of, or what makes it of the arguments; empty for none."""
 
 
+_SUBMIT: Final = "to submit a job, call submit(…)"
+_SUBMIT_WITH: Final = "to submit a job with options, call options(…).submit(…)"
+_ELSEWHERE: Final = {
+    "delay": _SUBMIT,
+    "send": _SUBMIT,
+    "enqueue": _SUBMIT,
+    "apply_async": _SUBMIT_WITH,
+    "send_with_options": _SUBMIT_WITH,
+    "schedule": _SUBMIT_WITH,
+    "s": "there are no signatures; a task submits the next one itself",
+    "si": "there are no signatures; a task submits the next one itself",
+    "AsyncResult": "to get a job by its handle, call job(handle)",
+}
+"""What methods of Celery, Dramatiq, RQ and Huey are called here."""
+
+
 Check: TypeAlias = "Callable[[Mapping[str, object]], None]"
 """What raises UsageError for options, by name, None where they are not given, that an App's store cannot keep."""
+
+
+def check_kept(keep_unique: float | None, unique: Unique) -> None:
+    """Raise UsageError where a unique is to be kept and there is none."""
+    if keep_unique is not None and not unique:
+        raise UsageError("keep_unique needs a unique to be kept: give unique= too")
 
 
 def check_nothing(options: Mapping[str, object]) -> None:
@@ -114,7 +136,6 @@ class Submission(Generic[P, R, S_co]):
         self._key = key
         self._check = check
         if key and not callable(key):
-            key_of(key)
             self._options = options = replace(options, concurrency_key=key)
         self._function = name.encode()
         self._wire_options = options.wire()
@@ -127,6 +148,7 @@ class Submission(Generic[P, R, S_co]):
         priority: Priority | None = None,
         delay: Duration | None = None,
         run_at: datetime | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         expires: Duration | None = None,
         heartbeat: Duration | None = None,
@@ -141,6 +163,7 @@ class Submission(Generic[P, R, S_co]):
         priority: Priority | None = None,
         delay: Duration | None = None,
         run_at: datetime | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         expires: Duration | None = None,
         heartbeat: Duration | None = None,
@@ -157,6 +180,7 @@ class Submission(Generic[P, R, S_co]):
         priority: Priority | None = None,
         delay: Duration | None = None,
         run_at: datetime | None = None,
+        run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         expires: Duration | None = None,
         heartbeat: Duration | None = None,
@@ -171,9 +195,10 @@ class Submission(Generic[P, R, S_co]):
         ``unique`` is the name of the computation, or a function that makes it of the arguments: while a job of that
         name is live, a submit joins it; with ``keep_unique``, also one that succeeded no longer ago than that.
         ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) says when it may start.
-        ``timeout`` bounds an attempt. ``expires``: it is not started later than that. ``heartbeat``: an attempt whose
-        worker is silent for so long is lost. ``retry``: what follows a failed attempt. ``concurrency_key``: what the job
-        shares the limits per key with, or a function that makes it of the arguments; keys take turns.
+        ``run_timeout`` bounds an attempt; ``timeout`` is its older name. ``expires``: it is not started later than that.
+        ``heartbeat``: an attempt whose worker is silent for so long is lost. ``retry``: what follows a failed attempt.
+        ``concurrency_key``: what the job shares the limits per key with, or a function that makes it of the arguments; keys
+        take turns.
 
         ``connection``: a connection to the database of a PostgreSQL store, of asyncpg, psycopg, SQLAlchemy or Django. Jobs
         are then submitted in its transaction, and exist if and only if that is committed, which is the caller's to do;
@@ -184,24 +209,30 @@ class Submission(Generic[P, R, S_co]):
         Raises UsageError where an option is wrong, or the App's store cannot keep it.
         """
         self._check({"concurrency_key": concurrency_key, "connection": connection})
-        if retry is not None and (retry.on != (Exception,) or retry.never):
-            raise UsageError("which errors are retried is said where the task is defined: @app.task(retry=Retry(on=…))")
         newer = build_options(
             priority=priority,
             delay=delay,
             run_at=run_at,
+            run_timeout=run_timeout,
             timeout=timeout,
             expires=expires,
             heartbeat=heartbeat,
             retry=retry,
             keep_unique=keep_unique,
         )
-        chosen: Unique = self._unique if unique is None else unique
-        if newer.keep_unique is not None and not chosen:
-            raise UsageError("keep_unique needs a unique to be kept")
+        if retry is not None and (retry.on != (Exception,) or retry.never):
+            raise UsageError("which errors are retried is said where the task is defined: @app.task(retry=Retry(on=…))")
+        if connection is None and schema != DEFAULT_SCHEMA:
+            raise UsageError("schema names the tables that a connection submits to: give connection= with it")
+        chosen: Unique = self._unique if unique is None else check_name_or_maker(unique, "unique", check_unique)
+        check_kept(newer.keep_unique, chosen)
         inbox = self._inbox if connection is None else Inbox(connection, schema)
-        key: Key = self._key if concurrency_key is None else concurrency_key
+        key: Key = self._key
+        if concurrency_key is not None:
+            key = check_name_or_maker(concurrency_key, "concurrency_key", check_key)
         merged = replace(self._options.merged(newer), concurrency_key=None)
+        if not chosen:
+            merged = replace(merged, keep_unique=None)
         return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -212,15 +243,15 @@ class Submission(Generic[P, R, S_co]):
         """
         request = self._request(args, kwargs)
         if self._inbox is not None:
-            return self._stored(self._inbox.submit(request, self._options))
-        return self._job(self._connections.blocking().submit(request))
+            return self.job(self._inbox.submit(request, self._options))
+        return self._submitted(self._connections.blocking().submit(request))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, as ``submit`` does."""
         request = self._request(args, kwargs)
         if self._inbox is not None:
-            return self._stored(await self._inbox.asubmit(request, self._options))
-        return self._job(await self._connections.aio().submit(request))
+            return self.job(await self._inbox.asubmit(request, self._options))
+        return self._submitted(await self._connections.aio().submit(request))
 
     def submit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, many at once, and return them in order.
@@ -230,7 +261,7 @@ class Submission(Generic[P, R, S_co]):
         a note on it says how many were taken.
         """
         if self._inbox is not None:
-            return [self._stored(self._inbox.submit(request, self._options)) for request in self._requests(calls)]
+            return [self.job(self._inbox.submit(request, self._options)) for request in self._requests(calls)]
         answers: list[Answer] = []
         for window in self._connections.blocking().submit_many(self._requests(calls)):
             answers += window
@@ -239,26 +270,54 @@ class Submission(Generic[P, R, S_co]):
     async def asubmit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, as ``submit_many`` does."""
         if self._inbox is not None:
-            return [
-                self._stored(await self._inbox.asubmit(request, self._options)) for request in self._requests(calls)
-            ]
+            return [self.job(await self._inbox.asubmit(request, self._options)) for request in self._requests(calls)]
         answers: list[Answer] = []
         async for window in self._connections.aio().submit_many(self._requests(calls)):
             answers += window
         return self._jobs(answers)
 
+    def job(self, handle: str) -> Job[R]:
+        """Return a job of this function by its handle, with the function's result; the server is not asked yet.
+
+        Raises UsageError for what cannot be a handle.
+        """
+        return Job(self._connections, check_handle(handle), self._decode)
+
+    def unique_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the unique of a job with these arguments; empty where it has none.  Raises UsageError where it cannot be one."""
+        if callable(self._unique):
+            return check_unique(self._unique(*args, **kwargs), f"{self.name}: the unique of these arguments")
+        return self._unique
+
+    def __repr__(self) -> str:
+        """Show the function's name, and the options that its jobs are submitted with."""
+        shown = self._options.given()
+        if self._unique:
+            shown["unique"] = self._unique
+        if self._key:
+            shown["concurrency_key"] = self._key
+        if self._inbox is not None:
+            shown["connection"] = self._inbox
+        return f"Submission({', '.join([repr(self.name), *(f'{name}={value!r}' for name, value in shown.items())])})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; it says what other task queues' methods are called here."""
+            hint = _ELSEWHERE.get(name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{f'; {hint}' if hint else ''}",
+                name=name,
+                obj=self,
+            )
+
     # Inside.
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
-        unique = self._unique
-        if callable(unique):
-            unique = unique(*args, **kwargs)
-        if not isinstance(unique, str):
-            raise UsageError(f"{self.name}: a unique is text; this one is {unique!r}")
+        unique = self.unique_of(args, kwargs)
         wire_options = self._wire_options
         if callable(self._key):
-            key = self._key(*args, **kwargs)
-            key_of(key)
+            key = check_key(self._key(*args, **kwargs), f"{self.name}: the concurrency_key of these arguments")
             wire_options = replace(self._options, concurrency_key=key or None).wire()
         return Request(self._function, unique.encode(), wire_options, self._codec.encode(args, kwargs))
 
@@ -271,14 +330,11 @@ class Submission(Generic[P, R, S_co]):
             else:
                 yield self._request((call,), {})
 
-    def _job(self, submitted: Submitted) -> Job[R]:
+    def _submitted(self, submitted: Submitted) -> Job[R]:
         return Job(self._connections, submitted.handle, self._decode, joined=submitted.joined)
 
-    def _stored(self, handle: str) -> Job[R]:
-        return Job(self._connections, handle, self._decode)
-
     def _jobs(self, answers: list[Answer]) -> list[Job[R]]:
-        jobs = [self._job(answer) for answer in answers if isinstance(answer, Submitted)]
+        jobs = [self._submitted(answer) for answer in answers if isinstance(answer, Submitted)]
         for answer in answers:
             if not isinstance(answer, Submitted):
                 answer.add_note(f"{len(jobs)} of {len(answers)} jobs were accepted")

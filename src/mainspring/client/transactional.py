@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring.client.checking import check_text
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Inbox:
     """
 
     def __init__(self, connection: Any, schema: str = DEFAULT_SCHEMA) -> None:
+        check_text(schema, "schema")
         if not schema.replace("_", "a").isalnum() or not schema.isascii():
             raise UsageError(f"{schema!r} is no name of a schema: use letters, digits and '_'")
         self._connection = connection
@@ -45,6 +47,9 @@ class Inbox:
                 "psycopg or Django, or a connection or session of SQLAlchemy"
             )
         self._send, self.asynchronous = kind
+
+    def __repr__(self) -> str:
+        return f"<{type(self._connection).__module__}.{type(self._connection).__qualname__}>"
 
     def submit(self, request: Request, options: Options) -> str:
         """Add a job and return its handle."""

@@ -42,7 +42,28 @@ class Stop(NamedTuple):
     reason: str
 
 
-Message = Settled | Pending | Progress | Stop
+class Ask(NamedTuple):
+    """A question of another node about a job that the receiving node holds. Nodes of older versions do not answer."""
+
+    id: int
+    by: int
+    """The term of the node that asks."""
+
+
+class Running(NamedTuple):
+    """The answer to ``Ask``: the state of a job that one of the node's workers runs."""
+
+    id: int
+    started_us: int
+    """When the worker got it; 0 where the node has not given it to a worker, and then the rest is empty."""
+    attempt: int = 0
+    """Which attempt it is, the one under way included."""
+    worker: str = ""
+    numerator: bytes = b"0"
+    denominator: bytes = b"0"
+
+
+Message = Settled | Pending | Progress | Stop | Ask | Running
 
 
 class Relay(Protocol):

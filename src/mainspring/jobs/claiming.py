@@ -14,7 +14,6 @@ from mainspring.clock import to_us
 from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs.gate import MOST
-from mainspring.jobs.model import Priority
 from mainspring.jobs.store import Claim, ClaimByKey, Want
 
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ class Claiming:
         self._clock = window.clock
         self.refused: Callable[[Held], bool] = lambda _: False
         """Set by the service: settles a claimed job that may not be handed out any more, and says whether it did."""
+        self.withholds: Callable[[Held], bool] = lambda _: False
+        """Set where the store is shared: whether a claimed foreground job is held back, because its last client here has left."""
         self.shared = False
         """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
         self.share: Callable[[FunctionQueue], Allowance] = lambda _: EVERYTHING
@@ -82,7 +83,7 @@ class Claiming:
             return False
         priority = job.priority
         backlog = queue.backlog
-        if backlog[0] or (priority and backlog[1]) or (priority == 2 and backlog[2]):
+        if backlog[0] or (priority and (backlog[1] or queue.uncounted)) or (priority == 2 and backlog[2]):
             return False
         if (queue.gate is not None or job.key) and not self._lets_in(queue, job.key):
             return False
@@ -141,7 +142,9 @@ class Claiming:
         if queue.gate is not None:
             self.ask_for_tokens(queue)
         backlog = queue.backlog
-        if not (backlog[0] or backlog[1] or backlog[2]) or queue.claiming or not queue.workers or self._dispatch.paused:
+        if not (backlog[0] or backlog[1] or backlog[2] or queue.uncounted):
+            return
+        if queue.claiming or not queue.workers or self._dispatch.paused:
             return
         if queue.gate is not None and queue.gate.keyed:
             self._refill_by_key(queue, queue.gate)
@@ -154,9 +157,13 @@ class Claiming:
         have = max(queue.size - queue.foreground, 0) + queue.inflight
         limit = window - have
         if have * 2 > window:
-            if not backlog[0]:
+            if backlog[0]:
+                limit = min(backlog[0], window)  # high priority does not wait for a place
+            elif queue.size or not any(worker.grabbing for worker in queue.takers):
                 return
-            limit = min(backlog[0], window)  # high priority does not wait for a place
+            else:
+                # A worker is waiting for an answer: NO_JOB is not sent before the store was asked.
+                limit = 1
         if limit <= 0:
             return
         wants = [Want(queue.name, limit)]
@@ -166,18 +173,19 @@ class Claiming:
                 return
             limit = sum(want.limit for want in wants)
         queue.claiming = True
+        known = tuple(backlog)
         self._window.commits.put(
             Claim(
                 self._window.term,
                 wants,
-                lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit),
+                lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, known),
                 lambda error: self._not_claimed(queue, error),
             )
         )
 
     def hint(self, queue: FunctionQueue) -> None:
         """Look whether the store has jobs of a function: another node has said so."""
-        queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
+        queue.uncounted = True
         self.refill(queue)
 
     def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
@@ -197,7 +205,7 @@ class Claiming:
         window = self.room(queue)
         waiting = max(queue.size - queue.foreground, 0) + queue.inflight
         have = max(waiting - gate.parked, 0)
-        if gate.paused or gate.is_dry(sum(queue.backlog)) or have * 2 > window or waiting >= MOST:
+        if gate.paused or gate.is_dry(queue.claimable()) or have * 2 > window or waiting >= MOST:
             return
         want = Want(queue.name, window - have)
         if self.shared:
@@ -209,6 +217,7 @@ class Claiming:
         if want.limit <= 0:
             return
         queue.claiming = True
+        known = tuple(queue.backlog)
         self._window.commits.put(
             ClaimByKey(
                 self._window.term,
@@ -216,33 +225,36 @@ class Claiming:
                 gate.per_key(),
                 gate.after,
                 gate.enough(),
-                lambda outcome: self._claimed_by_key(queue, outcome),
+                lambda outcome: self._claimed_by_key(queue, outcome, known),
                 lambda error: self._not_claimed(queue, error),
             )
         )
 
     # ---- what came ----
 
-    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey) -> None:
+    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, known: tuple[int, ...]) -> None:
         gate = self._window.gate(queue)
         gate.after = outcome.after
         # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
         if not outcome.more or not outcome.jobs:
             gate.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
-        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1)
+        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1, known)
 
-    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int) -> None:
+    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int, known: tuple[int, ...]) -> None:
+        """Take what a claim has found; ``known`` is the backlog when it was asked for."""
         queue.claiming = False
         window = self._window
         size = 0
         claimed: list[Held] = []
         if jobs and jobs[0].term != window.term:
             jobs = []  # this node's term has ended since: whoever ended it gives them back
+        counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, known, strict=True)]
+        queue.leased += len(jobs)
         for job in jobs:
             queue.backlog[job.priority] -= 1
             size += len(job.payload)
             held = window.hold(job, stored=True)
-            if self.refused(held):
+            if self.refused(held) or (job.foreground and self.withholds(held)):
                 continue
             if job.suspects >= rules.SUSPECTS_ALONE:
                 window.suspects.add(held)
@@ -250,12 +262,15 @@ class Claiming:
                 claimed.append(held)
         self._dispatch.merge(queue, claimed)
         if self.shared:
-            # Others take from it too. Where less came than was asked for, nothing is left for this node, until it looks again or
-            # hears of more; it may have heard of it while this claim was under way.
-            backlog = queue.backlog if len(jobs) == limit else (0, 0, 0)
-            queue.backlog[:] = [max(number, 0) for number in backlog]
+            # Others put into it too: jobs that were not counted are not taken away.
+            queue.backlog[:] = [max(number, 0) for number in queue.backlog]
+            if len(jobs) != limit:
+                # Others take from it too. Less came than was asked for: nothing is left for this node, until it looks again or
+                # there is more. What was counted while the claim was under way may have come too late for it.
+                queue.backlog[:] = map(min, queue.backlog, counted_since)
+                queue.uncounted = False
             if queue.hinted and jobs:
-                queue.backlog[Priority.NORMAL] = queue.backlog[Priority.NORMAL] or 1
+                queue.uncounted = True
             elif queue.hinted:
                 window.timers.at(self._clock.monotonic() + HINTED, lambda: self.hint(queue))
             queue.hinted = False

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.hub import Hub
+    from mainspring.events.relay import Running
     from mainspring.jobs.held import Held
     from mainspring.jobs.listeners import Listener, Listeners
     from mainspring.jobs.model import Job
@@ -202,12 +203,12 @@ class Clients:
                 return
             # It counts from now on, so that foreground jobs of its unique ask the store.
             queue = self._window.dispatch.queue(job.function)
-            queue.live += 1
+            queue.away += 1
             self._uniques.overtake(key)
 
             def redriven(outcome: Redriven) -> None:
+                self._window.no_longer_away(queue)
                 if outcome.job is None or not outcome.redriven:
-                    queue.live -= 1
                     refuse(outcome.job, outcome.rival)
                     return
                 queue.backlog[outcome.job.priority] += 1
@@ -217,7 +218,7 @@ class Clients:
                 self._window.serve(queue)
 
             def not_redriven(error: StoreError) -> None:
-                queue.live -= 1
+                self._window.no_longer_away(queue)
                 failed(error)
 
             self._commits.put(Redrive(job_id, redriven, not_redriven))
@@ -233,6 +234,20 @@ class Clients:
             done(held.seen())
             return
         self._commits.put(Find([job_id], lambda jobs: done(jobs.get(job_id)), failed))
+
+    def show(
+        self, job_id: int, done: Callable[[Job | None, Running | None], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        """Look a job up; where another node holds it, ask that node also what its worker does."""
+
+        def found(job: Job | None) -> None:
+            sharing = self.sharing
+            if sharing is None or job is None or not State(job.state).held or job.term == self._window.term:
+                done(job, None)
+            else:
+                sharing.holders.ask(job, lambda running: done(job, running))
+
+        self.find(job_id, found, failed)
 
     def find_unique(
         self, unique: bytes, done: Callable[[Found | None], None], failed: Callable[[StoreError], None]

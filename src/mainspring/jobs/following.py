@@ -28,9 +28,10 @@ class Following:
         if job.unique and key in self._window.foreground:
             return False
         queue = self._window.dispatch.queue(job.function)
-        queue.live += 1
         if job.state == State.PENDING:
             queue.backlog[job.priority] += 1
+        else:
+            queue.away += 1
         if job.unique:
             self._service.uniques.overtake(key)
         return True

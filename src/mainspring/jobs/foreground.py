@@ -124,7 +124,6 @@ class Foreground:
         queue = window.dispatch.queue(job.function)
         job.foreground = True
         job.input_size = len(job.payload)
-        queue.live += 1
         if self._claiming.admits(queue, job):
             job.state, job.term = _LEASED, window.term
             queue.inflight += 1
@@ -167,7 +166,6 @@ class Foreground:
         self.on_the_way.add(job.id)
         queue = held.queue
         job.foreground, job.state = True, _PENDING
-        queue.live += 1
         queue.backlog[job.priority] += 1
         term = window.term
 

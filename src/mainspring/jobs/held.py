@@ -147,6 +147,7 @@ class Worker:
         "passed",
         "refused",
         "running",
+        "slots",
         "streams",
         "turn",
         "woken_for",
@@ -164,6 +165,8 @@ class Worker:
         """It takes jobs as they come (the protocol extension)."""
         self.credit = 0
         """How many jobs it takes as they come. While there are any, it is among the takers of its functions."""
+        self.slots: int | None = None
+        """How many jobs it runs at a time, where it has declared that. It may take more of them in advance."""
         self.ended = False
         """It has ended a job since it was told last that there is none."""
         self.turn = 0
@@ -181,6 +184,7 @@ class FunctionQueue:
     """What a node knows of one function: its waiting jobs in memory, its workers, and what stands in the store."""
 
     __slots__ = (
+        "away",
         "backlog",
         "claiming",
         "dropped",
@@ -189,7 +193,7 @@ class FunctionQueue:
         "gate",
         "hinted",
         "inflight",
-        "live",
+        "leased",
         "maximum",
         "mean_size",
         "name",
@@ -200,6 +204,7 @@ class FunctionQueue:
         "sleepers",
         "stalled",
         "takers",
+        "uncounted",
         "window",
         "woken",
         "workers",
@@ -223,14 +228,19 @@ class FunctionQueue:
         """Workers with credit, whose turn it is first: they take jobs as they come, or wait for an answer."""
         self.woken = 0
         """Workers that were woken for this function and have not asked yet."""
+        # Each job that has not ended is counted in one of the next five.
         self.backlog = [0, 0, 0]
-        """Pending jobs in the store, by priority."""
-        self.live = 0
-        """Stored jobs that have not ended."""
-        self.foreground = 0
-        """Jobs that are nowhere but in memory."""
+        """Pending jobs in the store and on the way there, by priority."""
         self.inflight = 0
         """Jobs on the way to the store that are leased to this node already."""
+        self.leased = 0
+        """Jobs that the store has under this node's lease."""
+        self.away = 0
+        """Other stored jobs: those that are not due yet, and those that other nodes hold."""
+        self.foreground = 0
+        """Jobs that are nowhere but in memory."""
+        self.uncounted = False
+        """Another node has announced pending jobs in the store, which ``backlog`` may not count yet."""
         self.claiming = False
         self.hinted = False
         """Another node has said that it stored jobs, and no claim has found any since."""
@@ -260,9 +270,24 @@ class FunctionQueue:
         """Say whether ``maxqueue`` forbids one more job of a priority."""
         return bool(self.maximum and self.maximum[priority] and self.total() >= self.maximum[priority])
 
+    @property
+    def live(self) -> int:
+        """How many stored jobs have not ended. It is a sum of parts, so it is never below any of them."""
+        high, normal, low = self.backlog
+        return high + normal + low + self.inflight + self.leased + self.away
+
     def total(self) -> int:
         """Return how many jobs have not ended."""
         return self.live + self.foreground
+
+    def forget_debts(self) -> None:
+        """Raise negative counts to zero: jobs were subtracted that another node had stored and this one had not counted."""
+        self.backlog[:] = [max(number, 0) for number in self.backlog]
+        self.away = max(self.away, 0)
+
+    def claimable(self) -> int:
+        """Return how many jobs a claim may find, as far as this node knows; at least 1 where another node has announced some."""
+        return sum(self.backlog) or int(self.uncounted)
 
     def is_idle(self) -> bool:
         """Say whether nobody has to do with the function: it could be forgotten, and begin anew with its next job or worker."""

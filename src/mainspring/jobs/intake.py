@@ -67,9 +67,9 @@ class Intake:
             queue = queues[job.function]
             length = job.input_size = len(job.payload)
             size += length + 300
-            queue.live += 1
             if job.due_us:
                 job.state = _SCHEDULED
+                queue.away += 1
             elif claiming.admits(queue, job):
                 job.state = _LEASED
                 job.term = term
@@ -115,10 +115,11 @@ class Intake:
                 queue.inflight -= 1
                 if queue.gate is not None:
                     queue.gate.arrived(job.key)
-                if (
-                    job.term == window.term
-                ):  # otherwise the term has ended since, and whoever ended it gives the job back
+                if job.term == window.term:
+                    queue.leased += 1
                     window.dispatch.push(window.hold(job, stored=True))
+                else:  # the term has ended since: the node that ended it gives the job back
+                    queue.away += 1
                 touched[queue] = None
             elif state == _SCHEDULED:
                 self.wake_at(job.due_us)
@@ -139,13 +140,14 @@ class Intake:
                 stored.append(job)
                 continue
             queue = self._window.dispatch.queues[job.function]
-            queue.live -= 1
             if job.state == _LEASED:
                 queue.inflight -= 1
                 if queue.gate is not None:
                     queue.gate.arrived(job.key)
             elif job.state == _PENDING:
-                queue.backlog[job.priority] -= 1
+                self._window.no_longer_pending(queue, job.priority)
+            else:
+                self._window.no_longer_away(queue)
         return stored
 
     def _not_submitted(self, jobs: list[Job], error: StoreError, refused: Refused) -> None:
@@ -221,7 +223,7 @@ class Intake:
             else:
                 del window.foreground[job.function, job.unique]
                 held.stored = True
-                held.queue.live += 1
+                held.queue.leased += 1
                 held.queue.foreground -= 1
                 window.foreground_bytes -= len(job.payload)
                 accepted(job.id, {joining.id: Found(job.id, _LEASED, job.attempt)})

@@ -236,7 +236,7 @@ class Leasing:
         asks: list[tuple[bytes | None, Ask]] = []
         own = known.get(None)
         if own is not None and gate.own is own:
-            more = min(queue.size + sum(queue.backlog), places)
+            more = min(queue.size + queue.claimable(), places)
             if own.lacks(gate.running, more, now_us):
                 asks.append((None, own.ask(queue.name, OWN, gate.running, more, now_us)))
         for key in list(gate.short):
@@ -333,7 +333,7 @@ class Leasing:
                     continue
                 waiting = 0
                 if in_use and gate is not None and not gate.paused:
-                    waiting = queue.size + sum(queue.backlog) if key is None else line.size if line else 0
+                    waiting = queue.size + queue.claimable() if key is None else line.size if line else 0
                 since_us = now_us - account.looked_us
                 idle = key is not None and not running and not waiting
                 soon = idle or account.wanted_elsewhere(running)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.jobs import rules
 from mainspring.jobs.failures import failure
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import Held
@@ -34,7 +35,8 @@ class Limits:
                 return True
         elif rules.out_of_attempts(job, self._settling.policy(held), self._lost_limit):
             job.attempt -= 1  # its node was lost at the last one, which the store has counted already
-            self._settling.failed(held, failure("WorkerLost", "its node was lost at the last attempt"), final=True)
+            error = failure("WorkerLost", "its node was lost at the last attempt")
+            self._settling.failed(held, error, final=True, outcome=None)  # the attempt ended when its node was lost
             return True
         return False
 
@@ -67,9 +69,12 @@ class Limits:
         assert held.worker is not None
         held.worker.face.stop(held, b"timeout")
         if requeue:
-            self._settling.lost(held, f"it ran for longer than {timeout:g} s")
+            self._settling.lost(
+                held, f"it ran for longer than {format_duration(timeout)}", outcome=rules.Outcome.TIMED_OUT
+            )
         else:
-            self._settling.failed(held, failure("Timeout", f"the attempt ran for longer than {timeout:g} s"))
+            error = failure("Timeout", f"the attempt ran for longer than {format_duration(timeout)}")
+            self._settling.failed(held, error, outcome=rules.Outcome.TIMED_OUT)
 
     def _miss_beat(self, held: Held, heartbeat: float) -> None:
         assert held.worker is not None
@@ -78,4 +83,4 @@ class Limits:
             self._window.limit(held, left, lambda: self._miss_beat(held, heartbeat))
             return
         held.worker.face.stop(held, b"lost")
-        self._settling.lost(held, f"its worker sent no heartbeat for {heartbeat:g} s")
+        self._settling.lost(held, f"its worker sent no heartbeat for {format_duration(heartbeat)}")

@@ -39,6 +39,22 @@ class Event(StrEnum):
     REDRIVE = "redrive"
 
 
+class Outcome(StrEnum):
+    """How a worker's attempt at a job ended; the job may go on after it."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """The worker reported an error, or a result that cannot be stored."""
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+    """The worker, its connection or its node was lost, or it was silent for too long."""
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    """The worker or the node handed the job back; the attempt is not counted."""
+    SNOOZED = "snoozed"
+    """The worker put the job off; the attempt is not counted."""
+
+
 _S, _E = State, Event
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -98,9 +114,27 @@ class Settlement:
     The store takes it only while the job is held under ``job.term``. ``counted`` is the job's number of counted attempts
     afterwards, ``due_us`` says when it is due again after RETRY and SNOOZE. ``worker`` is the name of the worker that had it,
     where somebody keeps it.
+
+    The rest is for logs and metrics and is not stored. ``outcome`` says how the attempt ended; None: no worker had the job.
+    ``ran_us`` is how long the attempt ran, 0 where that is not known. ``why`` is the reason for a loss that leaves the job's
+    error as it is. ``reported``: a worker of the protocol extension reported the failure, and has logged it itself.
     """
 
-    __slots__ = ("counted", "due_us", "ended_us", "error", "event", "job", "result", "started_us", "worker")
+    __slots__ = (
+        "counted",
+        "due_us",
+        "ended_us",
+        "error",
+        "event",
+        "job",
+        "outcome",
+        "ran_us",
+        "reported",
+        "result",
+        "started_us",
+        "why",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -124,11 +158,18 @@ class Settlement:
         self.result = result
         self.error = error
         self.worker = worker
+        self.outcome: Outcome | None = None
+        self.ran_us = 0
+        self.why = ""
+        self.reported = False
 
 
 def succeeded(job: Job, result: bytes, started_us: int, now_us: int) -> Settlement:
     """Settle a job that its worker has completed."""
-    return Settlement(job, Event.SUCCEED, job.attempt + 1, started_us=started_us, ended_us=now_us, result=result)
+    settlement = Settlement(job, Event.SUCCEED, job.attempt + 1, started_us=started_us, ended_us=now_us, result=result)
+    settlement.outcome = Outcome.SUCCEEDED
+    settlement.ran_us = now_us - started_us
+    return settlement
 
 
 def failed(
@@ -180,7 +221,10 @@ def recovered(jobs: Iterable[Job]) -> list[Settlement]:
         ran = job.state == State.RUNNING
         if not ran:
             job.suspects += 1
-        settlements.append(Settlement(job, Event.LOSE, job.attempt + 1 if ran else job.attempt))
+        settlement = Settlement(job, Event.LOSE, job.attempt + 1 if ran else job.attempt)
+        if ran:
+            settlement.outcome = Outcome.LOST
+        settlements.append(settlement)
     return settlements
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.ids import Term
+from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
@@ -13,6 +14,7 @@ from mainspring.jobs.intake import Intake
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
+from mainspring.jobs.registered import Registered
 from mainspring.jobs.remembered import Remembered
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
@@ -23,7 +25,7 @@ from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.model import Job
+    from mainspring.jobs.settling import AttemptsEnded
     from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
 
@@ -41,6 +44,7 @@ class JobService:
 
     ``earlier`` is called with a monotonic time when ``tick`` is wanted sooner than it said. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
+    ``attempts_ended`` are called with settlements after their commit.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class JobService:
         lost_limit: int | None = None,
         retention: float = 86_400.0,
         dead_retention: float = 14 * 86_400.0,
+        attempts_ended: Sequence[AttemptsEnded] = (),
     ) -> None:
         self.commits = commits
         self.clock = clock
@@ -69,7 +74,9 @@ class JobService:
         self.listeners = Listeners()
         self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
-        self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit)
+        self.attempts = Attempts()
+        ends = (self.attempts.ended, *attempts_ended)
+        self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit, attempts_ended=ends)
         self.uniques = Uniques(commits)
         self.intake = Intake(self.window, self.uniques, self.listeners, hub)
         self.foreground = Foreground(
@@ -85,6 +92,7 @@ class JobService:
         self.foreground.look = self.clients.look_ended
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
         self.functions = Functions(self.window)
+        self.registered = Registered(self.dispatch, clock)
         self.sharing: Sharing | None = None
         self._ends = False
 
@@ -103,13 +111,15 @@ class JobService:
                 if State(state).ended:
                     continue
                 queue = self.dispatch.queue(function)
-                queue.live += number
                 if state == State.PENDING:
                     queue.backlog[priority] = number
+                else:
+                    queue.away += number
             self._upkeep.wake()
             ready(recovered)
 
         def recovered(outcome: Recovered) -> None:
+            self.settling.recovered(outcome.lost)
             self.commits.put(Count(lambda counts: counted(counts, outcome.number), failed))
 
         self.functions.load(lambda: self.commits.put(Recover(self.term, recovered, failed)), failed)
@@ -136,6 +146,8 @@ class JobService:
         if self.sharing is not None:
             self.sharing.leasing.forget()
         for held, worker in self.window.forget_stored():
+            held.queue.leased -= 1
+            held.queue.away += 1
             if held.gate is not None:
                 held.gate.give_back(held.job.key)
                 held.gate = None
@@ -175,12 +187,23 @@ class JobService:
     def _ended_in_store(self, job: Job, before: int) -> None:
         """A stored job that waited has ended without having been held."""
         queue = self.dispatch.queue(job.function)
-        queue.live -= 1
         if before == State.PENDING:
-            queue.backlog[job.priority] -= 1
+            self.window.no_longer_pending(queue, job.priority)
+        else:
+            self.window.no_longer_away(queue)
         self.settling.tell(job)
         if self.hub.active:
             self.hub.publish(job)
+
+    def counted(self, then: Callable[[], None]) -> None:
+        """Call a function when the counts of jobs are at most a second old; at once where this node alone has the store.
+
+        Where the store does not answer, it is called after a second with the counts as they are known.
+        """
+        if self.sharing is None:
+            then()
+        else:
+            self.sharing.counted(then)
 
     # ---- workers ----
 
@@ -241,7 +264,8 @@ class JobService:
                 self.foreground.pass_on(held)
 
     def _started(self, held: Held) -> None:
-        held.started_us = round(self.clock.wall() * 1_000_000)
+        now_us = held.started_us = round(self.clock.wall() * 1_000_000)
+        self.attempts.started(held.job, now_us)
         if self.hub.active:
             self.hub.publish(held.seen())
         self._limits.started(held)

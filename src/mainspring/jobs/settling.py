@@ -6,30 +6,43 @@ A settlement leaves memory when it is reported, and is told to those who wait wh
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import failure
-from mainspring.jobs.model import State
-from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.jobs.store import Settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
     from mainspring.jobs.gate import Gate
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.listeners import Listeners
-    from mainspring.jobs.model import Job, Retry
+    from mainspring.jobs.model import Retry
+    from mainspring.jobs.store import LostAttempt
     from mainspring.jobs.window import Window
 
     Acknowledge = Callable[[bool], None]
     """Takes whether the settlement was recorded; False says that it was stale."""
+
+    AttemptsEnded = Callable[[Sequence[Settlement]], None]
+    """Takes settlements once they are recorded, many at a time: one call for each group of the store.
+
+    Each says in ``outcome`` how the attempt ended (None: no worker had the job), in ``ran_us`` how long it ran,
+    in ``counted`` its number, in ``event`` and ``due_us`` whether and when the job runs again, in ``error`` or ``why`` what it
+    failed of. It is called on the node's thread, must not raise, and must not keep the settlements: they hold results.
+    """
+
+
+NODE_LOST: Final = "its node was lost"
+"""Why attempts are lost that had been recorded as running at a node that is gone."""
 
 
 def _settled_job(settlement: Settlement) -> Job:
@@ -56,11 +69,18 @@ class _Pending(NamedTuple):
     worker: Worker | None
 
 
+def _note_attempt(held: Held, settlement: Settlement, outcome: Outcome, now_us: int) -> None:
+    """Say in a settlement how the attempt ended, and how long it ran."""
+    settlement.outcome = outcome
+    if held.started_us:
+        settlement.ran_us = now_us - held.started_us
+
+
 class Settling:
     """Settles jobs of a window.
 
     ``lost_limit`` bounds how often a job without a policy is given to another worker after one was lost; None is no limit.
-    ``changed`` is called with every job whose state has changed on disk.
+    ``attempts_ended`` are called with settlements after their commit; for jobs that are in memory alone, at once.
     """
 
     def __init__(
@@ -70,15 +90,19 @@ class Settling:
         hub: Hub,
         *,
         lost_limit: int | None = None,
+        attempts_ended: Sequence[AttemptsEnded] = (),
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._window = window
         self._listeners = listeners
         self._hub = hub
         self._lost_limit = lost_limit
+        self._attempts_ended = attempts_ended
         self._chance = chance
         self._open: Settle | None = None
         self._batch: list[_Pending] = []
+        self.drop: Callable[[Settlement], None] = lambda _: None
+        """Set where the store is shared: drops a foreground job that goes back, unless clients of another node wait for it."""
         self.wake_at: Callable[[int], None] = lambda _: None
         """Set by the service: a job becomes due at this time."""
         self.unsettled: list[_Pending] = []
@@ -108,8 +132,10 @@ class Settling:
         final: bool = False,
         exception: bytes | None = None,
         acknowledge: Acknowledge | None = None,
+        outcome: Outcome | None = Outcome.FAILED,
+        reported: bool = False,
     ) -> None:
-        """An attempt has failed. ``exception`` is what a plain worker sent with it."""
+        """An attempt has failed. ``exception`` is what a plain worker sent; the rest is as in `Settlement`."""
         now_us = round(self._window.clock.wall() * 1_000_000)
         settlement = rules.failed(
             held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
@@ -117,6 +143,9 @@ class Settling:
         if held.cancelled and settlement.event is Event.RETRY:
             self.cancelled(held, held.cancelled, acknowledge)
         else:
+            settlement.reported = reported
+            if outcome is not None:
+                _note_attempt(held, settlement, outcome, now_us)
             self._end(held, settlement, exception, acknowledge)
 
     def released(self, held: Held, acknowledge: Acknowledge | None = None) -> None:
@@ -124,15 +153,20 @@ class Settling:
         if held.cancelled:
             self.cancelled(held, held.cancelled, acknowledge)
         else:
-            self._end(held, Settlement(held.job, Event.RELEASE, held.job.attempt), None, acknowledge)
+            settlement = Settlement(held.job, Event.RELEASE, held.job.attempt)
+            if held.worker is not None:
+                _note_attempt(held, settlement, Outcome.RELEASED, round(self._window.clock.wall() * 1_000_000))
+            self._end(held, settlement, None, acknowledge)
 
     def snoozed(self, held: Held, delay: float, acknowledge: Acknowledge | None = None) -> None:
         """A worker puts a job off; the delivery is not counted."""
         if held.cancelled:
             self.cancelled(held, held.cancelled, acknowledge)
             return
-        due_us = round((self._window.clock.wall() + delay) * 1_000_000)
+        now = self._window.clock.wall()
+        due_us = round((now + delay) * 1_000_000)
         settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
+        _note_attempt(held, settlement, Outcome.SNOOZED, round(now * 1_000_000))
         self._end(held, settlement, None, acknowledge)
 
     def cancelled(self, held: Held, reason: str, acknowledge: Acknowledge | None = None) -> None:
@@ -143,6 +177,8 @@ class Settling:
         settlement = Settlement(
             held.job, Event.CANCEL, counted, started_us=held.started_us, ended_us=now_us, error=error
         )
+        if held.worker is not None:
+            _note_attempt(held, settlement, Outcome.CANCELLED, now_us)
         self._end(held, settlement, None, acknowledge)
 
     def expired(self, held: Held) -> None:
@@ -150,23 +186,35 @@ class Settling:
         now_us = round(self._window.clock.wall() * 1_000_000)
         self._end(held, Settlement(held.job, Event.EXPIRE, held.job.attempt, ended_us=now_us), None, None)
 
-    def lost(self, held: Held, why: str) -> None:
+    def lost(self, held: Held, why: str, *, outcome: Outcome = Outcome.LOST) -> None:
         """A worker had a job and is gone, or was silent for too long: the delivery counts, and another worker gets the job."""
         if held.cancelled:
             self.cancelled(held, f"{held.cancelled}; {why}")
             return
         job = held.job
         job.attempt += 1
-        policy = self.policy(held)
-        if rules.out_of_attempts(job, policy, self._lost_limit):
-            now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._window.clock.wall() * 1_000_000)
+        if rules.out_of_attempts(job, self.policy(held), self._lost_limit):
             error = failure("WorkerLost", f"{why}; attempt {job.attempt} was the last")
             settlement = Settlement(
                 job, Event.FAIL, job.attempt, started_us=held.started_us, ended_us=now_us, error=error
             )
-            self._end(held, settlement, None, None)
         else:
-            self._end(held, Settlement(job, Event.LOSE, job.attempt), None, None)
+            settlement = Settlement(job, Event.LOSE, job.attempt)
+            settlement.why = why
+        _note_attempt(held, settlement, outcome, now_us)
+        self._end(held, settlement, None, None)
+
+    def recovered(self, lost: Iterable[LostAttempt]) -> None:
+        """Attempts were lost with their node, and their jobs are back in their places."""
+        settlements = []
+        for one in lost:
+            settlement = Settlement(Job(one.job_id, one.function, b""), Event.LOSE, one.attempt)
+            settlement.outcome, settlement.why = Outcome.LOST, NODE_LOST
+            settlements.append(settlement)
+        if settlements:
+            for ended in self._attempts_ended:
+                ended(settlements)
 
     @staticmethod
     def policy(held: Held) -> Retry | None:
@@ -215,6 +263,9 @@ class Settling:
 
     def _put(self, pending: _Pending) -> None:
         settlement, _, acknowledge, gate, _ = pending
+        if settlement.job.foreground and self._is_abandoned(settlement):
+            self._put_abandoned(pending)
+            return
         operation = self._open
         if operation is None or not operation.open:
             batch: list[_Pending] = []
@@ -241,28 +292,48 @@ class Settling:
         operation.size += size
         self._window.commits.grown(size)
 
+    def _is_abandoned(self, settlement: Settlement) -> bool:
+        """Say whether a foreground job goes back although no client of this node waits for it any more."""
+        return not rules.target(settlement.event).ended and not self._listeners.of(settlement.job.id)
+
+    def _put_abandoned(self, pending: _Pending) -> None:
+        """Give a job back, and drop it in the same group: no other worker may have it in between."""
+        batch = [pending]
+        operation = Settle(
+            [pending.settlement],
+            lambda stale: self._settled(batch, stale),
+            lambda error: self._not_settled(batch, error),
+        )
+        operation.rows = 0  # no group is closed behind an operation without rows
+        self._window.commits.put(operation)
+        self.drop(pending.settlement)
+
     def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub
         freed: dict[FunctionQueue, None] = {}
+        settlements: list[Settlement] = []
         for settlement, exception, acknowledge, gate, worker in batch:
             job = settlement.job
+            queue = self._window.dispatch.queue(job.function)
+            queue.leased -= 1
             if gate is not None:
                 gate.give_back(job.key)
-                freed[self._window.dispatch.queue(job.function)] = None
+                freed[queue] = None
             recorded = job.id not in stale
             if acknowledge is not None:
                 acknowledge(recorded)
             if not recorded:
+                queue.away += 1  # another node has it, as far as is known here
                 if worker is not None:
                     worker.refused = True
                 continue
+            settlements.append(settlement)
             after = rules.target(settlement.event)
-            queue = self._window.dispatch.queue(job.function)
             if after >= State.SUCCEEDED:
-                queue.live -= 1
                 if listeners.of(job.id):
                     self.tell(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:
+                queue.away += 1
                 self.wake_at(settlement.due_us)
             else:
                 queue.backlog[job.priority] += 1
@@ -271,6 +342,8 @@ class Settling:
                 hub.publish(_settled_job(settlement))
         for queue in freed:
             self._window.serve(queue)
+        for ended in self._attempts_ended:
+            ended(settlements)
 
     def tell(
         self, job: Job, exception: bytes | None = None, handle: bytes | None = None, asked: int | None = None
@@ -296,6 +369,9 @@ class Settling:
             return  # the node ends; the jobs run again
         if isinstance(error, StoreFencedError):
             for pending in batch:
+                queue = self._window.dispatch.queue(pending.settlement.job.function)
+                queue.leased -= 1
+                queue.away += 1
                 if pending.gate is not None:
                     pending.gate.give_back(pending.settlement.job.key)
                 if pending.acknowledge is not None:
@@ -317,6 +393,9 @@ class Settling:
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
         window = self._window
         job = held.job
+        settlements = [settlement]
+        for ended in self._attempts_ended:
+            ended(settlements)
         after = rules.target(settlement.event)
         if after >= State.SUCCEEDED:
             window.release(held)

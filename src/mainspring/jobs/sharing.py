@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
+from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
+from mainspring.jobs import rules
 from mainspring.jobs.failures import JobFailure, failure
 from mainspring.jobs.held import Watchers
+from mainspring.jobs.holders import Holders
 from mainspring.jobs.leasing import Leasing
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.store import Find, Leave, Look, Recover, TakeInbox, Wait
+from mainspring.jobs.store import Find, Leave, Look, Recover, Submit, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.events.relay import Relay
     from mainspring.jobs.held import Held
+    from mainspring.jobs.rules import Settlement
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import Outlook, Recovered, Taken
 
@@ -32,6 +35,10 @@ LOOK_EVERY = 1.0
 """Seconds between looks at what waits in the store. Nodes that have nothing to do share them: together they look so often."""
 LOOK_SHARED = 5
 """Among so many nodes at most."""
+COUNTED_FOR = 1.0
+"""Seconds after which the counts of jobs are read again before they are shown."""
+COUNT_PATIENCE = 1.0
+"""Seconds to wait for that at most."""
 ASK_EVERY = 5.0
 """Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
 ASK_MOST = 1000
@@ -69,14 +76,21 @@ class Sharing:
         self.nodes = 1
         """How many there are, with this one."""
         self._looked = self._asked = self._clock.monotonic()
-        self._leaves: list[Leave] = []
-        """What is on its way to the store about those who left."""
+        self._counted = float("-inf")
+        """When the present counts were asked for, by the monotonic clock."""
+        self._counting: list[Callable[[], None]] = []
+        """Called when newer counts have come."""
+        self.holders = Holders(service.window, relay)
+        self._leaves: dict[Leave, list[Held]] = {}
+        """Operations under way about clients that have left, with the jobs that are not handed out before the answer."""
         self._noting = 0
         """Questions under way since the node has had its term, for all that somebody waits for here."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
         service.window.claiming.shared = True
         self.leasing = Leasing(service.window)
+        service.settling.drop = self._drop
+        service.window.claiming.withholds = self._withholds
         service.foreground.left = self.left
         service.foreground.waited = self.waited
         relay.listen(self.hear)
@@ -98,6 +112,10 @@ class Sharing:
                 self.ask(ids)
             case Progress(job_id, kind, first, second):
                 self._tell_progress(job_id, kind, first, second)
+            case Ask(job_id, by):
+                self.holders.asked(job_id, by)
+            case Running():
+                self.holders.answered(message)
             case Stop(job_id, reason):
                 held = self._window.held.get(self._service.handles.of(job_id))
                 if held is not None:
@@ -121,7 +139,6 @@ class Sharing:
         # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
         every = LOOK_EVERY * (min(self.nodes, LOOK_SHARED) if self._idle else 1)
         if now - self._looked >= every and not self._looking:
-            self._looked = now
             self.look()
         if now - self._asked >= ASK_EVERY:
             self._asked = now
@@ -138,17 +155,52 @@ class Sharing:
         """Learn what waits."""
 
         def looked(outlook: Outlook) -> None:
+            # The rest of the group is counted first: the answer includes it already.
+            self._commits.afterwards(lambda: learn(outlook))
+
+        def learn(outlook: Outlook) -> None:
             self._looking = False
+            self._counted = asked
             self._learn(outlook)
+            self._answer_counts()
             then()
 
         def not_looked(error: StoreError) -> None:
             self._looking = False
+            self._answer_counts()
             if failed is not None:
                 failed(error)
 
+        asked = self._looked = self._clock.monotonic()
         self._looking = True
         self._commits.put(Look(looked, not_looked))
+
+    def counted(self, then: Callable[[], None]) -> None:
+        """Call a function when the counts are at most `COUNTED_FOR` old, or after `COUNT_PATIENCE` where the store is slow."""
+        now = self._clock.monotonic()
+        if now - self._counted <= COUNTED_FOR:
+            then()
+            return
+
+        def give_up() -> None:
+            if waiting in self._counting:
+                self._counting.remove(waiting)
+                then()
+
+        def waiting() -> None:
+            timers.cancel(timer)
+            then()
+
+        timers = self._window.timers
+        timer = timers.at(now + COUNT_PATIENCE, give_up)
+        self._counting.append(waiting)
+        if not self._looking:
+            self.look()
+
+    def _answer_counts(self) -> None:
+        counting, self._counting = self._counting, []
+        for function in counting:
+            function()
 
     def _learn(self, outlook: Outlook) -> None:
         self._idle = not outlook.pending and not outlook.inbox
@@ -156,14 +208,27 @@ class Sharing:
         for name in outlook.live:
             dispatch.queue(name)
         for name, queue in dispatch.queues.items():
-            queue.live = outlook.live.get(name, 0)
             for priority in range(3):
                 queue.backlog[priority] = outlook.pending.get((name, priority), 0)
+            queue.away = max(outlook.live.get(name, 0) - sum(queue.backlog) - queue.leased, 0)
+        self._count_coming()
+        for queue in list(dispatch.queues.values()):
             self._window.serve(queue)
         if outlook.next_us:
             self._service.wake_at(outlook.next_us)
         if outlook.inbox and not self._taking:
             self._take_inbox()
+
+    def _count_coming(self) -> None:
+        """Count the jobs again that are on their way to the store in later groups: they were counted when they came."""
+        for operation in self._commits.waiting:
+            if isinstance(operation, Submit):
+                for job in operation.jobs:
+                    queue = self._window.dispatch.queue(job.function)
+                    if job.state == State.PENDING:
+                        queue.backlog[job.priority] += 1
+                    elif job.state == State.SCHEDULED:
+                        queue.away += 1
 
     def _take_inbox(self) -> None:
         """Move on what users' own transactions have submitted."""
@@ -273,25 +338,53 @@ class Sharing:
             return
 
         def done(dropped: set[int]) -> None:
-            self._leaves.remove(operation)
             self._dropped(dropped)
-            self._stay(withdrawn)
+            self._stay(self._leaves.pop(operation))
 
         def failed(error: StoreError) -> None:
             del error
-            self._leaves.remove(operation)
-            self._stay(withdrawn)
+            self._stay(self._leaves.pop(operation))
 
         operation = Leave(window.term, leaving, done, failed)
-        self._leaves.append(operation)
+        self._leaves[operation] = withdrawn
         self._commits.put(operation)
+
+    def _drop(self, settlement: Settlement) -> None:
+        """Drop a foreground job that its worker has left, as if its last client had left only now."""
+        job = settlement.job
+        window = self._window
+
+        def done(dropped: set[int]) -> None:
+            self._stay(self._leaves.pop(operation))
+            if dropped:
+                queue = window.dispatch.queue(job.function)
+                if rules.target(settlement.event) is State.PENDING:
+                    window.no_longer_pending(queue, job.priority)
+                else:
+                    window.no_longer_away(queue)
+
+        def failed(error: StoreError) -> None:
+            del error  # the settlement has failed as well: the job is dropped when that is tried again
+            self._stay(self._leaves.pop(operation))
+
+        operation = Leave(window.term, [job.id], done, failed)
+        self._leaves[operation] = []
+        self._commits.put(operation)
+
+    def _withholds(self, held: Held) -> bool:
+        """Say whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
+        for operation, withdrawn in self._leaves.items():
+            if held.job.id in operation.ids:
+                withdrawn.append(held)
+                return True
+        return False
 
     def _dropped(self, ids: set[int]) -> None:
         window = self._window
         for job_id in ids:
             held = window.held.get(self._service.handles.of(job_id))
             if held is not None:
-                held.queue.live -= 1
+                held.queue.leased -= 1
                 gate, held.gate = held.gate, None
                 window.release(held)
                 if gate is not None:  # it was handed out meanwhile
@@ -352,7 +445,10 @@ class Sharing:
             return
 
         def recovered(outcome: Recovered) -> None:
+            for (function, _), number in outcome.pending.items():
+                self._window.no_longer_away(self._window.dispatch.queue(function), number)
             self._add_pending(outcome.pending)
+            self._service.settling.recovered(outcome.lost)
             if outcome.more:
                 self.recover(terms)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from mainspring.jobs.rules import Outcome
 from mainspring.storage.operation import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
@@ -252,6 +253,7 @@ class Cancelled(NamedTuple):
 class Redrive(Operation):
     """Put an ended, unsuccessful job back to pending, its attempts counted anew.
 
+    It is a background job from then on, for the clients of a foreground one have had their answer.
     Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``.
     """
 
@@ -376,6 +378,15 @@ class Recover(Operation):
         self.rows = limit
 
 
+class LostAttempt(NamedTuple):
+    """An attempt that had been recorded as running and was lost with its node."""
+
+    job_id: int
+    function: bytes
+    attempt: int
+    """Its number, from 1 on."""
+
+
 class Recovered(NamedTuple):
     """The outcome of Recover."""
 
@@ -385,6 +396,15 @@ class Recovered(NamedTuple):
     """The same by function and priority."""
     more: bool = False
     """Whether the limit was reached."""
+    lost: frozenset[LostAttempt] = frozenset()
+    """The attempts that these jobs have lost."""
+
+
+def lost_attempts(settlements: Iterable[Settlement]) -> frozenset[LostAttempt]:
+    """Return the attempts among what was recovered; see ``rules.recovered``."""
+    return frozenset(
+        LostAttempt(one.job.id, one.job.function, one.counted) for one in settlements if one.outcome is Outcome.LOST
+    )
 
 
 class Wait(Operation):

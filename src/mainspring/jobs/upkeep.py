@@ -112,6 +112,7 @@ class Upkeep:
         self._waking = False
         for (function, priority), number in woken.due.items():
             queue = self._window.dispatch.queue(function)
+            self._window.no_longer_away(queue, number)
             queue.backlog[priority] += number
             self._window.serve(queue)
         for job, before in woken.expired:

@@ -145,7 +145,7 @@ class Window:
         if held is not None:
             self.start(held, worker)
             queue = held.queue
-            if queue.backlog[0] or queue.backlog[1] or queue.backlog[2]:
+            if queue.backlog[0] or queue.backlog[1] or queue.backlog[2] or queue.uncounted:
                 self.claiming.refill(queue)
         if woken_for is not None and (held is None or held.queue is not woken_for):
             self.serve(woken_for)  # it was woken for a job that it did not take: somebody else has to
@@ -183,6 +183,21 @@ class Window:
         for timer in held.timers or ():
             self.timers.cancel(timer)
         held.timers = None
+
+    # ---- what is in the store ----
+
+    def no_longer_pending(self, queue: FunctionQueue, priority: int) -> None:
+        """A job of the store is not pending any more. Where another node submitted it, it may not have been counted."""
+        queue.backlog[priority] -= 1
+        if queue.backlog[priority] < 0:
+            self.commits.afterwards(queue.forget_debts)
+
+    def no_longer_away(self, queue: FunctionQueue, number: int = 1) -> None:
+        """Jobs of the store have become due, or those of another node have come back. They may not have been counted."""
+        queue.away -= number
+        if queue.away < 0:
+            # The operation that counts them may be answered in the same group.
+            self.commits.afterwards(queue.forget_debts)
 
     # ---- limits, pauses and keys ----
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.errors import SettingsError
+from mainspring.quantities import format_duration
 
 BEAT: Final = 5.0
 """Seconds between heartbeats, unless said otherwise."""
@@ -51,8 +52,8 @@ class Lease:
         usable = lease * (1 - margin)
         if not 0 < margin < 1 or not beat > 0 or not 2 * beat <= usable:
             raise SettingsError(
-                f"a heartbeat every {beat:g} s does not fit a lease of {lease:g} s: of the lease {margin:.0%} is kept for"
-                f" safety, and the rest has to last for two beats at least"
+                f"a heartbeat every {format_duration(beat)} does not fit a lease of {format_duration(lease)}: of the lease "
+                f"{margin:.0%} is kept for safety, and the rest has to last for two beats at least"
             )
         self._beat = beat
         self._usable = usable

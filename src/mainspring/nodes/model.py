@@ -28,13 +28,18 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     weight: int = 1
     """Its size beside the others', for the strategies that share by it; 0: takes only what the others leave."""
     capacity: int = 0
-    """How many jobs its workers can run at once."""
+    """How many jobs its workers hold and would take now: those that run, and what they take in advance where jobs are brief. The
+    face of a node calls it ``prefetch``."""
+    slots: int | None = None
+    """How many jobs its workers can run at a time; None: its version does not say."""
     running: int = 0
     """How many jobs it holds."""
     functions: tuple[bytes, ...] = ()
     """The functions that its workers serve."""
     loads: tuple[tuple[int, int], ...] = ()
     """Of each of these functions, how many workers serve it and how many jobs of it run."""
+    foreground: tuple[int, ...] = ()
+    """Of each of these functions, how many jobs the node has in memory alone; empty where an older version wrote the row."""
     address: str = ""
     """``host:port`` of its Gearman port, or empty."""
     version: str = ""

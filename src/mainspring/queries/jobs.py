@@ -10,7 +10,7 @@ from mainspring.jobs.model import State  # noqa: TC001 - msgspec reads the annot
 from mainspring.storage.operation import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
@@ -37,3 +37,27 @@ class ListJobs(Operation):
         super().__init__(done, failed)
         self.filter = which
         self.rows = which.limit
+
+
+MOST_KEYS = 20
+"""Concurrency keys of a function and priority whose first jobs are looked at, where a store has a line for each key."""
+
+
+class FirstInLine(Operation):
+    """Read since when the pending jobs have waited that are the first in line for a worker. Only where `Engine.lines`.
+
+    Outcome: ``dict[bytes, int]``: for each function that has pending jobs, the earliest wall time in microseconds at which one
+    of these first jobs was submitted or became due. Each priority has a line, or each priority and key. Only the beginnings
+    of the lines are read, however long they are.
+    """
+
+    __slots__ = ("functions",)
+
+    def __init__(
+        self,
+        functions: Sequence[bytes],
+        done: Callable[[dict[bytes, int]], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(done, failed)
+        self.functions = functions

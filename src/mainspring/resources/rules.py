@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from mainspring.errors import UsageError
+from mainspring.quantities import format_duration
 from mainspring.resources.model import UNLIMITED, Declaration, Limits
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ def check(limits: Limits) -> None:
         if not 1 <= rate.number <= 1_000_000:
             raise UsageError(f"{name} must let from 1 to 1,000,000 jobs start in its time; it is {rate.number}")
         if not 1_000 <= rate.per_us <= 366 * 86_400 * 1_000_000:
-            raise UsageError(f"{name} must be for a time from 1 ms to 366 days; it is {rate.per_us / 1e6:g} s")
+            raise UsageError(
+                f"{name} must be for a time from 1 ms to 366 days; it is {format_duration(rate.per_us / 1e6)}"
+            )
         if not 1 <= rate.burst <= 100_000:
             raise UsageError(f"{name} must let a burst of 1 to 100,000 jobs start at once; it is {rate.burst}")

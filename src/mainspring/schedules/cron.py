@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.errors import UsageError
+from mainspring.errors import SettingsError, UsageError
+from mainspring.quantities import parse_duration
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -197,11 +198,23 @@ def _parts(expression: str) -> list[str]:
     if len(parts) == 5:
         return ["0", *parts]
     if len(parts) != 6:
+        if _is_interval(text):
+            raise UsageError(
+                f"{text!r} is a duration, not a cron expression: for an even interval give it as every={text!r}"
+            )
         raise UsageError(
             f"{expression!r} has {len(parts)} {'field' if len(parts) == 1 else 'fields'}: a cron expression has five (minute, "
             "hour, day of the month, month, day of the week), or six with the second first; for example '30 2 * * MON-FRI'"
         )
     return parts
+
+
+def _is_interval(text: str) -> bool:
+    """Tell whether a text is a duration, which was meant as an even interval."""
+    try:
+        return parse_duration(text) > 0
+    except SettingsError:
+        return False
 
 
 def _check(expression: str, field: _Field, part: str) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin
 
@@ -164,12 +165,18 @@ def _difference(field: str, old: Any, new: Any) -> str:
         case "exclude":
             added, removed = sorted(set(new) - set(old)), sorted(set(old) - set(new))
             return " ".join(["exclude", *(f"+{day}" for day in added), *(f"-{day}" for day in removed)])
+        case "jitter" | "misfire_after" | "timeout" | "expires":
+            return f"{field} {_duration(old)} → {_duration(new)}"
         case _:
             return f"{field} {_value(old)} → {_value(new)}"
 
 
 def _time(instant_us: int | None) -> str:
     return "none" if instant_us is None else triggers.isoformat(instant_us)
+
+
+def _duration(seconds: float | None) -> str:
+    return "none" if seconds is None else format_duration(seconds)
 
 
 def _value(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
 from mainspring.jobs.retry import check as check_retry
+from mainspring.quantities import format_duration
 from mainspring.schedules import cron, triggers
 from mainspring.schedules.model import At, Cron, Every, Overlap
 from mainspring.schedules.rules import MISFIRES_AT_MOST
@@ -82,7 +83,9 @@ def _check_times(schedule: Schedule) -> None:
         case Cron(expression):
             cron.parse(expression)
         case Every(interval_us) if interval_us < SHORTEST_US:
-            raise UsageError(f"every must be at least {SHORTEST_US / 1e6:g} s; it is {interval_us / 1e6:g} s")
+            raise UsageError(
+                f"every must be at least {format_duration(SHORTEST_US / 1e6)}; it is {format_duration(interval_us / 1e6)}"
+            )
         case At(at_us) if not 0 <= at_us < triggers.LAST_US:
             raise UsageError("at does not lie between the years 1970 and 9999")
         case _:
@@ -97,7 +100,7 @@ def _check_times(schedule: Schedule) -> None:
 
 
 def _check_misfire(misfire: object) -> None:
-    if misfire in {"skip", "once", "all"} or (
+    if misfire in ("skip", "once", "all") or (
         isinstance(misfire, int) and not isinstance(misfire, bool) and 0 <= misfire <= MISFIRES_AT_MOST
     ):
         return

@@ -83,7 +83,9 @@ class ScheduleService:
     """The schedules slice of a node. Its timers are the node's; ``tick`` is called at least every quarter of a second.
 
     ``paused`` says that the node drains or has no lease: nothing is fired then. ``retention`` are the seconds for which histories
-    are kept at least.
+    are kept at least. ``fires``: False where the node fires nothing at all. Then it still keeps what people and code say of
+    schedules, runs one by hand, and starts what follows from the end of a run: that is part of the transaction in which the run
+    ends, and no other node would do it.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class ScheduleService:
         paused: Callable[[], bool] = lambda: False,
         *,
         retention: float = 14 * 86_400.0,
+        fires: bool = True,
     ) -> None:
+        self.fires = fires
         self._commits = commits
         self._clock = clock
         self._timers = timers
@@ -149,6 +153,8 @@ class ScheduleService:
 
     def look(self) -> None:
         """Fetch what is due in the next seconds, now or as soon as a look that is under way has ended."""
+        if not self.fires:
+            return  # what is not fetched is not fired
         if self._looking:
             self._stale = True
         elif not self._paused():

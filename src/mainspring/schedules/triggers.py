@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mainspring.errors import UsageError
+from mainspring.quantities import format_duration
 from mainspring.schedules import cron
 from mainspring.schedules.model import At, Cron, Every
 
@@ -117,7 +118,7 @@ def describe(schedule: Schedule) -> str:
         case Cron(expression):
             return f"cron '{expression}'"
         case Every(interval_us):
-            return f"every {timedelta(microseconds=interval_us)}"
+            return f"every {format_duration(interval_us / 1e6)}"
         case At(at_us):
             return f"at {isoformat(at_us)}"
         case None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+from asyncio import StreamReader, StreamReaderProtocol
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import SettingsError
-from mainspring.faces.gearman.peer import Peer
+from mainspring.faces.gearman.peer import TLS_REQUIRED, Peer
 from mainspring.faces.http.app import http_app
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.faces.http.listener import HttpListener
@@ -29,7 +30,9 @@ from mainspring.server.logs import start_logging
 from mainspring.server.node import Node
 from mainspring.server.settings import parse_store
 from mainspring.server.sockets import SocketFile, bind, bound_address
+from mainspring.server.stopping import stop_signals
 from mainspring.server.tls import reload_context, server_context
+from mainspring.server.tls_listener import TlsListener
 from mainspring.version import core, version
 
 if TYPE_CHECKING:
@@ -117,6 +120,7 @@ class Server:
         self.node = Node(settings, build_engine(settings.store, lease=settings.fleet.lease), SystemClock())
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
+        self._tls_listeners: list[TlsListener] = []
         self._files: list[SocketFile] = []
         self._http: HttpListener | None = None
         self._gearmand_http: GearmandHttp | None = None
@@ -142,8 +146,10 @@ class Server:
             raise
         opened = [await self._listen_gearman(address, sock) for address, sock in bound]
         for sock in http:
-            self._http = HttpListener(http_app(self.node, version=version()), sock, tls=self._tls)
+            self._http = HttpListener(http_app(self.node, version=version()), sock if self._tls is None else None)
             await self._http.start()
+            if self._tls is not None:
+                self._listen_tls(sock, self._http.protocol)
             opened.append(_listening("http", sock))
         opened += [await self._listen_gearmand_http(sock) for sock in legacy]
         return opened
@@ -161,15 +167,20 @@ class Server:
             return listening
         if keepalive.enabled:
             keep_alive(sock, keepalive)
-        server = await loop.create_server(
-            peer,
-            sock=sock,
-            backlog=self.settings.listen.backlog,
-            ssl=self._tls,
-            ssl_handshake_timeout=self.settings.limits.handshake_timeout if self._tls is not None else None,
-        )
-        self._servers.append(server)
+        if self._tls is not None:
+            self._listen_tls(sock, peer, TLS_REQUIRED)
+        else:
+            self._servers.append(await loop.create_server(peer, sock=sock, backlog=self.settings.listen.backlog))
         return listening
+
+    def _listen_tls(
+        self, sock: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], plain_answer: bytes = b""
+    ) -> None:
+        assert self._tls is not None
+        timeout = self.settings.limits.handshake_timeout
+        listener = TlsListener(sock, protocol, self._tls, handshake_timeout=timeout, plain_answer=plain_answer)
+        self._tls_listeners.append(listener)
+        listener.start()
 
     async def _listen_gearmand_http(self, sock: socket.socket) -> Listening:
         listening = _listening("gearman-http", sock)
@@ -179,7 +190,13 @@ class Server:
             max_payload=self.settings.limits.max_packet,
             read_timeout=self.settings.limits.packet_timeout,
         )
-        self._servers.append(await asyncio.start_server(face.serve_connection, sock=sock, ssl=self._tls))
+        if self._tls is None:
+            self._servers.append(await asyncio.start_server(face.serve_connection, sock=sock))
+        else:
+            loop = asyncio.get_running_loop()
+            self._listen_tls(
+                sock, lambda: StreamReaderProtocol(StreamReader(loop=loop), face.serve_connection, loop=loop)
+            )
         return listening
 
     def reload(self) -> None:
@@ -199,6 +216,8 @@ class Server:
         """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store."""
         for server in self._servers:
             server.close()
+        for listener in self._tls_listeners:
+            await listener.close()
         self._remove_files()
         await self.node.drain()
         if self._gearmand_http is not None:
@@ -231,12 +250,8 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
     loop = asyncio.get_running_loop()
     node = server.node
     with contextlib.ExitStack() as signals:
-        for number, function in (
-            (signal.SIGTERM, node.stop),
-            (signal.SIGINT, node.stop),
-            (signal.SIGUSR1, lambda: node.stop(graceful=True)),
-            (signal.SIGHUP, server.reload),
-        ):
+        signals.enter_context(stop_signals(node))
+        for number, function in ((signal.SIGUSR1, lambda: node.stop(graceful=True)), (signal.SIGHUP, server.reload)):
             loop.add_signal_handler(number, function)
             signals.callback(loop.remove_signal_handler, number)
         ports = await _started(server)
@@ -245,6 +260,8 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
             return 0
         _tune_collector()
         ready(ports)
+        if not settings.jobs.schedules:
+            log.info("this node fires no schedules")
         log.info("started", node=settings.name, term=node.term, store=settings.store.shown, core=core())
         await node.stopping.wait()
         await server.stop()

@@ -10,6 +10,7 @@ import structlog
 
 from mainspring.clock import to_us
 from mainspring.events.relay import Relay
+from mainspring.faces.gearman.face import Elsewhere
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, Term, job_ids
 from mainspring.jobs.claiming import Allowance
@@ -44,6 +45,7 @@ class SharedEngine(Engine, Relay, MembershipPort, Protocol):
 def node_row(settings: ServerSettings, service: JobService, counter: int) -> NodeRow:
     """Return what a node is like at this moment."""
     dispatch = service.dispatch
+    workers = [worker for worker in dispatch.workers if worker.abilities]
     served = sorted((name, queue) for name, queue in dispatch.queues.items() if queue.workers)
     return NodeRow(
         term=service.term,
@@ -51,16 +53,18 @@ def node_row(settings: ServerSettings, service: JobService, counter: int) -> Nod
         counter=counter,
         lease=settings.fleet.lease,
         weight=settings.fleet.weight,
-        capacity=sum(_places(worker) for worker in dispatch.workers if worker.abilities),
+        capacity=sum(map(_places, workers)),
+        slots=sum(_places(worker) if worker.slots is None else worker.slots for worker in workers),
         running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
         functions=tuple(name for name, _ in served),
         loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
+        foreground=tuple(queue.foreground for _, queue in served),
         version=version(),
     )
 
 
 def _places(worker: Worker) -> int:
-    """Return how many jobs a worker can have at once, as far as it has said; a plain one has one."""
+    """Return how many jobs a worker holds and would take now; a plain one has one."""
     return worker.credit + len(worker.running) if worker.streams else 1
 
 
@@ -86,6 +90,8 @@ class Fleet:
         self._settings = settings
         self._strategy = strategy
         self._live: tuple[NodeRow, ...] = ()
+        self._elsewhere: frozenset[bytes] | None = None
+        """The functions of the other nodes in ``_live``; None until somebody asks for them."""
         self._address = address
         self.draining = False
         fleet: FleetSettings = settings.fleet
@@ -97,6 +103,7 @@ class Fleet:
         self._row_at = -1.0
         service.share(engine)
         service.dispatch.believes = self.keeper.believes
+        service.registered.elsewhere = self.registered_elsewhere
         if settings.fleet.status:
             face.elsewhere = self.elsewhere
         if settings.fleet.strategy != "default":  # that one lets everybody take everything, and is asked for each job
@@ -153,7 +160,8 @@ class Fleet:
 
     def members(self, live: tuple[NodeRow, ...]) -> None:
         """Remember who is there: shares follow from it."""
-        self._live = live
+        if live is not self._live:
+            self._live, self._elsewhere = live, None
         assert self._service.sharing is not None
         self._service.sharing.nodes = len(live) or 1
 
@@ -170,14 +178,25 @@ class Fleet:
         """Follow the store's clock."""
         self._clock.offset += offset
 
-    def elsewhere(self, function: bytes) -> tuple[int, int]:
-        """Return how many jobs of a function run at the other nodes, and how many workers serve it there."""
-        running = workers = 0
+    def elsewhere(self, function: bytes) -> Elsewhere:
+        """Return the other nodes' jobs and workers of a function."""
+        running = workers = foreground = 0
         for row in self._live:
             if row.term != self.keeper.term and function in row.functions:
-                more_workers, more_running = row.loads[row.functions.index(function)]
+                at = row.functions.index(function)
+                more_workers, more_running = row.loads[at]
                 running, workers = running + more_running, workers + more_workers
-        return running, workers
+                foreground += row.foreground[at] if row.foreground else 0
+        return Elsewhere(running, workers, foreground)
+
+    def registered_elsewhere(self) -> frozenset[bytes] | None:
+        """Return the functions that workers of other nodes have registered; None while this node cannot reach the store."""
+        if not self._live or not self.keeper.believes():
+            return None
+        if self._elsewhere is None:
+            others = (row.functions for row in self._live if row.term != self.keeper.term)
+            self._elsewhere = frozenset().union(*others)
+        return self._elsewhere
 
     def metrics(self) -> Iterable[Measure]:
         """Return the figures of this moment, as this node sees its fleet."""

@@ -133,7 +133,9 @@ def describe(row: NodeRow, *, dead: bool) -> dict[str, Any]:
         "term": row.term,
         "state": "dead" if dead else "draining" if row.draining else "live",
         "address": row.address or None,
-        "capacity": row.capacity,
+        "slots": row.slots,
+        "prefetch": row.capacity,
+        "capacity": row.capacity,  # what it was called before
         "jobs": row.running,
         "weight": row.weight,
         "functions": [name.decode("utf-8", "backslashreplace") for name in row.functions],

@@ -1,12 +1,14 @@
 """The log: structured events as text for people or as JSON lines, to a stream, a file or the system's log.
 
-Modules ask for loggers with ``structlog.get_logger()``; nothing is written before `start_logging`. What libraries write
-with `logging` goes the same way.
+Modules ask for loggers with ``structlog.get_logger()``. What users' code and libraries write with `logging` goes the same way:
+`mainspring.server.standard_logging`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 import syslog
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING, Protocol, TextIO, cast
 import structlog
 
 from mainspring.errors import SettingsError
+from mainspring.server.standard_logging import ToLog, install
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mainspring.server.settings import LogSettings
@@ -74,22 +78,39 @@ class FileSink(StreamSink):
     def reopen(self) -> None:
         """Open the path again and go on there; the old file stays in use where that fails."""
         try:
-            fresh = self._open()
+            self._open_again()
         except SettingsError:
             structlog.get_logger(__name__).warning("log file cannot be opened again", path=str(self._path))
-            return
-        old, self._stream = self._stream, fresh
-        old.close()
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+    def _open_again(self) -> None:
+        fresh = self._open()
+        old, self._stream = self._stream, fresh
+        old.close()
 
     def _open(self) -> TextIO:
         try:
             return self._path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
             raise SettingsError(f"cannot open the log file {self._path}: {error.strerror}") from error
+
+
+class FollowedFileSink(FileSink):
+    """Lines appended to a file that is opened again by itself once it has been moved away."""
+
+    def write(self, text: str, /) -> None:
+        """Take one or more whole lines."""
+        try:
+            moved = not os.path.samestat(self._path.stat(), os.fstat(self._stream.fileno()))
+        except OSError:
+            moved = True
+        if moved:
+            with contextlib.suppress(SettingsError):  # nobody can be told here: the old file stays in use
+                self._open_again()
+        super().write(text)
 
 
 class SyslogSink:
@@ -113,35 +134,46 @@ class SyslogSink:
         """Do nothing."""
 
 
-def start_logging(settings: LogSettings, *, stream: TextIO | None = None) -> LogSink:
+def start_logging(
+    settings: LogSettings,
+    *,
+    stream: TextIO | None = None,
+    context: Sequence[structlog.typing.Processor] = (),
+    follow: bool = False,
+) -> LogSink:
     """Send everything that is logged from now on where the settings say, and return the sink.
 
-    Raises SettingsError where the file cannot be opened.
+    ``context`` are processors that add to every line. ``follow``: a log file that is moved away is opened again at the next
+    line, in a process that gets no signal for it. Raises SettingsError where the file cannot be opened.
     """
     stream = sys.stderr if stream is None else stream
-    sink = _open_sink(settings, stream)
+    sink = _open_sink(settings, stream, follow=follow)
     threshold = logging.getLevelName(settings.level.upper())
     assert isinstance(threshold, int), settings.level
+    rendering = _rendering(settings, stream)
+    context = [*([] if settings.enabled else [_drop]), structlog.contextvars.merge_contextvars, *context]
+    out = structlog.WriteLoggerFactory(cast(TextIO, sink))  # it writes and flushes, no more
     structlog.configure(
         processors=[
-            *([] if settings.enabled else [_drop]),
-            structlog.contextvars.merge_contextvars,
+            *context,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *_rendering(settings, stream),
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, sink)),  # it writes and flushes, no more
+        logger_factory=out,
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(handlers=[_ToStructlog()], level=max(threshold, logging.WARNING), force=True)
+    install(ToLog(out(), context, rendering), threshold)
     return sink
 
 
-def _open_sink(settings: LogSettings, stream: TextIO) -> LogSink:
+def _open_sink(settings: LogSettings, stream: TextIO, *, follow: bool) -> LogSink:
     if settings.syslog:
         return SyslogSink()
-    return StreamSink(stream) if settings.file is None else FileSink(settings.file)
+    if settings.file is None:
+        return StreamSink(stream)
+    return FollowedFileSink(settings.file) if follow else FileSink(settings.file)
 
 
 def _rendering(settings: LogSettings, stream: TextIO) -> list[structlog.typing.Processor]:
@@ -154,11 +186,3 @@ def _rendering(settings: LogSettings, stream: TextIO) -> list[structlog.typing.P
 
 def _drop(_logger: object, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     raise structlog.DropEvent
-
-
-class _ToStructlog(logging.Handler):
-    """Hands records of the standard library's logging on."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        logger = structlog.get_logger(record.name)
-        logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
+from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.hub import Hub
@@ -19,21 +19,23 @@ from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
-from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.following import Following
-from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.model import Priority
 from mainspring.jobs.service import JobService
 from mainspring.jobs.upkeep import TICK
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import SchedulesPort
 from mainspring.server.clock import StoreClock
+from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.fleet_calls import FleetCalls, LoneCalls
+from mainspring.server.metrics import Metrics
+from mainspring.server.oldest import Oldest
 from mainspring.server.process import room_for_connections
+from mainspring.server.stopping import tell_handed_back, tell_waiting
+from mainspring.server.unserved import GRACE, Unserved
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
@@ -42,13 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.clock import Clock
+    from mainspring.faces.http.app import Distribution, Measure
     from mainspring.ids import Term
     from mainspring.nodes.model import NodeRow
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.engine import Engine
 
-MEASURED = 1000
-"""Functions with figures of their own: anybody who submits can name new ones."""
 COMMIT_SECONDS = 10.0
 """How long a node that ends waits for its last group."""
 
@@ -65,8 +66,8 @@ class Node:
         self.address = ""
         """Where its Gearman port is to be, set before it is opened: the other nodes are told."""
         self.stopping = asyncio.Event()
-        self._hurried: float | None = None
-        """When it was asked to end within the time of its drain; None: it was not, or waits for running jobs without a limit."""
+        self._patience: float | None = None
+        """Until when, by the monotonic clock, a stop waits for running jobs; None: without a limit."""
         self.broken: StoreError | None = None
         """Why the node cannot go on."""
         self._ready = False
@@ -91,6 +92,9 @@ class Node:
         self.commits = CommitQueue(self._store, loop.call_soon, loop.call_later, pressure=self._pressure)
         self.hub = Hub()
         jobs = self.settings.jobs
+        clock = store_clock or self.clock
+        self._attempt_log = AttemptLog(loop.time, loop.call_later)
+        failed = FailedAttempts(self._attempt_log, handles, clock.wall)
         self.service = JobService(
             self.commits,
             store_clock or self.clock,
@@ -103,6 +107,7 @@ class Node:
             lost_limit=jobs.job_retries,
             retention=jobs.retention,
             dead_retention=jobs.dead_retention,
+            attempts_ended=(failed.ended,),
         )
         self.service.functions.kept = self.engine.limits
         calls = Calls(self.status)
@@ -118,6 +123,7 @@ class Node:
                 queued_bytes=self.settings.limits.queued_bytes,
                 exceptions=jobs.exceptions,
                 version=self.settings.banner or version(),
+                verbosity=self.settings.verbosity or self.settings.log.level.upper(),
                 unsent_bytes=self.settings.limits.unsent_bytes,
                 connections=self.settings.limits.max_connections or room_for_connections(),
                 idle_timeout=self.settings.limits.idle_timeout,
@@ -136,6 +142,7 @@ class Node:
                 self.service.timers,
                 lambda: self.service.dispatch.paused,
                 retention=jobs.dead_retention,
+                fires=jobs.schedules,
             )
             if store_clock is None:
                 self.schedules.alone()
@@ -160,6 +167,15 @@ class Node:
         recovered = await self._start_service()
         if recovered:
             log.info("jobs taken back", jobs=recovered)
+        self._oldest = Oldest(self.service.dispatch, self.commits, self.service.clock)
+        self._metrics = Metrics(self.service, self.face, self.commits, self._oldest)
+        fleet = self.fleet
+        self._unserved = Unserved(
+            self.service.dispatch,
+            self.service.registered,
+            mine=(lambda _: True) if fleet is None else fleet.first_in_line,
+            grace=GRACE if fleet is None else GRACE + self.settings.fleet.beat,
+        )
         if self.schedules is not None:
             if self.fleet is not None:
                 self.schedules.first = self.fleet.first_in_line
@@ -197,26 +213,43 @@ class Node:
 
     def stop(self, graceful: bool = False) -> None:
         """Ask the node to end; ``graceful``: when all running jobs have ended, or it is asked again without that."""
-        if not graceful and self._hurried is None:
-            self._hurried = self.clock.monotonic()
+        if not graceful and self._patience is None:
+            self._patience = self.clock.monotonic() + self.settings.process.grace
         self.stopping.set()
+
+    def interrupt(self) -> None:
+        """Ask the node to end; asked in a stop that has a limit: to end now, and to hand running jobs back."""
+        if self._patience is None:
+            self.stop()
+        else:
+            self._patience = self.clock.monotonic()
 
     async def drain(self) -> None:
         """Let running jobs end for a while, then hand them back, and wait until everything is on disk."""
         self._ready = False
         self.service.end()
-        while self.running() and not self._drained() and self.broken is None:  # noqa: ASYNC110 - no hot path counts for a drain
-            await asyncio.sleep(0.02)
+        await self._wait_for_running()
         if self.broken is None:
+            if running := self.running():
+                tell_handed_back(self.settings.log, running)
             for worker in list(self.service.dispatch.workers):
                 for held in list(worker.running.values()):
                     self.service.settling.released(held)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._commit_all(), COMMIT_SECONDS)
 
-    def _drained(self) -> bool:
+    async def _wait_for_running(self) -> None:
+        """Wait until running jobs have ended or have had their time, and say so whenever that time changes."""
+        told: float | None = -1.0
+        while self.broken is None and (running := self.running()) and not self._has_waited():
+            if self._patience != told:
+                told = self._patience
+                tell_waiting(self.settings.log, running, None if told is None else self.settings.process.grace)
+            await asyncio.sleep(0.02)
+
+    def _has_waited(self) -> bool:
         """Tell whether running jobs have had their time."""
-        return self._hurried is not None and self.clock.monotonic() - self._hurried >= self.settings.process.drain
+        return self._patience is not None and self.clock.monotonic() >= self._patience
 
     async def _commit_all(self) -> None:
         """Hand back also what has come from the store meanwhile, until nothing is under way."""
@@ -242,6 +275,7 @@ class Node:
             self._timer = None
         self.face.close()
         self._store.closed = True
+        self._attempt_log.close()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -263,6 +297,10 @@ class Node:
         if now - self._silence_checked > 1:
             self._silence_checked = now
             self.face.end_silent()
+            if self._ready:
+                self._unserved.look(now)
+                if self.settings.listen.http is not None and self.engine.lines:
+                    self._oldest.look()
 
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
@@ -324,6 +362,7 @@ class Node:
             "pid": os.getpid(),
             "uptime": round(self.clock.monotonic() - self._started, 3),
             "connections": len(self.face.peers),
+            "schedules": self.schedules is not None and self.schedules.fires,
             "workers": sum(1 for worker in self.service.dispatch.workers if worker.abilities),
             "jobs": {
                 "total": sum(entry["total"] for entry in functions),
@@ -339,60 +378,17 @@ class Node:
         row = node_row(self.settings, self.service, 0)
         return msgspec.structs.replace(row, address=self.address, started_us=self._started_us)
 
-    def metrics(self) -> Iterable[Measure]:
+    def metrics(self) -> Iterable[Measure | Distribution]:
         """Return the figures of this moment."""
-        known = list(self.service.dispatch.queues.values())
-        number_known = len(known)
-        if number_known > MEASURED:
-            known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), sum(queue.workers.values())))
-        queues = [(_label(queue.name), queue) for queue in known]
-        waiting = [
-            ({"function": name, "priority": priority.name.lower()}, float(number))
-            for name, queue in queues
-            for priority, number in zip(Priority, queue.waiting_by_priority(), strict=True)
-        ]
-        yield Measure("mainspring_jobs_waiting", "gauge", "Jobs that wait for a worker.", waiting)
-        figures: tuple[tuple[str, str, Callable[[FunctionQueue], float]], ...] = (
-            ("mainspring_jobs_running", "Jobs with workers.", lambda queue: queue.running),
-            ("mainspring_jobs_live", "Jobs that have not ended.", FunctionQueue.total),
-            (
-                "mainspring_workers",
-                "Workers that registered for a function.",
-                lambda queue: sum(queue.workers.values()),
-            ),
-        )
-        for name, text, value in figures:
-            yield Measure(name, "gauge", text, [({"function": at}, value(queue)) for at, queue in queues])
-        ended = [({"function": at}, float(queue.ended)) for at, queue in queues]
-        yield Measure("mainspring_deliveries_total", "counter", "Deliveries that have ended, in any way.", ended)
+        yield from self._metrics.figures()
         if self.fleet is not None:
             yield from self.fleet.metrics()
-        for kind, name, text, number in (
-            ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number_known),
-            ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self.face.peers)),
-            ("counter", "mainspring_connections_opened_total", "Connections taken.", self.face.connections),
-            ("counter", "mainspring_commits_total", "Groups given to the store.", self.commits.groups),
-            (
-                "counter",
-                "mainspring_committed_jobs_total",
-                "Jobs submitted, recorded as running or settled in them.",
-                self.commits.jobs,
-            ),
-            ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self.commits.bytes),
-            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self.service.window.held)),
-        ):
-            yield Measure(name, kind, text, [({}, float(number))])  # type: ignore[arg-type]
 
 
 def _unless_done(future: asyncio.Future[int], then: Callable[[Any], None], value: object) -> None:
     """Go on with a future that may be cancelled: a node that is asked to end does not wait for what its store was asked."""
     if not future.done():
         then(value)
-
-
-def _label(name: bytes) -> str:
-    """Return a function's name as text that no other name has; Prometheus refuses all of a page with the same labels twice."""
-    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 class _Watched:
@@ -403,7 +399,7 @@ class _Watched:
         self._failing = failing
         self.durable = engine.durable
         self.max_value = engine.max_value
-        self.shared, self.limits = engine.shared, engine.limits
+        self.shared, self.limits, self.lines = engine.shared, engine.limits, engine.lines
         self.open = engine.open
         self.close = engine.close
         self.closed = False

@@ -26,6 +26,8 @@ DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
 
 DAY = 86400.0
+GRACE = 30.0
+"""Seconds that a stop waits for running jobs, by default."""
 MIB = 1 << 20
 
 Engine = Literal["memory", "sqlite", "postgres", "zookeeper"]
@@ -169,6 +171,9 @@ class JobSettings:
     exceptions: bool = False
     """Send WORK_EXCEPTION also to clients that did not ask for it with ``OPTION_REQ exceptions``."""
 
+    schedules: bool = True
+    """Fire schedules."""
+
     worker_wakeup: int = 1
     """Sleeping workers that are woken for one job; 0: all of them. One is enough, and the quickest."""
 
@@ -185,6 +190,9 @@ class LogSettings:
 
     file: Path | None = None
     """Opened again at SIGHUP; None: standard error."""
+
+    tracebacks: bool = False
+    """Workers log the tracebacks of failed attempts at any level, and not at ``debug`` alone."""
 
     enabled: bool = True
     """False: nothing is logged."""
@@ -212,7 +220,7 @@ class ProcessSettings:
     core_dumps: bool = False
     """Let the system write a core file after a crash."""
 
-    drain: float = 30.0
+    grace: float = GRACE
     """Seconds given to running jobs at a stop before they are handed back."""
 
 
@@ -251,6 +259,8 @@ class ServerSettings:
     process: ProcessSettings = ProcessSettings()
     banner: str | None = None
     """What ``version`` answers on the Gearman port; None: Mainspring's own version."""
+    verbosity: str | None = None
+    """What ``verbose`` answers there, a level of the log in gearmand's words; None: the log's own level."""
 
     def check(self, *, tls_options: Sequence[str] = TLS_OPTIONS) -> None:
         """Raise SettingsError where settings contradict each other or would open the node to strangers.

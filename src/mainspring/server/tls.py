@@ -14,12 +14,74 @@ if TYPE_CHECKING:
     from mainspring.server.settings import TlsSettings
 
 
+class HandshakeRefusedError(ssl.SSLError):
+    """A handshake failed. ``reason`` is OpenSSL's."""
+
+    def __init__(self, error: ssl.SSLError, alert: bytes) -> None:
+        super().__init__(*error.args)
+        self.reason = error.reason
+        self.why = _refusal(error)
+        """For the log."""
+        self.alert = alert
+        """What is to be sent to the peer, so that it can tell its user."""
+
+
+class _Handshake(ssl.SSLObject):
+    """Keeps the alert of a handshake that fails; event loops would drop it with the connection."""
+
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError):
+            raise
+        except ssl.SSLError as error:
+            raise HandshakeRefusedError(error, self.outgoing.read()) from error
+
+
+class _Context(ssl.SSLContext):
+    sslobject_class = _Handshake
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(made, _Handshake)
+        made.outgoing = outgoing
+        return made
+
+
+_REFUSALS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate",
+    "HTTP_REQUEST": "the client does not speak TLS: it sent a request of HTTP",
+    "WRONG_VERSION_NUMBER": "the client does not speak TLS",
+    "RECORD_LAYER_FAILURE": "the client does not speak TLS",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not know the authority of this server's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not take this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not take this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this server's certificate has expired",
+}
+
+
+def _refusal(error: ssl.SSLError) -> str:
+    """Say in a few words why a handshake failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not valid: {error.verify_message}"
+    return _REFUSALS.get(error.reason or "", str(error))
+
+
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return a context for listening: TLS 1.2 or newer, and clients' certificates required where there is an authority.
 
     Raises SettingsError where a file is missing, unreadable or no PEM file, or the key is not the certificate's.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load(context, settings)

@@ -58,6 +58,8 @@ class CommitQueue:
         self._urgent = False
         self._patient = False
         self._idle: list[Callable[[], None]] = []
+        self._is_answering = False
+        self._afterwards: list[Callable[[], None]] = []
         self.groups = 0
         """How many were handed to the engine."""
         self.jobs = 0
@@ -67,6 +69,11 @@ class CommitQueue:
     def idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
         return not self._waiting and not self._group
+
+    @property
+    def waiting(self) -> Sequence[Operation]:
+        """The operations of later groups than the one that is under way, or is being answered."""
+        return self._waiting
 
     @property
     def bytes(self) -> int:
@@ -133,19 +140,38 @@ class CommitQueue:
             self._idle.append(then)
             self.hurry()
 
+    def afterwards(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once all operations of the group that is being answered are answered; at once where none is."""
+        if self._is_answering:
+            self._afterwards.append(then)
+        else:
+            then()
+
+    @staticmethod
+    def _answer(group: Sequence[Operation], outcomes: Sequence[Any] | StoreError) -> None:
+        if isinstance(outcomes, StoreError):
+            for operation in group:
+                operation.failed(outcomes)
+            return
+        for operation, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, StoreError):
+                operation.failed(outcome)
+            elif outcome is not DEFERRED:
+                operation.done(outcome)
+
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
         for operation in group:
             self._bytes -= operation.size
-        if isinstance(outcomes, StoreError):
-            for operation in group:
-                operation.failed(outcomes)
-        else:
-            for operation, outcome in zip(group, outcomes, strict=True):
-                if isinstance(outcome, StoreError):
-                    operation.failed(outcome)
-                elif outcome is not DEFERRED:
-                    operation.done(outcome)
+        self._is_answering = True
+        try:
+            self._answer(group, outcomes)
+        finally:
+            self._is_answering = False
+        if self._afterwards:
+            afterwards, self._afterwards = self._afterwards, []
+            for function in afterwards:
+                function()
         if self._full and self._bytes * 2 < self._limit:
             self._full = False
             if self._pressure is not None:

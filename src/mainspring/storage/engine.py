@@ -49,6 +49,9 @@ class Engine(Protocol):
     limits: bool
     """Whether it keeps limits, pauses and keys of functions."""
 
+    lines: bool
+    """Whether its pending jobs stand in lines whose beginnings can be read (`queries.jobs.FirstInLine`)."""
+
     async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         """Open the store for a node and begin its next term.
 

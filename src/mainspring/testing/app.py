@@ -5,7 +5,7 @@
     def test_it_is_retried() -> None:
         with in_memory(app) as fleet:
             job = flaky.submit()
-            fleet.advance(timedelta(minutes=5))
+            fleet.advance("5m")
             assert job.result(timeout=5) == "third time lucky"
 
 What runs is the real thing: a node with a store in memory, and a worker, in a thread of the test's process. Only time is
@@ -16,22 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import tempfile
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.client.options import Duration, seconds
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.faces.gearman.peer import Peer
 from mainspring.ids import node_id
+from mainspring.quantities import format_duration
 from mainspring.server.node import Node
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.testing.clock import ManualClock
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
-from mainspring.worker.runtime import Worker, WorkerSettings
+from mainspring.worker.runtime import Worker
+from mainspring.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -70,16 +74,16 @@ class InMemory:
         """
         self._do(self._quiet)
 
-    def advance(self, span: timedelta | float, *, settle: bool = True) -> None:
-        """Let time pass, a timedelta or seconds: from one moment at which something is due to the next.
+    def advance(self, span: Duration, *, settle: bool = True) -> None:
+        """Let time pass, such as ``"10m"``, a timedelta or seconds: from one moment at which something is due to the next.
 
         At each, what is due runs to its end first, so that a job's second attempt is due when it would be. With
         ``settle=False`` time passes while tasks run: that is how one runs into its timeout.
 
         Raises TimeoutError as ``settle`` does.
         """
-        seconds = span.total_seconds() if isinstance(span, timedelta) else span
-        self._do(lambda: self._advance(seconds, settle=settle))
+        length = seconds(span, "the time to advance")
+        self._do(lambda: self._advance(length, settle=settle))
 
     def _do(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
@@ -96,13 +100,8 @@ class InMemory:
 
     def stop(self) -> None:
         """Stop the worker and the node; jobs that still run are handed back."""
-
-        def stop_at_once() -> None:
-            self._worker.stop()
-            self._worker.stop()
-
         with contextlib.suppress(RuntimeError):  # the loop is closed: it has failed
-            self._loop.call_soon_threadsafe(stop_at_once)
+            self._loop.call_soon_threadsafe(functools.partial(self._worker.stop, now=True))
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -168,7 +167,9 @@ class InMemory:
         if not await self._until(self._is_quiet):
             running = sorted({delivery.function.name for link in self._worker.links for delivery in link.held.values()})
             what = f"these tasks still run: {', '.join(running)}" if running else "jobs that are due do not start"
-            raise TimeoutError(f"after {PATIENCE:g} seconds {what} (advance(…, settle=False) lets time pass meanwhile)")
+            raise TimeoutError(
+                f"after {format_duration(PATIENCE)} {what} (advance(…, settle=False) lets time pass meanwhile)"
+            )
 
     def _is_quiet(self) -> bool:
         node, worker = self._node, self._worker
@@ -207,6 +208,7 @@ def in_memory(app: App, *, concurrency: int = 4) -> Iterator[InMemory]:
         socket = Path(directory) / "s"
         before = app.connect_to(f"unix:{socket}")
         try:
+            app.load_tasks()
             fleet = InMemory(app, socket, concurrency)
             fleet.start()
             try:

@@ -12,8 +12,10 @@ import msgspec
 from mainspring.client.options import Duration, seconds
 from mainspring.errors import UsageError
 from mainspring.ids import Handles
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
+    from mainspring.client.waiting import Awaited
     from mainspring.ids import JobId
 
 
@@ -22,11 +24,21 @@ class Snooze(Exception):  # noqa: N818 - said by a task, no error
 
     def __init__(self, delay: Duration) -> None:
         self.delay = seconds(delay, "Snooze's delay")
-        super().__init__(f"again in {self.delay:g} seconds")
+        super().__init__(f"again in {format_duration(self.delay)}")
 
 
 class JobStopped(BaseException):  # like CancelledError, it is to pass through ``except Exception``
     """Raised by ``heartbeat()`` in a job that is asked to stop."""
+
+
+class JobRetry(msgspec.Struct, frozen=True):
+    """The retry policy that a job was submitted with; durations in seconds."""
+
+    max_attempts: int
+    initial: float = 1.0
+    factor: float = 2.0
+    maximum: float = 3600.0
+    jitter: float = 0.1
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -40,6 +52,8 @@ class Info(msgspec.Struct, frozen=True):
     heartbeat: float | None = None
     max_attempts: int | None = None
     fire_time: float | None = None
+    retry: JobRetry | None = None
+    """Where the job has a policy of its own, in place of its function's."""
 
 
 MAX_PROGRESS: Final = (1 << 63) - 1
@@ -56,6 +70,12 @@ class Reporter(Protocol):
 
     def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
         """Take data or a warning for those who wait."""
+
+    def waits(self, job: CurrentJob, awaited: Awaited) -> None:
+        """Note that the job waits for another one."""
+
+    def continues(self, job: CurrentJob, awaited: Awaited) -> None:
+        """Note that such a wait is over."""
 
 
 class CurrentJob:
@@ -131,6 +151,14 @@ class CurrentJob:
         """Note that the job is to stop; the worker calls this."""
         if self._stop is None:
             self._stop = reason
+
+    def waits(self, awaited: Awaited) -> None:
+        """Note that the function waits for another job; a client calls this."""
+        self._reporter.waits(self, awaited)
+
+    def continues(self, awaited: Awaited) -> None:
+        """Note that such a wait is over; a client calls this."""
+        self._reporter.continues(self, awaited)
 
     def progress(self, done: int, total: int) -> None:
         """Tell how much of the job is done; of several in a short time the last one is sent.

@@ -52,5 +52,8 @@ class Executor(Protocol):
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:
         """Stop one that was started, as far as this kind can; it is finished as always. Its job knows the reason."""
 
+    def shrink(self) -> None:
+        """End idle threads or processes that only extra places needed."""
+
     async def close(self) -> None:
         """End what belongs to the executor."""

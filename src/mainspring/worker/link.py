@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import structlog
 
 from mainspring.client.patience import CONNECT_TIMEOUT, delays
+from mainspring.client.refusals import why
 from mainspring.client.sockets import connect, tune
 from mainspring.errors import ServerError, SettingsError
 
@@ -52,10 +53,13 @@ class Owner(Protocol):
 
 
 class Link:
-    """One server of a worker; ``name`` is for people."""
+    """One server of a worker; ``name`` is for people. ``extra``: its jobs run in extra places."""
 
-    def __init__(self, name: str, connect: Connector, session: WorkerSession, owner: Owner) -> None:
+    def __init__(
+        self, name: str, connect: Connector, session: WorkerSession, owner: Owner, *, extra: bool = False
+    ) -> None:
         self.name = name
+        self.extra = extra
         self.session = session
         self.held: dict[Key, Delivery] = {}  # what came from this server and is not finished
         self._connect = connect
@@ -71,7 +75,7 @@ class Link:
         Raises ServerError where the server does not speak the extension, SettingsError where its store cannot serve the App.
         """
         waits = delays()
-        unreachable = False
+        unreachable = self.extra  # the worker's own link to the server tells
         while True:
             wire = _Wire(self)
             try:
@@ -82,12 +86,15 @@ class Link:
                 wire.abort()
                 if not unreachable:
                     unreachable = True
-                    _log.warning("server cannot be reached", server=self.name, error=str(error) or "timed out")
+                    _log.warning("server cannot be reached", server=self.name, error=_reason(error))
             else:
                 began = asyncio.get_running_loop().time()
                 if self.session.agreed:
-                    _log.info("connected", server=self.name)
+                    _log.info("connected for awaited jobs" if self.extra else "connected", server=self.name)
                     unreachable = False
+                elif not (wire.reached or self._closing or self.refusal or unreachable):
+                    unreachable = True
+                    _log.warning("server cannot be reached", server=self.name, error=_reason(wire.error))
                 await wire.ended.wait()
                 if asyncio.get_running_loop().time() - began > STEADY:
                     waits = delays()  # it was a connection: only one that keeps ending is waited for longer and longer
@@ -145,6 +152,7 @@ class Link:
             wire.abort()
             return
         if self.session.agreed and not was_agreed:
+            wire.reached = True
             wire.agreed.set()
             self._owner.agreed(self)
         self._owner.received(self, events)  # even without any: settlements may have been acknowledged
@@ -155,9 +163,19 @@ class Link:
         if wire is not self._wire:
             return
         self._wire = None
-        if self.session.agreed and not self._closing:
-            _log.warning("connection ended", server=self.name, error=str(error) if error else None)
+        if self.session.agreed and not self._closing and not self.extra:
+            if error is None:
+                # A server that stops does this, as at each end of `mainspring run`. One that cannot be reached is warned of.
+                _log.info("connection ended", server=self.name)
+            else:
+                _log.warning("connection ended", server=self.name, error=_reason(error))
         self._owner.lost(self, self.session.disconnected())
+
+
+def _reason(error: Exception | None) -> str:
+    if error is None or (isinstance(error, OSError) and not isinstance(error, TimeoutError)):
+        return why(error)
+    return str(error) or "timed out"
 
 
 class _Wire(asyncio.Protocol):
@@ -167,6 +185,8 @@ class _Wire(asyncio.Protocol):
         self._link = link
         self._transport: asyncio.Transport | None = None
         self.agreed = asyncio.Event()  # or ended before
+        self.reached = False  # whether the server has agreed
+        self.error: Exception | None = None  # of the connection's end
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -178,6 +198,7 @@ class _Wire(asyncio.Protocol):
         self._link.received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.error = exc
         self._link.ended(self, exc)
         self.agreed.set()
         self.ended.set()

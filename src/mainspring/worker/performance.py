@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.payload import encode_result
+from mainspring.client.waiting import waiter
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def stopped(job: CurrentJob) -> Settlement:
 def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run a function in this thread.  Raises nothing."""
     running_job.set(job)
+    waiter.set(job)
     try:
         args, kwargs = function.signature.decode(payload)
     except BaseException as error:  # noqa: BLE001 - a type's own code may run and raise anything
@@ -53,6 +55,7 @@ def perform(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
 async def perform_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run a coroutine function.  Raises nothing but the loop's own stop."""
     running_job.set(job)
+    waiter.set(job)
     try:
         args, kwargs = function.signature.decode(payload)
     except BaseException as error:  # noqa: BLE001

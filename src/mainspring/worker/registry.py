@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from mainspring.client.checking import check_text
 from mainspring.errors import UsageError
+from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.model import UNLIMITED, Limits
 from mainspring.resources.said import told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from mainspring.client.options import Retry
     from mainspring.client.payload import Signature
@@ -56,8 +58,7 @@ class Registry:
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError where its name is taken or cannot be one."""
         name = function.name
-        if not name or "\0" in name or len(name.encode()) > 512:
-            raise UsageError(f"{name!r} is no name for a function: use 1 to 512 bytes without NUL")
+        check_name(name)
         taken = self._functions.get(name)
         if taken is not None:
             raise UsageError(
@@ -70,11 +71,22 @@ class Registry:
         """Return a function, None where there is none of that name."""
         return self._functions.get(name)
 
+    def part(self, names: Iterable[str]) -> Registry:
+        """Return a registry of some of the functions.  Raises KeyError for a name that is none of them."""
+        return Registry({name: self._functions[name] for name in names})
+
     def __iter__(self) -> Iterator[Function]:
         return iter(self._functions.values())
 
     def __len__(self) -> int:
         return len(self._functions)
+
+
+def check_name(name: object) -> None:
+    """Raise UsageError for what cannot be the name of a function."""
+    text = check_text(name, "name")
+    if not text or "\0" in text or len(text.encode()) > FUNCTION_LIMIT:
+        raise UsageError(f"{text!r} is no name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL")
 
 
 def _place(call: Callable[..., Any]) -> str:

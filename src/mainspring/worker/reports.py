@@ -7,9 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from mainspring.client.waiting import Awaited
     from mainspring.worker.current import CurrentJob
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key
+    from mainspring.worker.waits import Waits
 
 
 class Origin(NamedTuple):
@@ -22,7 +24,8 @@ class Origin(NamedTuple):
 class Reports:
     """The reporter of a worker's jobs: of each job's progress only the newest is sent, at most once a turn of the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress: dict[Origin, tuple[int, int]] = {}
         self._told: deque[tuple[Origin, bytes, bool]] = deque()
@@ -41,6 +44,14 @@ class Reports:
         """Take data or a warning."""
         self._told.append((job.origin, data, warning))
         self._schedule()
+
+    def waits(self, job: CurrentJob, awaited: Awaited) -> None:
+        """Note that a job waits for another one."""
+        self._waits.begin(job, awaited)
+
+    def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002 - the wait is known
+        """Note that such a wait is over."""
+        self._waits.end(awaited)
 
     def _schedule(self) -> None:
         if not self._scheduled and self._loop is not None:

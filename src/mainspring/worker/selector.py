@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from mainspring.errors import SettingsError
+from mainspring.worker.one_module import keep_single
 from mainspring.worker.registry import Registry
 
 if TYPE_CHECKING:
@@ -21,8 +22,21 @@ class HasRegistry(Protocol):
 
     registry: Registry
 
+    def load_tasks(self) -> None:
+        """Import the modules that it includes.  Raises SettingsError."""
+
 
 def load(selector: str) -> HasRegistry:
+    """Return an App with all of its tasks: those of its own module, and those of the modules that it includes.
+
+    Raises SettingsError where there is no such file, module or App, or an import fails; the cause is chained.
+    """
+    app = find(selector)
+    app.load_tasks()
+    return app
+
+
+def find(selector: str) -> HasRegistry:
     """Import the file or module and return its App: the one named, or ``app``, or the only one.
 
     Raises SettingsError where there is no such file, module or App, or its import fails; the cause is chained.
@@ -53,7 +67,7 @@ def load_registry(selector: str) -> Registry:
 
 def import_place(place: str) -> ModuleType:
     """Import ``FILE.py`` or a module, which may be in the working directory.  Raises SettingsError, with the cause chained."""
-    return _import_file(Path(place)) if place.endswith(".py") or "/" in place else _import_module(place)
+    return _import_file(Path(place)) if place.endswith(".py") or "/" in place else import_module(place)
 
 
 def _is_app(value: object) -> TypeGuard[HasRegistry]:
@@ -81,10 +95,12 @@ def _import_file(path: Path) -> ModuleType:
     _look_in(str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    keep_single(module, path)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        del sys.modules[name]
+        for known in [known for known, loaded in sys.modules.items() if loaded is module]:
+            del sys.modules[known]
         if isinstance(error, SystemExit):
             raise _ended(path, error) from error
         if isinstance(error, Exception):
@@ -93,7 +109,8 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _import_module(name: str) -> ModuleType:
+def import_module(name: str) -> ModuleType:
+    """Import a module, which may be in the working directory.  Raises SettingsError, with the cause chained."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise SettingsError(f"{name!r} is no module: name the App as FILE.py, FILE.py:NAME, MODULE or MODULE:NAME")
     _look_in(str(Path.cwd()))

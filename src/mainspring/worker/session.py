@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from mainspring.client.refusals import no_extension
 from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import FATAL, Connection
@@ -25,6 +26,9 @@ MAX_BODY: Final = (1 << 32) - 1
 _ASSIGN: Final = int(Type.ASSIGN)
 _SETTLED: Final = int(Type.SETTLED)
 _SETTLE: Final = int(Type.SETTLE)
+_CALLED: Final = (Type.ANSWER, Type.FAULT)
+_SLOTS: Final = b"slots"
+"""The id of the call that says how many jobs the worker runs at a time; other calls have handles as their ids."""
 
 Key: TypeAlias = tuple[bytes, bytes]
 """Handle and lease: one delivery."""
@@ -55,7 +59,15 @@ class Refused(NamedTuple):
     message: str
 
 
-Event: TypeAlias = Assigned | Stop | Refused
+class Shown(NamedTuple):
+    """The server's answer to ``show``; function and state are empty where it does not know the job."""
+
+    handle: str
+    function: str = ""
+    state: str = ""
+
+
+Event: TypeAlias = Assigned | Stop | Refused | Shown
 
 
 class _Beaten(msgspec.Struct):
@@ -63,15 +75,26 @@ class _Beaten(msgspec.Struct):
     lost: list[tuple[str, str]] = []
 
 
+class _Job(msgspec.Struct):
+    function: str = ""
+    state: str = ""
+
+
+_decode_job = msgspec.json.Decoder(_Job).decode
 _decode_beaten = msgspec.json.Decoder(_Beaten).decode
 
 
 class WorkerSession:
-    """What one worker and one server have to do with each other.  ``functions`` are names with REGISTER's options."""
+    """What one worker and one server have to do with each other.
 
-    def __init__(self, functions: Sequence[tuple[bytes, bytes]], name: str) -> None:
-        self._functions = functions
+    ``functions`` are names with REGISTER's options. ``slots`` is how many jobs the worker runs at a time; None: what it is ready
+    to take counts.
+    """
+
+    def __init__(self, functions: Sequence[tuple[bytes, bytes]], name: str, slots: int | None = None) -> None:
+        self._functions = list(functions)
         self._name = name.encode()
+        self._slots = slots
         self._connection: Connection | None = None
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
@@ -83,6 +106,23 @@ class WorkerSession:
         self.unanswered_beats = 0
 
     # What the worker does.
+
+    @property
+    def functions(self) -> int:
+        """The number of functions that it runs for this server."""
+        return len(self._functions)
+
+    def register(self, function: bytes, options: bytes) -> None:
+        """Run one more function; does nothing for one that is registered."""
+        if all(name != function for name, _ in self._functions):
+            self._functions.append((function, options))
+            if self.agreed:
+                self._output.append(packets.request(Type.REGISTER, function, options))
+
+    def show(self, handle: str) -> None:
+        """Ask what a job is; the answer is a ``Shown``."""
+        name = handle.encode()
+        self._output.append(packets.request(Type.CALL, name, b"jobs.show", msgspec.json.encode({"handle": handle})))
 
     def ready(self, count: int) -> None:
         """Take so many more jobs."""
@@ -186,6 +226,13 @@ class WorkerSession:
             elif kind == Type.BEATEN:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
+            elif kind in _CALLED and args[0] == _SLOTS:
+                pass  # an older server answers with a fault: it does not know of slots
+            elif kind == Type.ANSWER:
+                job = _decode_job(args[1])
+                events.append(Shown(args[0].decode(), job.function, job.state))
+            elif kind == Type.FAULT:
+                events.append(Shown(args[0].decode()))
             elif kind == Type.PAUSED:
                 self._pauses -= 1
                 if not self._pauses:
@@ -195,7 +242,7 @@ class WorkerSession:
             elif kind == Type.ERROR:
                 code, message = (part.decode("utf-8", "replace") for part in args)
                 if not self.agreed:
-                    raise ServerError(f"the server does not speak Mainspring's extension: it answers {message!r}")
+                    raise no_extension(code, message)
                 if code == "UNSUPPORTED":
                     # Not for this once: with this server's store the worker would never do what it is there for.
                     raise SettingsError(f"the server cannot serve this worker: {message}")
@@ -210,6 +257,8 @@ class WorkerSession:
         self._output.append(packets.request(Type.SET_CLIENT_ID, self._name))
         for function, options in self._functions:
             self._output.append(packets.request(Type.REGISTER, function, options))
+        if self._slots is not None:
+            self._output.append(packets.request(Type.CALL, _SLOTS, b"worker.slots", b'{"slots":%d}' % self._slots))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from mainspring.worker.children import ended, spawn
+
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
 
 RECYCLED_EXIT: Final = 85
@@ -19,6 +22,11 @@ HOPELESS_EXITS: Final = frozenset({2})
 
 FIRST_DELAY: Final = 0.5
 LAST_DELAY: Final = 30.0
+HURRY: Final = signal.SIGUSR2
+"""Tells a supervised process to stop now. No other signal is left to say so: SIGTERM may come twice, from the supervisor and
+from systemd or a container, and a terminal sends SIGINT to all processes at once.
+"""
+
 HEALTHY_AFTER: Final = 30.0
 """Seconds of life after which a worker's crash is taken for a single mishap."""
 
@@ -34,18 +42,23 @@ class Supervisor:
     def __init__(self, command: Callable[[int], Sequence[str]], processes: int) -> None:
         self._command = command
         self._processes = processes
-        self._living: dict[int, asyncio.subprocess.Process] = {}
+        self._living: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = asyncio.Event()
         self._code = 0
 
-    def stop(self) -> None:
-        """Have all processes end politely; called again, SIGTERM tells them to hurry."""
-        self._stopping.set()
-        self._signal(signal.SIGTERM)
+    def stop(self, *, now: bool = False) -> None:
+        """Have all processes end politely; ``now``: without waiting for running jobs, also in a polite stop."""
+        if now:
+            self._signal(HURRY)
+        elif not self._stopping.is_set():
+            self._signal(signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        """Stop politely; called in a stop: stop now."""
+        self.stop(now=self._stopping.is_set())
 
     def kill(self) -> None:
         """End all processes by force."""
-        self._stopping.set()
         self._signal(signal.SIGKILL)
 
     @property
@@ -68,10 +81,9 @@ class Supervisor:
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             begun = loop.time()
-            process = await asyncio.create_subprocess_exec(*self._command(number), stdin=asyncio.subprocess.DEVNULL)
-            self._living[number] = process
+            process = self._living[number] = spawn(self._command(number))
             try:
-                code = await process.wait()
+                code = await ended(process)
             finally:
                 del self._living[number]
             if self._stopping.is_set():
@@ -94,8 +106,6 @@ class Supervisor:
             delay = min(delay * 2, LAST_DELAY)
 
     def _signal(self, number: signal.Signals) -> None:
+        self._stopping.set()
         for process in self._living.values():
-            try:
-                process.send_signal(number)
-            except ProcessLookupError:
-                pass  # it has just ended
+            process.send_signal(number)  # does nothing where it has just ended

@@ -46,6 +46,8 @@ sub worker {
         $job->set_status(1, 2);
         'whole';
     });
+    $worker->register_function("$prefix-empty" => sub { '' });
+    $worker->register_function("$prefix-zero" => sub { 0 });
     $worker->work while 1;
 }
 

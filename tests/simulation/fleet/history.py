@@ -78,6 +78,7 @@ class FleetHistory:
                 if outcome.redriven:
                     del self.ended[operation.id]
                     self.redriven.add(operation.id)
+                    self.foreground.discard(operation.id)
                     self._begin(operation.id, self._keys.get(operation.id))
             case ops.Submit():
                 for job in operation.jobs:

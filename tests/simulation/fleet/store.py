@@ -38,6 +38,7 @@ class Way:
     durable = False
     shared = True
     limits = True
+    lines = True
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from mainspring.engines.zookeeper.tree import Done
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.tree import Create, Done
 from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Way(MemoryTree):
         self._free = 0.0
         self.trouble = 0.0
         """How likely it is that nobody is told what becomes of a commit."""
+        self.letters_lost = 0.0
+        """How likely it is that a letter to another node is lost, also once the trouble is over: letters are best effort."""
         self.before = self._fate
         self.hangs_up = lambda: chance.random() < 0.5
 
@@ -68,6 +71,8 @@ class Way(MemoryTree):
             self._loop.call_at(self._next(), lambda: None if self._is_killed else call())
 
     def _fate(self, changes: Sequence[Change]) -> Fate | None:
+        if self.letters_lost and _is_letter(changes) and self._chance.random() < self.letters_lost:
+            return Fate.REQUEST_LOST
         if self._chance.random() >= self.trouble:
             return None
         fate = self._chance.choice((Fate.REQUEST_LOST, Fate.ANSWER_LOST, Fate.LATE, None))
@@ -80,6 +85,13 @@ class Way(MemoryTree):
     def _arrive(self, changes: Sequence[Change], session: int) -> None:
         if session in self.content.sessions:
             self.content.apply(changes, session)
+
+
+def _is_letter(changes: Sequence[Change]) -> bool:
+    return any(
+        isinstance(change, Create) and change.sequence and change.path.startswith(f"{paths.MAIL}/")
+        for change in changes
+    )
 
 
 def _wake(turn: asyncio.Future[None]) -> None:

@@ -43,6 +43,7 @@ class Node:
         self.name = name
         self.way = Way(world.content, world.chance, session_timeout=world.session, lag=world.lag)
         self.way.trouble = world.loss
+        self.way.letters_lost = world.letters_lost
         self.engine = ZookeeperEngine(lambda: self.way, patience=None)
         self.engine.listen(self._hear)
         self.term = 0

@@ -67,7 +67,7 @@ class Served(Node):
             name=NodeId(self.name),
             store=parse_store("memory://"),
             fleet=FleetSettings(strategy=world.strategy, lease=world.session, beat=world.session * 0.25),
-            process=replace(ProcessSettings(), drain=DRAIN),
+            process=replace(ProcessSettings(), grace=DRAIN),
         )
         server = self.server = Server(settings, self.engine, LoopClock(world.loop))
         try:

@@ -184,5 +184,11 @@ class ServingWorld(World):
         return left
 
 
+class LossyMail(ServingWorld):
+    """One run in which half of the letters between nodes are lost: what they would have said must be found in the store."""
+
+    letters_lost = 0.5
+
+
 def _ignore(_: object) -> None:
     pass

@@ -47,6 +47,9 @@ class Told(Enum):
 class World:
     """One run."""
 
+    letters_lost = 0.0
+    """How likely it is that a letter between nodes is lost."""
+
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.chance = chance = Random(seed)
         self.loop = loop

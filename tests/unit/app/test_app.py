@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,7 @@ def test_uniques_join_and_may_be_made_of_arguments(server: ExtensionServer, app:
     first, second, third = by_url.submit("a"), by_url.submit("b"), by_url.submit("a")
     assert first.handle == third.handle != second.handle
     assert [first.joined, second.joined, third.joined] == [False, False, True]
-    with pytest.raises(UsageError, match="fetch: a unique is text; this one is 7"):
+    with pytest.raises(UsageError, match=r"fetch: the unique of these arguments must be text; it is 7 \(int\)"):
         fetch.options(unique=lambda url: 7).submit("a")  # type: ignore[arg-type, return-value]
     with pytest.raises(UsageError, match="keep_unique needs"):
         fetch.options(keep_unique=5)
@@ -139,6 +140,70 @@ def test_uniques_join_and_may_be_made_of_arguments(server: ExtensionServer, app:
     with pytest.raises(UsageError, match="where the task is defined"):
         fetch.options(retry=Retry(never=(OSError,)))
     assert fetch.options(run_at=datetime(2030, 1, 1, tzinfo=UTC)).submit("c").handle
+
+
+def test_a_task_may_have_a_unique(server: ExtensionServer, app: App) -> None:
+    @app.task(unique="rebuild", keep_unique=timedelta(hours=1))
+    def rebuild(index: str = "all") -> None: ...
+
+    @app.task(unique=lambda url, depth=1: f"{url}-{depth}")
+    async def crawl(url: str, depth: int = 1) -> None: ...
+
+    rebuild.submit_many([(), ("names",)])
+    rebuild.options(unique="other").submit()
+    rebuild.options(unique="").options(priority="low").submit()
+    rebuild.options(priority="high", keep_unique=5).submit()
+    crawl.submit("a", depth=2)
+    crawl.submit_many(["a", {"url": "b", "depth": 3}])
+    crawl.options(unique=lambda url, depth=1: url).submit("c")
+
+    async def submit() -> None:
+        await crawl.asubmit("d")
+        await app.aclose()
+
+    asyncio.run(submit())
+    sent = [(args[1].decode(), msgspec.json.decode(args[2] or b"{}")) for args in server.seen_of(Type.SUBMIT)]
+    assert sent == [
+        ("rebuild", {"keep_unique": 3600.0}),
+        ("rebuild", {"keep_unique": 3600.0}),
+        ("other", {"keep_unique": 3600.0}),
+        ("", {"priority": "low"}),
+        ("rebuild", {"priority": "high", "keep_unique": 5}),
+        *((unique, {}) for unique in ("a-2", "a-1", "b-3", "c", "d-1")),
+    ]
+    with pytest.raises(UsageError, match="keep_unique needs a unique to be kept: give unique= too"):
+        app.task(keep_unique=5)
+    with pytest.raises(UsageError, match=r"crawl: the unique of these arguments has 66 bytes: give it at most 64"):
+        crawl.submit("x" * 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"), [("delay", r"call submit\("), ("apply_async", r"options\(…\)\.submit"), ("x", "'x'$")]
+)
+def test_methods_of_other_queues_are_answered_with_what_to_call(app: App, name: str, there: str) -> None:
+    @app.task
+    def fetch(url: str) -> None: ...
+
+    assert not hasattr(fetch, name)
+    with pytest.raises(AttributeError, match=f"^'Task' object has no attribute .*{there}"):
+        getattr(fetch, name)
+
+
+def test_a_submission_shows_what_it_is(app: App) -> None:
+    @app.task(priority="low")
+    def fetch(url: str) -> None: ...
+
+    assert repr(fetch) == "Task('fetch')"
+    assert repr(app.function("resize")) == "Submission('resize')"
+    later = app.function("resize").options(delay="90s", expires=5400, heartbeat=0.5, unique="u", keep_unique="1d")
+    assert repr(later) == (
+        "Submission('resize', delay='1m30s', heartbeat='500ms', expires='1h30m', keep_unique='1d', unique='u')"
+    )
+    shown = fetch.options(unique="u", run_timeout="5m", retry=Retry(max_attempts=2), concurrency_key="k")
+    assert repr(shown) == (
+        "Submission('fetch', priority='low', run_timeout='5m', retry=Retry(max_attempts=2, initial=1.0, factor=2.0, "
+        "maximum=3600.0, jitter=0.1, on=(<class 'Exception'>,), never=()), concurrency_key='k', unique='u')"
+    )
 
 
 def test_results_come_back_typed(server: ExtensionServer, app: App) -> None:
@@ -153,6 +218,7 @@ def test_results_come_back_typed(server: ExtensionServer, app: App) -> None:
     assert job.result() == datetime(2031, 1, 1, tzinfo=UTC)
     assert job.state == "succeeded"
     assert app.job(job.handle).result() == b'"2031-01-01T00:00:00Z"'
+    assert when.job(job.handle).result() == job.result()
     odd = when.submit(datetime(2030, 1, 1, tzinfo=UTC))
     end(server, odd.handle, data=b"5.5.5")
     with pytest.raises(PayloadError, match="its result cannot be read as datetime"):
@@ -218,6 +284,22 @@ def test_many_at_once(server: ExtensionServer, app: App) -> None:
     with pytest.raises(RefusedError) as error:
         add.submit_many([1, 2])
     assert error.value.__notes__ == ["0 of 2 jobs were accepted"]
+
+
+def test_numbers_that_are_not_finite_are_not_sent(server: ExtensionServer, app: App) -> None:
+    @app.task
+    def scale(values: list[float], by: float = 1.0) -> list[float]:
+        return [value * by for value in values]
+
+    with pytest.raises(PayloadError, match=r"scale: parameter 'values' at \[1\] is nan"):
+        scale.submit([1.0, math.nan])
+    with pytest.raises(PayloadError, match="scale: parameter 'by' is -inf"):
+        scale.submit_many([([1.0],), ([], -math.inf)])
+    with pytest.raises(PayloadError, match=r"a payload of elsewhere at \.by is inf"):
+        app.function("elsewhere").submit(by=math.inf)
+    with pytest.raises(PayloadError, match="a payload of elsewhere is nan"):
+        app.function("elsewhere").submit(math.nan)
+    assert not server.seen_of(Type.SUBMIT)
 
 
 def test_the_twins_for_asyncio(server: ExtensionServer, app: App) -> None:

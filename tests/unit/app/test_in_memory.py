@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, JobCancelled, JobExpired, JobFailed, Retry, Snooze, current_job
+from mainspring import (
+    App,
+    Data,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    Progress,
+    Retry,
+    Snooze,
+    Warned,
+    current_job,
+)
 from mainspring.testing import in_memory
 
 app = App("127.0.0.1:1")
@@ -51,6 +62,23 @@ def sleepy() -> float:
     return time.monotonic()
 
 
+@app.task
+def waits_for_many(numbers: list[int]) -> int:
+    return sum(job.result() for job in nested.submit_many(numbers))
+
+
+@app.task
+def talks(parts: int) -> str:
+    job = current_job()
+    while not go.wait(0.001):
+        job.data(b"early")
+    for number in range(parts):
+        job.data(b"part %d" % number)
+    job.warning(b"careful")
+    job.progress(parts, parts)
+    return "told"
+
+
 @pytest.fixture(autouse=True)
 def _events() -> None:
     begun.clear()
@@ -66,6 +94,29 @@ def test_tasks_run() -> None:
         assert list(app.results(add.submit_many(range(100)))) == list(range(1, 101))
 
 
+def test_what_a_task_sends_is_streamed() -> None:
+    told = [Data(b"part 0"), Data(b"part 1"), Warned(b"careful"), Progress(2, 2)]
+    with in_memory(app):
+        job = talks.submit(2)
+        events = job.stream(timeout=10)
+        assert next(events) == Data(b"early")
+        go.set()
+        assert [event for event in events if event != Data(b"early")] == told
+        assert job.result(0) == "told"
+
+        async def stream() -> None:
+            job = await talks.asubmit(2)
+            events = job.astream(timeout=10)
+            assert await anext(events) == Data(b"early")
+            go.set()
+            assert [event async for event in events if event != Data(b"early")] == told
+            assert await job.aresult(0) == "told"
+            await app.aclose()
+
+        go.clear()
+        asyncio.run(stream())
+
+
 def test_time_passes_when_the_test_says_so() -> None:
     with in_memory(app) as fleet:
         begin = fleet.now
@@ -75,7 +126,7 @@ def test_time_passes_when_the_test_says_so() -> None:
         assert [fixed.state, later.state] == ["scheduled", "scheduled"]
         fleet.advance(1)
         assert [fixed.state, later.state] == ["succeeded", "scheduled"]
-        fleet.advance(timedelta(days=1))
+        fleet.advance("1d")
         assert later.result(5) == 2
         assert fleet.now - begin >= timedelta(days=3)
 
@@ -141,3 +192,10 @@ def test_afterwards_the_app_is_as_before() -> None:
     assert [str(address) for address in app.servers()] == ["127.0.0.1:1"]
     with in_memory(app):
         assert add.submit(1).result(5) == 2
+
+
+def test_tasks_that_wait_for_tasks_take_no_place_from_them() -> None:
+    with in_memory(app, concurrency=1) as fleet:
+        jobs = waits_for_many.submit_many([([1, 2, 3],)] * 5)
+        fleet.settle()
+        assert [job.result(5) for job in jobs] == [9] * 5

@@ -10,6 +10,8 @@ import pytest
 from mainspring import App, Rate, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.client.submission import Submission
 
 
@@ -74,17 +76,18 @@ def test_a_key_that_is_too_long_is_refused_before_anything_is_sent() -> None:
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        ({"concurrency": 0}, "concurrency"),
-        ({"concurrency": 1.5}, "concurrency"),
-        ({"concurrency_per_key": True}, "concurrency_per_key"),
-        ({"rate": 5}, "Rate"),
-        ({"rate": Rate(0)}, "rate"),
-        ({"rate": Rate(1.5)}, "Rate.number"),  # type: ignore[arg-type]
-        ({"rate_per_key": Rate(1, per=-1)}, "Rate.per"),
-        ({"rate_per_key": Rate(1, per=0)}, "rate_per_key"),
-        ({"rate": Rate(1, burst=0)}, "burst"),
+        (lambda: {"concurrency": 0}, "concurrency"),
+        (lambda: {"concurrency": 1.5}, "concurrency"),
+        (lambda: {"concurrency_per_key": True}, "concurrency_per_key"),
+        (lambda: {"rate": 5}, "Rate"),
+        (lambda: {"rate": Rate(0)}, "Rate.number"),
+        (lambda: {"rate": Rate(1_000_001)}, "rate must let"),
+        (lambda: {"rate": Rate(1.5)}, "Rate.number"),  # type: ignore[arg-type]
+        (lambda: {"rate_per_key": Rate(1, per=-1)}, "Rate.per"),
+        (lambda: {"rate_per_key": Rate(1, per=0)}, "rate_per_key"),
+        (lambda: {"rate": Rate(1, burst=0)}, "Rate.burst"),
     ],
 )
-def test_limits_that_cannot_be_right_are_told_by_name(limits: dict[str, Any], word: str) -> None:
+def test_limits_that_cannot_be_right_are_told_by_name(limits: Callable[[], dict[str, Any]], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        App().task(**limits)
+        App().task(**limits())

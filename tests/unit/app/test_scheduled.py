@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from mainspring import App, Retry, UsageError, current_job
+from mainspring import App, PayloadError, Retry, UsageError, current_job
 from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 from mainspring.testing import in_memory
 
@@ -142,18 +143,18 @@ def nothing() -> None: ...
         ({"cron": "* * *"}, r"\* \* \*"),
         ({"cron": 5}, "cron must be an expression"),
         ({"cron": "@daily", "every": 5}, "exclude each other"),
-        ({"every": timedelta(milliseconds=1)}, "at least 0.1 s"),
-        ({"every": "5"}, "every must be a timedelta"),
+        ({"every": timedelta(milliseconds=1)}, "at least 100ms"),
+        ({"every": "5"}, "every: .5. is no duration"),
         ({"at": datetime(2030, 1, 1)}, "at has no time zone"),  # noqa: DTZ001
         ({"every": 5, "start": 5}, "start must be a datetime"),
         ({"cron": "@daily", "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
         ({"cron": "@daily", "exclude": ["tomorrow"]}, "tomorrow"),
-        ({"cron": "@daily", "exclude": [SOON]}, "exclude takes dates"),
+        ({"cron": "@daily", "exclude": [SOON]}, "each day of exclude must be a date"),
         ({"cron": "@daily", "misfire": "never"}, "misfire must be"),
         ({"cron": "@daily", "overlap": "never"}, "overlap must be one of"),
         ({"cron": "@daily", "jitter": -1}, "jitter must be"),
-        ({"parent": 5}, "parent takes scheduled tasks|not iterable"),
-        ({"parent": [nothing]}, "parent takes scheduled tasks"),
+        ({"parent": 5}, "parent must be a scheduled task"),
+        ({"parent": [nothing]}, "parent must be a scheduled task"),
         ({"parent": "nothing"}, "cycle"),
         ({"cron": "@daily", "timeout": -1}, "timeout must be"),
     ],
@@ -180,11 +181,39 @@ def test_names_are_single_and_parents_are_there() -> None:
         App(name="")
 
 
-def test_arguments_are_checked_when_a_server_is_told() -> None:
+def test_arguments_are_checked_where_they_are_given() -> None:
     app = App()
-    app.scheduled(every=5, args=(1, 2))(nothing)
-    with pytest.raises(TypeError):
-        app.schedules.all()
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        app.scheduled(every=5, args=(1, 2))(nothing)
+    with pytest.raises(PayloadError, match="measure: parameter 'limit' is inf"):
+
+        @app.scheduled(every=5, args={"limit": math.inf})
+        def measure(limit: float) -> None: ...
+
+
+def test_uniques_of_schedules_and_of_their_tasks() -> None:
+    app = App()
+
+    @app.scheduled("@daily", unique=lambda what="all": f"sweep-{what}")
+    def sweep(what: str = "all") -> None: ...
+
+    @app.task(unique=lambda region: f"report-{region}", keep_unique=60)
+    def report(region: str) -> None: ...
+
+    app.scheduled("@daily", args=("north",), name="north")(report)
+    app.scheduled("@daily", args={"region": "south"}, name="south")(report)
+    app.scheduled("@daily", args=("west",), name="west", unique="own")(report)
+    app.scheduled("@daily", args=("east",), name="east", unique="")(report)
+    assert {schedule.name: schedule.unique for schedule in app.schedules.all()} == {
+        "sweep": b"sweep-all",
+        "north": b"report-north",
+        "south": b"report-south",
+        "west": b"own",
+        "east": b"",
+    }
+    assert sweep.unique_of(("x",), {}) == "sweep-x"
+    with pytest.raises(UsageError, match="report: the unique of these arguments has 71 bytes"):
+        app.scheduled("@daily", args=("x" * 64,), name="long")(report)
 
 
 def test_an_app_without_schedules_and_name_tells_nobody() -> None:

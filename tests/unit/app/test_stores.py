@@ -107,7 +107,7 @@ def test_jobs_of_an_app_on_zookeeper_do_not_have(way: str, option: dict[str, Any
     app = App(store=ZooKeeper(URL))
     made: dict[str, Submission[..., Any]] = {
         "task": app.task(timeout=3)(double),
-        "scheduled": app.scheduled("@daily", name="daily")(double),
+        "scheduled": app.scheduled("@daily", name="daily", args=(1,))(double),
         "function": app.function("resize"),
         "options": app.function("resize").options(priority="low", concurrency_key=""),  # type: ignore[call-arg]
     }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CODE = """
 from typing import Any, assert_type
 
-from mainspring import App, CoroutineTask, Job, Rate, Task, ZooKeeper
+from mainspring import App, CoroutineTask, Data, Job, Missed, Progress, Rate, Task, Warned, ZooKeeper
 
 usual = App()
 on_sqlite = App("127.0.0.1:4730", store="sqlite:///jobs.db")
@@ -34,7 +34,9 @@ on_zookeeper.task(concurrency_per_key=1)  # refused
 on_zookeeper.task(rate=Rate(1))  # refused
 on_zookeeper.task(rate_per_key=Rate(1))  # refused
 on_zookeeper.task(concurrency_key="k")  # refused
-on_zookeeper.task(name="f", timeout=1, priority="low")
+on_zookeeper.task(name="f", timeout=1, priority="low", unique="u", keep_unique="1h")
+usual.task(unique=lambda number: str(number), keep_unique=60)
+usual.task(unique=5)  # refused
 App(store=5)  # refused
 
 
@@ -54,9 +56,12 @@ def alone() -> bytes:
 
 
 assert_type(double.submit(1), Job[int])
+assert_type(double.job("H:n:1"), Job[int])
 assert_type(later.submit(1), Job[str])
 assert_type(alone.submit(), Job[bytes])
 double.submit("1")  # refused
+for event in alone.submit().stream(timeout="5s"):
+    assert_type(event, Progress | Data | Warned | Missed)
 
 wrong: Task[[int], int] = later  # refused
 plain: Task[[int], int] = double

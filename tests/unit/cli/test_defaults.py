@@ -9,6 +9,7 @@ import pytest
 from mainspring.cli import main as cli
 from mainspring.cli.defaults import load_defaults
 from mainspring.cli.node_options import NodeOptions
+from mainspring.cli.stop_options import StopOptions
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("STORE", "SERVER", "CONFIG", "GEARMAN", "INSECURE", "RETENTION"):
+    for name in ("STORE", "SERVER", "CONFIG", "GEARMAN", "INSECURE", "RETENTION", "GRACE", "DRAIN"):
         monkeypatch.delenv(f"MAINSPRING_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -118,3 +119,30 @@ def test_gearmand_takes_its_own_table(tmp_path: Path) -> None:
         'store = "sqlite:///x.db"\nserver = "a:1"\n[gearmand]\nport = 4999\nround-robin = true\nexceptions = false\n'
     )
     assert load_defaults().of_gearmand() == {"store": "sqlite:///x.db", "port": "4999", "round-robin": ""}
+
+
+def seconds(command: str, *arguments: str) -> float:
+    """Return how long a stop of a command waits."""
+    app = cli.build_app(load_defaults())
+    _, bound, _ = app.parse_args([*command.split(), *arguments], exit_on_error=False, print_error=False)
+    stop = bound.arguments.get("stop", StopOptions())
+    assert isinstance(stop, StopOptions)
+    return stop.seconds
+
+
+@pytest.mark.parametrize("command", ["serve", "run app.py", "worker app.py"])
+def test_the_wait_of_a_stop_has_two_names_and_the_longer_holds(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert seconds(command) == 30.0
+    assert seconds(command, "--grace", "1s") == 1.0
+    assert seconds(command, "--drain", "2s") == 2.0
+    assert seconds(command, "--drain", "2s", "--grace", "1s") == 2.0
+    assert seconds(command, "--drain", "1s", "--grace", "2s") == 2.0
+    monkeypatch.setenv("MAINSPRING_DRAIN", "3s")
+    assert seconds(command) == 3.0
+    assert seconds(command, "--grace", "1s") == 3.0
+    (tmp_path / "mainspring.toml").write_text('grace = "4s"\n')
+    assert seconds(command) == 4.0
+    (tmp_path / "mainspring.toml").write_text('drain = "4s"\n')
+    assert seconds(command) == 3.0, "the same name: the environment counts more than the file"

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.display import GAP, LONGEST_WORD, print_fields, print_json, print_table, printable
+from mainspring.cli.display import LONGEST_WORD, print_fields, print_json, print_table, printable
+from mainspring.cli.fitting import GAP
+
+from .terminal import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,19 +46,9 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out) == {"a": ["\n", "ü"]}
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int = 80) -> list[str]:
-    """Return the lines of a table on a terminal of so many columns, without colours."""
-    written = Terminal()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
-        patch.setenv("TERM", "xterm")
-        patch.setenv("COLUMNS", str(width))
-        print_table(columns, rows)
-    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue()).splitlines()
+    """Return the lines of a table on a terminal of so many columns."""
+    return shown(lambda: print_table(columns, rows), width)
 
 
 HANDLE = "H:laptop:1000000000001"

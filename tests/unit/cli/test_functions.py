@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mainspring.cli.functions import format_rate, parse_rate
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
-from mainspring.errors import SettingsError
+from mainspring.errors import NotFoundError, SettingsError
 
 SHOWN = {
     "function": "mail",
@@ -20,7 +21,9 @@ SHOWN = {
     "waiting": 3,
     "running": 2,
     "workers": 1,
+    "registered": True,
 }
+UNKNOWN = "mial"
 
 
 @pytest.fixture
@@ -30,6 +33,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
     def call(_: Client, method: str, params: dict[str, Any] | None = None) -> Any:
         asked.append((method, params or {}))
+        if method == "functions.show" and params == {"function": UNKNOWN}:
+            raise NotFoundError(f"nothing is known of a function {UNKNOWN}")
         return {"functions": [SHOWN]} if method == "functions.list" else SHOWN
 
     monkeypatch.setattr(Client, "call", call)
@@ -39,6 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("options", "params"),
     [
+        ("--concurrency-per-key 2", {"concurrency_per_key": 2}),
         ("--concurrency 5 --per-key none", {"concurrency": 5, "concurrency_per_key": None}),
         ("--rate 100/1m,20", {"rate": {"number": 100, "per": 60.0, "burst": 20}}),
         (
@@ -51,7 +57,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 )
 def test_what_is_asked(calls: list[tuple[str, dict[str, Any]]], options: str, params: dict[str, Any]) -> None:
     assert main(["functions", "limit", "mail", *options.split()]) == 0
-    assert calls == [("functions.limit", {"function": "mail", **params})]
+    assert calls == [("functions.show", {"function": "mail"}), ("functions.limit", {"function": "mail", **params})]
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "show"])
@@ -59,7 +65,7 @@ def test_a_function_is_shown(
     calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert main(["functions", command, "mail"]) == 0
-    assert calls == [(f"functions.{command}", {"function": "mail"})]
+    assert calls[-1] == (f"functions.{command}", {"function": "mail"})
     fields = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert (fields["paused:"], fields["concurrency:"], fields["concurrency_per_key:"]) == ("paused", "5", "-")
     assert (fields["rate:"], fields["rate_per_key:"]) == ("100/1m,20", "1/500ms")
@@ -69,6 +75,50 @@ def test_functions_are_listed(calls: list[tuple[str, dict[str, Any]]], capsys: p
     assert main(["functions", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split("\t")[:5] == ["mail", "paused", "5", "-", "100/1m,20"]
     assert calls == [("functions.list", {})]
+
+
+@pytest.mark.parametrize("command", ["pause", "limit --concurrency 5"])
+def test_a_function_that_nobody_knows_is_refused_unless_it_is_to_be_created(
+    calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    verb, *options = command.split()
+    assert main(["functions", verb, UNKNOWN, *options]) == 4
+    error = capsys.readouterr().err
+    assert "no jobs, workers or limits of a function mial" in error
+    assert "--create" in error
+    assert error.endswith("did you mean 'mail'?\n")
+    assert {method for method, _ in calls} == {"functions.show", "functions.list"}
+    calls.clear()
+    assert main(["functions", verb, UNKNOWN, *options, "--create"]) == 0
+    assert [(method, params["function"]) for method, params in calls] == [(f"functions.{verb}", UNKNOWN)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "registered", "note"), [(3, False, "no worker"), (0, False, "-"), (3, True, "-"), (3, None, "-")]
+)
+def test_a_function_whose_jobs_have_no_worker_is_marked(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    waiting: int,
+    registered: bool | None,
+    note: str,
+) -> None:
+    said = SHOWN | {"waiting": waiting, "registered": registered}
+    monkeypatch.setattr(Client, "call", lambda *_: {"functions": [said]})
+    assert main(["functions", "list"]) == 0
+    head, line = (text.split("\t") for text in capsys.readouterr().out.splitlines())
+    assert dict(zip(head, line, strict=True))["note"] == note
+    assert main(["functions", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [said]
+
+
+def test_an_older_server_does_not_say_whether_there_are_workers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = {key: value for key, value in SHOWN.items() if key != "registered"}
+    monkeypatch.setattr(Client, "call", lambda *_: {"functions": [older]})
+    assert main(["functions", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("\t-")
 
 
 @pytest.mark.parametrize("text", ["5", "5/", "/1m", "x/1m", "5/1", "5/1m,", "-5/1m", "5/1m,x", f"{'9' * 20}/1m"])

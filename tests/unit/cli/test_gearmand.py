@@ -37,6 +37,21 @@ def test_ports() -> None:
     assert settings("-r http").listen.gearman_http == TcpAddress("127.0.0.1", 8080)
 
 
+@pytest.mark.parametrize(("value", "port"), [("4999", 4999), (" 4999", 4999), ("0", 0), ("ssh", 22), ("", 4730)])
+def test_the_port_of_the_environment(monkeypatch: pytest.MonkeyPatch, value: str, port: int) -> None:
+    monkeypatch.setenv("GEARMAND_PORT", value)
+    assert settings("").listen.gearman == (TcpAddress("127.0.0.1", port),)
+    assert settings("--port=").listen.gearman == (TcpAddress("127.0.0.1", port),)
+    assert settings("-p 4998").listen.gearman == (TcpAddress("127.0.0.1", 4998),)
+
+
+@pytest.mark.parametrize("value", ["nope", "4999x", "70000", "-1"])
+def test_the_port_of_the_environment_has_to_be_one(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("GEARMAND_PORT", value)
+    with pytest.raises(GearmandUsageError, match=rf"the argument \('{value}'\) for GEARMAND_PORT is invalid"):
+        settings("")
+
+
 @pytest.mark.parametrize("file", ["jobs.db", "/var/lib/a b%20.db"])
 def test_the_sqlite_queue_is_a_mainspring_store(file: str) -> None:
     store = gearmand_settings({"queue-type": "libsqlite3", "libsqlite3-db": file}).store
@@ -77,6 +92,11 @@ def test_no_limit_of_retries(text: str) -> None:
 def test_logs(line: str, expected: tuple[str, Path | None, bool]) -> None:
     log = settings(line).log
     assert (log.level, log.file, log.enabled) == expected
+
+
+@pytest.mark.parametrize(("line", "answer"), [("", "ERROR"), ("--verbose=", "ERROR"), ("--verbose=NOTICE", "NOTICE")])
+def test_what_verbose_answers(line: str, answer: str) -> None:
+    assert settings(line).verbosity == answer
 
 
 def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,32 @@ def test_notes_say_what_has_no_effect() -> None:
     assert [line.split()[0] for line in lines] == ["--threads", "--mysql-host", "--libsqlite3-table"]
 
 
+def test_a_configuration_file_of_gearmands_own_form(tmp_path: Path) -> None:
+    path = tmp_path / "gearmand.conf"
+    path.write_text(
+        "# --exceptions\n--port=4555 -R --verbose\n  INFO # more\nkeepalive=1\nport=1\nwords of no option\n"
+    )
+    assert read_config_file(path) == {"port": "4555", "round-robin": "", "verbose": "INFO", "keepalive": ""}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("--nonsense=1\n", "unrecognised option '--nonsense=1'"),
+        ("--verbose\n", "the required argument for option '--verbose' is missing"),
+        ("--port=1\n-p 2\n", "cannot be specified more than once"),
+    ],
+)
+def test_wrong_options_of_a_configuration_file(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "gearmand.conf"
+    path.write_text(content)
+    with pytest.raises(GearmandUsageError, match=f"gearmand.conf: .*{words}"):
+        read_config_file(path)
+
+
 def test_a_configuration_file(tmp_path: Path) -> None:
     path = tmp_path / "gearmand.conf"
-    path.write_text("# comment\nport = 4555\nverbose=INFO # more\nkeepalive=1\nround-robin=0\nunknown=1\nrubbish\n")
+    path.write_text(
+        "# comment\nport = 4555\nverbose=INFO # more\nkeepalive=1\nround-robin=0\nunknown=1\nx = -1\nrubbish\n"
+    )
     assert read_config_file(path) == {"port": "4555", "verbose": "INFO", "keepalive": ""}

@@ -59,11 +59,11 @@ WRONG = [
     ("serve --log-level loud", "no log level"),
     ("submit", "FUNCTION"),
     ("submit f --backgroud", "there is no option --backgroud"),
-    ("submit f --in 5", "--in: '5' is no duration"),
-    ("submit f --at noon", "--at: 'noon' is no time"),
-    ("submit f --in 5s --at 2030-01-01", "exclude each other"),
+    ("submit f --delay 5", "--delay: '5' is no duration"),
+    ("submit f --run-at noon", "--run-at: 'noon' is no time"),
+    ("submit f --delay 5s --run-at 2030-01-01", "exclude each other"),
     ("submit f --priority urgent", "high"),
-    ("submit f --attempts 0", "max_attempts"),
+    ("submit f --max-attempts 0", "max_attempts"),
     ("submit f --server a:b", "is no address"),
     ("submit f --tls-cert x", "--tls-ca"),
     ("jobs list --state lost", "pending"),
@@ -125,10 +125,24 @@ def test_help_reads_like_a_manual_page(capsys: pytest.CaptureFixture[str], comma
 
 def test_help_lists_the_commands_with_their_purpose(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "--help")[1]
-    for command, (_, purpose) in COMMANDS.items():
+    for command, (_, _, purpose) in COMMANDS.items():
         assert f"  {command}" in out
         assert purpose.split()[0] in out
     assert run(capsys, "")[1] == out
+
+
+def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    sections = [part.splitlines() for part in run(capsys, "--help")[1].strip().split("\n\n")]
+    listed = {
+        head: [line.split()[0] for line in lines if line[2] != " "] for head, *lines in sections if head.isupper()
+    }
+    del listed["EXIT CODES"]
+    assert listed == {
+        "SERVERS AND WORKERS": ["run", "serve", "worker", "gearmand"],
+        "JOBS": ["submit", "jobs", "schedules", "functions"],
+        "NODES AND STORES": ["status", "nodes", "migrate", "backup", "import"],
+        "OPTIONS": ["--help,", "--version"],
+    }
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

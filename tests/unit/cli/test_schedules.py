@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import re
 import sys
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,7 +14,16 @@ import pytest
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
 
+from .terminal import shown
+
 SHOWN = {"name": "a", "state": "active", "next_at": "2030-01-31T12:00:00.000000Z"}
+TIMING = {
+    "every": 5400.0,
+    "jitter": 0.5,
+    "timeout": 120.0,
+    "expires": None,
+    "retry": {"max_attempts": 5, "initial": 0.25, "maximum": 3600.0},
+}
 RUN = {"fire_time": "2030-01-31T12:00:00.000000Z", "state": "skipped", "reason": "overlap", "handle": None}
 
 
@@ -20,7 +33,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     asked: list[tuple[str, dict[str, Any]]] = []
     answers: dict[str, Any] = {
         "schedules.list": {"schedules": [SHOWN]},
-        "schedules.show": SHOWN | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
+        "schedules.show": SHOWN | TIMING | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
         "schedules.next": {"times": ["2030-01-31T12:00:00.000000Z", "2030-02-01T12:00:00.000000Z"]},
         "schedules.history": {"runs": [RUN]},
         "schedules.trigger": RUN,
@@ -38,7 +51,7 @@ def test_all_that_can_be_said(calls: list[tuple[str, dict[str, Any]]], capsys: p
     options = (
         "--cron '30 2 * * *' --timezone Europe/Berlin --start 2030-01-01T00:00:00Z --end none --exclude 2030-12-24 "
         "--exclude 2030-12-25 --jitter 1m --misfire 3 --overlap queue --wait-for-children --function f --payload {} "
-        "--priority high --attempts 3 --timeout 2h --unique u --expires none"
+        "--priority high --max-attempts 3 --run-timeout 2h --unique u --expires none"
     )
     words = [word.strip("'") for word in options.replace("30 2 * * *", "30_2_*_*_*").split()]
     assert main(["schedules", "add", "a", *(word.replace("_", " ") for word in words)]) == 0
@@ -76,6 +89,7 @@ def test_all_that_can_be_said(calls: list[tuple[str, dict[str, Any]]], capsys: p
         ("--at 2030-01-01T00:00:00Z", {"at": 1_893_456_000.0}),
         ("--parent b --parent c", {"parents": ["b", "c"]}),
         ("--no-wait --misfire skip", {"wait_for_children": False, "misfire": "skip"}),
+        ("--attempts 3 --timeout 2h", {"retry": {"max_attempts": 3}, "timeout": 7200.0}),
         ("--args -5", {"payload": base64.b64encode(b"-5").decode()}),
     ],
 )
@@ -90,6 +104,22 @@ def test_a_payload_from_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\x00\xff")))
     assert main(["schedules", "edit", "a", "--payload", "-"]) == 0
     assert calls[0][1]["payload"] == base64.b64encode(b"\x00\xff").decode()
+
+
+def test_durations_are_shown_as_they_are_given(
+    calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedules", "show", "a"]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert {name.rstrip(":"): text for name, text in shown.items() if name.rstrip(":") in TIMING} == {
+        "every": "1h30m",
+        "jitter": "500ms",
+        "timeout": "2m",
+        "expires": "-",
+        "retry": "max_attempts=5 initial=250ms maximum=1h",
+    }
+    assert main(["schedules", "show", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).items() >= TIMING.items()
 
 
 @pytest.mark.parametrize(
@@ -109,6 +139,30 @@ def test_wrong_usage(calls: list[tuple[str, dict[str, Any]]], words: str, capsys
     assert main(["schedules", *words.split()]) == 2
     assert calls == []
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_list_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"next_at": "2030-01-31T12:00:00.000000Z", "last_at": "2030-01-31T10:00:00.000000Z"}
+    kept = {
+        "timezone": "Europe/Berlin",
+        "state": "active",
+        "waiting": 0,
+        "function": "generate_thumbnails",
+        "app": "shop",
+    }
+    listed = [
+        {"name": "nightly", "when": "cron '30 2 * * *'"} | times | kept,
+        {"name": "a-name-that-people-copy", "when": "after nightly and poll"} | times | kept,
+    ]
+    monkeypatch.setattr(Client, "call", lambda *_: {"schedules": listed})
+    monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(times["last_at"]).timestamp() + 60)
+    lines = [line.rstrip() for line in shown(lambda: main(["schedules", "list"]), 80)]
+    assert max(map(len, lines)) <= 80
+    assert [re.split("  +", line) for line in lines] == [
+        ["NAME", "WHEN", "TIMEZONE", "STATE", "NEXT"],
+        ["nightly", "cron '30 2 * * *'", "Europe/Berlin", "active", "in 1h"],
+        ["a-name-that-people-copy", "after nightly and poll", "Europe/Berlin", "active", "in 1h"],
+    ]
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "remove"])

@@ -5,9 +5,11 @@ import os
 import msgspec
 import pytest
 
+from mainspring.cli.worker import WorkerOptions
 from mainspring.cli.worker_process import WorkerOrder, _check_memory, _tell_tasks
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
-from mainspring.errors import SettingsError
+from mainspring.errors import SettingsError, UsageError
+from mainspring.worker.settings import WorkerSettings
 
 ORDER = WorkerOrder(app="app.py", servers=["a:1", "unix:/b"], concurrency=1, grace=1.0)
 FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
@@ -43,3 +45,12 @@ def test_a_limit_of_memory_that_the_app_alone_takes_is_refused() -> None:
     _check_memory(101 << 20, 100 << 20)
     with pytest.raises(SettingsError, match=r"--max-memory 64.0 MiB is less than the 100.0 MiB .*: give more"):
         _check_memory(64 << 20, 100 << 20)
+
+
+def test_the_number_of_extra_places_is_ordered_and_checked() -> None:
+    assert WorkerOptions(waiting_places=3).order("shop.tasks", [], 1.0).waiting_places == 3
+    assert WorkerOptions(waiting_places=0).order("shop.tasks", [], 1.0).waiting_places == 0
+    with pytest.raises(SettingsError, match="--waiting-places must be at least 0; it is -1"):
+        WorkerOptions(waiting_places=-1).order("shop.tasks", [], 1.0)
+    with pytest.raises(UsageError, match="waiting_places"):
+        WorkerSettings(waiting_places=-1)

@@ -208,6 +208,9 @@ class ExtensionServer:
         job, joined = self._submit(function, unique, json.loads(options or b"{}"), payload)
         peer.send(Type.SUBMITTED, job.handle, b"1" if joined else b"0")
 
+    def on_echo_req(self, peer: Peer, data: bytes) -> None:
+        peer.send(Type.ECHO_RES, data)
+
     def on_wait(self, peer: Peer, handle: bytes) -> None:
         job = self.jobs.get(handle)
         if job is None:
@@ -239,7 +242,7 @@ class ExtensionServer:
                 for holder in self.peers:
                     if (job.handle, job.lease) in holder.running:
                         holder.send(Type.STOP, job.handle, job.lease, b"cancelled")
-            answer = {"handle": job.handle.decode(), "state": job.state}
+            answer = {"handle": job.handle.decode(), "function": job.function.decode(), "state": job.state}
             peer.send(Type.ANSWER, number, json.dumps(answer).encode())
 
     def end(self, job: FakeJob, state: str) -> None:

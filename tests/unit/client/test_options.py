@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from mainspring.client.addresses import Address, parse_address, parse_servers, servers_or_default
-from mainspring.client.options import Options, Retry, build_options
+from mainspring.client.options import Options, Rate, Retry, build_options
 from mainspring.errors import SettingsError, UsageError
+from mainspring.worker.current import Snooze
 
 
 def test_nothing_asked_is_empty() -> None:
@@ -36,6 +37,15 @@ def test_all_options_are_written() -> None:
     }
 
 
+def test_durations_are_written_as_on_the_command_line() -> None:
+    asked = build_options(delay="1h30m", timeout="90s", heartbeat="250ms", expires="3d", keep_unique="0")
+    assert asked == Options(delay=5400, timeout=90, heartbeat=0.25, expires=259_200, keep_unique=0)
+    assert build_options(run_timeout="90s") == build_options(timeout=90)
+    assert Retry(initial="250ms", maximum="1h").wire() == Retry(initial=0.25, maximum=3600).wire()
+    assert Rate(3, "1m").said() == Rate(3, 60).said()
+    assert Snooze("5m").delay == 300
+
+
 def test_newer_options_win_and_delay_replaces_run_at() -> None:
     older = build_options(priority="low", run_at=datetime(2030, 1, 1, tzinfo=UTC), timeout=5)
     assert older.merged(build_options(delay=0)) == Options(priority="low", delay=0, timeout=5)
@@ -47,10 +57,19 @@ def test_newer_options_win_and_delay_replaces_run_at() -> None:
         ({"run_at": datetime(2030, 1, 1)}, "run_at has no time zone"),  # noqa: DTZ001
         ({"run_at": 5}, "run_at must be a datetime"),
         ({"delay": -1}, "delay must be"),
-        ({"timeout": "5s"}, "timeout must be"),
+        (
+            {"timeout": "5"},
+            "^timeout: '5' is no duration: write a number and a unit, such as 250ms, 30s, 5m, 2h or 3d$",
+        ),
+        ({"delay": "-5s"}, "^delay: '-5s' is no duration"),
+        ({"heartbeat": "0"}, "heartbeat is 0, which would"),
+        ({"expires": b"5s"}, "expires must be a duration such as '1h30m', a timedelta or seconds, not negative"),
         ({"timeout": float("nan")}, "timeout must be"),
         ({"heartbeat": True}, "heartbeat must be"),
         ({"timeout": 0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
+        ({"run_timeout": 0}, "run_timeout is 0, which would"),
+        ({"run_timeout": "soon"}, "^run_timeout: 'soon' is no duration"),
+        ({"run_timeout": 1, "timeout": 1}, "two names of one option: give run_timeout alone"),
         ({"heartbeat": timedelta(0)}, "heartbeat is 0, which would end each attempt at once: leave it out for none"),
         ({"priority": "urgent"}, "priority must be"),
         ({"retry": 5}, "retry must be"),
@@ -69,6 +88,7 @@ def test_wrong_options_are_named(asked: dict[str, Any], message: str) -> None:
         {"max_attempts": 1.5},
         {"max_attempts": 1 << 31},
         {"initial": -1},
+        {"initial": "1"},
         {"factor": 0.5},
         {"jitter": 2},
         {"maximum": "x"},
@@ -107,10 +127,25 @@ def test_addresses(text: str, address: Address) -> None:
     assert parse_address(str(address)) == address
 
 
-@pytest.mark.parametrize("text", ["", "host:x", "host:0", "host:65536", "[::1", "[::1]x", "host:-1", "unix:"])
+@pytest.mark.parametrize(
+    "text", ["", "host:x", "host:0", "host:65536", "[::1", "[::1]x", "host:-1", "unix:", "a:b:c", "1:2:3"]
+)
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "gearman", "postgresql", "tcp"])
+@pytest.mark.parametrize("rest", ["127.0.0.1:4730", "host", "host:4730/path", "user:word@host/jobs", "[::1]:4730"])
+def test_a_url_is_answered_with_the_form_that_is_expected(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str
+) -> None:
+    expected = rf"is a URL: write .* HOST:PORT, such as 127\.0\.0\.1:4730, or unix:PATH, without {scheme}://"
+    with pytest.raises(SettingsError, match=expected):
+        parse_address(f"{scheme}://{rest}")
+    monkeypatch.setenv("MAINSPRING_SERVER", f"host:1,{scheme}://{rest}")
+    with pytest.raises(SettingsError, match=expected):
+        servers_or_default(None)
 
 
 def test_the_environment_names_servers(monkeypatch: pytest.MonkeyPatch) -> None:

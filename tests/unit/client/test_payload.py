@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,6 +23,16 @@ class Size:
 
 class Colour(enum.Enum):
     RED = "red"
+
+
+class Level(enum.Enum):
+    UNKNOWN = math.nan
+
+
+@dataclasses.dataclass
+class Reading:
+    number: int
+    values: list[float]
 
 
 class Point(msgspec.Struct):
@@ -46,6 +57,15 @@ def raw(data: bytes) -> bytes:
 
 
 def nothing() -> None: ...
+
+
+def two(a: int, b: int) -> None: ...
+
+
+def by_keyword(*, a: int = 0) -> None: ...
+
+
+def many(*numbers: int) -> None: ...
 
 
 def by_position(a: int, b: int = 0, /) -> None: ...
@@ -98,9 +118,20 @@ def test_types_are_made_of_json() -> None:
         (plain, b'{"path":1}', "plain: parameter 'path': Expected `str`, got `int`"),
         (plain, b'{"path":"x","zz":1}', "plain: got an unexpected keyword argument 'zz'"),
         (plain, b'{"path":"x","when":"noon"}', "plain: parameter 'when': Invalid RFC3339 encoded datetime"),
-        (plain, b"5", "begins with b'5'"),
-        (plain, b'"text"', "a payload is a JSON array"),
-        (plain, b"null", "a payload is a JSON array"),
+        (plain, b"5", "plain: parameter 'path': Expected `str`, got `int`"),
+        (plain, b"null", "plain: parameter 'path': Expected `str`, got `null`"),
+        (plain, b"text", "a payload is a JSON array"),
+        (plain, b'"text', "begins with b'\"text'"),
+        (plain, b'"a","b"', "a payload is a JSON array"),
+        (plain, b'"a"],[1', "a payload is a JSON array"),
+        (untyped, b"1,2", "begins with b'1,2'"),
+        (untyped, b"1 2", "begins with b'1 2'"),
+        (untyped, b"NaN", "begins with b'NaN'"),
+        (untyped, b"'a'", "a payload is a JSON array"),
+        (untyped, b'"\xff"', "a payload is a JSON array"),
+        (two, b"3", "two: missing a required argument: 'b'"),
+        (by_keyword, b"3", "by_keyword: too many positional arguments"),
+        (nothing, b"null", "nothing: too many positional arguments"),
         (plain, b"[", "plain: the payload cannot be read as JSON"),
         (plain, b'["\xff"]', "plain: the payload cannot be read as JSON: 'utf-8' codec"),
         (plain, b'{"path":"\xff"}', "plain: the payload cannot be read as JSON: 'utf-8' codec"),
@@ -119,6 +150,27 @@ def test_what_does_not_fit_is_refused_by_name(function: Any, payload: bytes, mes
     with pytest.raises(PayloadError) as error:
         Signature(function, function.__name__).decode(payload)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "args"),
+    [
+        (untyped, b"3", (3,)),
+        (untyped, b" -2.5\n", (-2.5,)),
+        (untyped, b'"abc"', ("abc",)),
+        (untyped, b'"1,2"', ("1,2",)),
+        (untyped, b"true", (True,)),
+        (untyped, b"false", (False,)),
+        (untyped, b"null", (None,)),
+        (plain, b'"cat.png"', ("cat.png",)),
+        (by_position, b"7", (7,)),
+        (many, b"7", (7,)),
+        (raw, b"3", (b"3",)),
+        (raw, b"null", (b"null",)),
+    ],
+)
+def test_a_scalar_is_the_one_argument(function: Any, payload: bytes, args: tuple[Any, ...]) -> None:
+    assert Signature(function, "f").decode(payload) == (args, {})
 
 
 def test_defaults_and_missing_annotations() -> None:
@@ -169,6 +221,50 @@ def test_what_is_no_json_is_refused_where_it_is_written() -> None:
         Signature(plain, "plain").encode((object(),), {})
     with pytest.raises(PayloadError, match="the result cannot be written"):
         encode_result(object())
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((math.nan,), {}, "untyped: parameter 'a' is nan, which JSON cannot represent: pass None or text instead"),
+        ((1, -math.inf), {}, "untyped: parameter 'b' is -inf"),
+        ((), {"b": 1, "a": math.inf}, "untyped: parameter 'a' is inf"),
+        ((1,), {"b": [None, {"x": (0.5, math.nan)}]}, "untyped: parameter 'b' at [1].x[1] is nan"),
+        ((Reading(1, [0.5, math.nan, math.inf]),), {}, "untyped: parameter 'a' at .values[1] is nan"),
+        ((Level.UNKNOWN,), {}, "untyped: parameter 'a' is nan"),
+        (([msgspec.Raw(b"null"), math.nan],), {}, "untyped: parameter 'a' at [1] is nan"),
+    ],
+)
+def test_arguments_are_finite_numbers(args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        Signature(untyped, "untyped").encode(args, kwargs)
+    assert message in str(error.value)
+
+
+def test_further_arguments_are_finite_numbers() -> None:
+    signature = Signature(variadic, "variadic")
+    with pytest.raises(PayloadError, match=r"variadic: parameter 'rest\[1\]' is nan"):
+        signature.encode((1, Size(2), 3, math.nan), {})
+    with pytest.raises(PayloadError, match="variadic: parameter 'z' is nan"):
+        Signature(lambda **named: None, "variadic").encode((), {"z": math.nan})
+
+
+def test_results_are_finite_numbers() -> None:
+    with pytest.raises(PayloadError, match=r"^the result is nan, which JSON cannot represent"):
+        encode_result(math.nan)
+    with pytest.raises(PayloadError, match=r"^the result at \[0\]\.values\[2\] is inf"):
+        encode_result([Reading(1, [1.0, 2.0, math.inf])])
+
+
+def test_none_and_the_text_null_are_no_numbers() -> None:
+    values = [None, "null", {"null": None, "nullable": True}, Reading(1, [])]
+    assert Signature(untyped, "untyped").encode((values,), {}) == (
+        b'[[null,"null",{"null":null,"nullable":true},{"number":1,"values":[]}]]'
+    )
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [None, deep]
+    assert encode_result(deep).startswith(b"[null,[null,")
 
 
 def test_annotations_may_name_what_comes_later() -> None:

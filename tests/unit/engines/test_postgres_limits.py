@@ -91,7 +91,7 @@ def run(database: str, limits: Limits, keys: list[str], seconds: float) -> Pair:
                     name=node_id(name),
                     store=parse_store("memory://"),
                     fleet=FleetSettings(),
-                    process=replace(ProcessSettings(), drain=0.1),
+                    process=replace(ProcessSettings(), grace=0.1),
                 )
                 node = Node(settings, PostgresEngine(database), SystemClock())
                 await node.open()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.engines.postgres.address import parse
 from mainspring.engines.postgres.relay import BACKLOG, PIECE, Relay, decode, encode
-from mainspring.events.relay import Message, Pending, Progress, Settled, Stop
+from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs import store as ops
 
 from .a_fleet import Node, ignore, node
@@ -22,6 +22,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Pending, st.lists(st.binary())),
     st.builds(Progress, IDS, st.sampled_from(["data", "warning", "status"]), st.binary(), st.binary()),
     st.builds(Stop, IDS, st.text()),
+    st.builds(Ask, IDS, IDS),
+    st.builds(Running, IDS, IDS, st.integers(1, 9), st.text(), st.binary(), st.binary()),
 )
 
 

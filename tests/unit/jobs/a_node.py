@@ -76,7 +76,8 @@ class Node:
     """One node. Time and commits pass when the test says so."""
 
     def __init__(self, earlier: Node | None = None, *, engine: Engine | None = None, **options: Any) -> None:
-        self.engine: Engine = earlier.engine if earlier else engine or MemoryEngine()
+        """``earlier`` is a node whose store and clock it has; with an engine of its own, that node goes on beside it."""
+        self.engine: Engine = engine or (earlier.engine if earlier else MemoryEngine())
         self.clock: ManualClock = earlier.clock if earlier else ManualClock()
         self._history: History = earlier._history if earlier else History()
         self._options = options

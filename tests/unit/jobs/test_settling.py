@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.simulation.store import History
 
 from mainspring.errors import StoreBrokenError
 from mainspring.jobs.failures import failure
@@ -15,7 +16,10 @@ from mainspring.jobs.model import Options, Retry, State
 from .a_node import Node, side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.rules import Settlement
 
 ERROR = failure("Error", "x")
 
@@ -352,3 +356,113 @@ def test_watchers_see_every_change_after_it_is_on_disk(node: Node) -> None:
     node.commit()
     assert seen[-1] == (b"1", "SUCCEEDED")
     assert node.state(job.id) is State.SUCCEEDED
+
+
+# ---- those who watch attempts ----
+
+
+class Watch:
+    """Notes how attempts ended."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Settlement]] = []
+
+    def __call__(self, settlements: Sequence[Settlement]) -> None:
+        self.groups.append(list(settlements))
+
+    def take(self) -> list[tuple[str, str, int, float]]:
+        """Payload, outcome, number and seconds of what ended since this was last asked for."""
+        ended = [settlement for group in self.groups for settlement in group]
+        self.groups.clear()
+        return [(end.job.payload.decode(), end.outcome or "none", end.counted, end.ran_us / 1_000_000) for end in ended]
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def watched(watch: Watch) -> Node:
+    return Node(attempts_ended=(watch,))
+
+
+def test_those_who_watch_attempts_are_called_once_for_each_group_after_its_commit(watched: Node, watch: Watch) -> None:
+    worker = watched.stream(places=3)
+    watched.submit(*[watched.job(str(at)) for at in range(3)])
+    watched.commit()
+    watched.wait(0.5)
+    for held in list(side(worker).given):
+        watched.settling.succeeded(held, b"")
+    assert watch.groups == []
+    watched.commit()
+    assert len(watch.groups) == 1
+    assert watch.take() == [(str(at), "succeeded", 1, 0.5) for at in range(3)]
+
+
+ENDS: dict[str, tuple[Callable[[Node, Held], None], str, int, str]] = {
+    "reported": (lambda node, held: node.settling.failed(held, ERROR, reported=True), "failed", 1, "retry"),
+    "final": (lambda node, held: node.settling.failed(held, ERROR, final=True), "failed", 1, "fail"),
+    "lost": (lambda node, held: node.settling.lost(held, "it is gone"), "lost", 1, "lose"),
+    "released": (lambda node, held: node.settling.released(held), "released", 0, "release"),
+    "snoozed": (lambda node, held: node.settling.snoozed(held, 1.0), "snoozed", 0, "snooze"),
+    "cancelled": (lambda node, held: node.settling.cancelled(held, "asked"), "cancelled", 1, "cancel"),
+}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("way", ENDS)
+def test_each_way_in_which_an_attempt_ends_has_its_outcome(watched: Node, watch: Watch, way: str, stored: bool) -> None:
+    end, outcome, counted, event = ENDS[way]
+    worker = watched.stream()
+    options = Options(retry=Retry(max_attempts=2, initial=2.0, jitter=0.0))
+    if stored:
+        watched.background("1", options=options)
+    else:
+        watched.foreground("1", options=options)
+    watched.wait(0.25)
+    end(watched, side(worker).given[0])
+    watched.commit()
+    (settlement,) = watch.groups[0]
+    assert watch.take() == [("1", outcome, counted, 0.25)]
+    assert (settlement.event, settlement.reported) == (event, way == "reported")
+    assert settlement.why == ("it is gone" if way == "lost" else "")
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_attempt_whose_time_is_over_has_timed_out_whatever_becomes_of_the_job(
+    watched: Node, watch: Watch, plain: bool
+) -> None:
+    worker = watched.worker(timeout=2.0) if plain else watched.stream(timeout=2.0)
+    watched.background("1")
+    watched.given(worker)
+    watched.wait(2.1)
+    ((payload, outcome, counted, seconds),) = watch.take()
+    assert (payload, outcome, counted) == ("1", "timed_out", 1)
+    assert seconds == pytest.approx(2.0, abs=0.01)
+
+
+def test_what_no_worker_had_was_no_attempt(watched: Node, watch: Watch) -> None:
+    held = watched.held(watched.background("1"))
+    assert held is None  # nobody here runs it
+    worker = watched.worker()
+    watched.wait(1)
+    (held,) = watched.window.held.values()
+    watched.settling.released(held)
+    watched.commit()
+    assert watch.take() == [("1", "none", 0, 0.0)]
+    watched.service.gone(worker)
+
+
+def test_a_stale_settlement_is_no_end_of_an_attempt(
+    watched: Node, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(History, "note", lambda *_: None)  # it takes for granted that there is no other node
+    worker = watched.stream()
+    job = watched.background("1")
+    held = side(worker).given[0]
+    held.job.term = 99  # as if another node had the job
+    watched.settling.succeeded(held, b"")
+    watched.commit()
+    assert watched.state(job.id) is State.LEASED
+    assert watch.take() == []

@@ -1,15 +1,24 @@
-"""Clients of a node that shares its store with others: what they leave behind when they go."""
+"""A node that shares its store with others: what its clients leave behind when they go, and what it counts."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
+from mainspring.jobs import sharing
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Job, Options, Retry
 from mainspring.resources.model import Limits
+from mainspring.storage import commit_queue
 from mainspring.testing import ManualClock
 
 from .a_node import Node, side
 from .test_functions import limit
+
+if TYPE_CHECKING:
+    from mainspring.jobs.held import Worker
 
 
 @pytest.fixture
@@ -52,3 +61,242 @@ def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token
     node.commit()
     assert node.held(job) is None, "it is dropped"
     assert side(streaming).take() == ["job before", "job next"]
+
+
+def test_a_foreground_job_that_is_left_while_it_is_claimed_is_not_handed_out(node: Node) -> None:
+    job, client = node.foreground("left")
+    node.commit()
+    worker = node.worker()
+    node.grab(worker)
+    send(node)
+    node.service.clients.gone(client)
+    node.commit()
+    assert side(worker).take() == ["no job"]
+    assert node.held(job) is None
+    assert node.queue().total() == 0
+
+
+def test_a_job_that_is_left_here_while_it_is_claimed_is_handed_out_where_others_wait(nodes: list[Node]) -> None:
+    here, there = nodes
+    job, client = here.foreground("awaited", unique=b"u")
+    here.commit()
+    there.foreground("awaited", unique=b"u")
+    there.commit()
+    worker = here.worker()
+    here.grab(worker)
+    send(here)
+    here.service.clients.gone(client)
+    here.commit()
+    held = here.grab(worker)
+    assert held is not None
+    assert held.job.id == job.id
+
+
+def left_running(node: Node, **fields: Any) -> tuple[Job, Worker]:
+    """Return a stored foreground job that runs, and its worker; its client has left."""
+    job, client = node.foreground("left", **fields)
+    node.commit()
+    worker = node.worker()
+    assert node.given(worker).job.id == job.id
+    node.service.clients.gone(client)
+    node.commit()
+    assert node.held(job) is not None, "a running job goes on"
+    return job, worker
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["", "with a full group"])
+def test_a_foreground_job_that_nobody_waits_for_is_dropped_with_its_worker(
+    node: Node, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    job, worker = left_running(node)
+    other = node.worker()
+    if full:  # as if the group had no place for more than the settlement
+        monkeypatch.setattr(commit_queue, "GROUP_ROWS", 2)
+        node.submit(node.job(function="g"))
+    node.service.gone(worker)
+    node.grab(other)
+    node.commit()
+    assert side(other).take() == ["no job"]
+    assert node.life.store.find(job.id) is None
+    assert (node.queue().total(), node.queue().backlog) == (0, [0, 0, 0])
+
+
+def test_it_is_dropped_although_the_store_refuses_at_first(node: Node) -> None:
+    job, worker = left_running(node)
+    node.service.gone(worker)
+    node.fail()
+    node.wait(1)
+    assert node.life.store.find(job.id) is None
+    assert node.queue().total() == 0
+
+
+@pytest.mark.parametrize("end", ["released", "snoozed", "failed"])
+def test_it_is_dropped_however_it_goes_back(node: Node, end: str) -> None:
+    job, _ = left_running(node, options=Options(retry=Retry(max_attempts=3)))
+    held = node.held(job)
+    assert held is not None
+    if end == "released":
+        node.settling.released(held)
+    elif end == "snoozed":
+        node.settling.snoozed(held, 5)
+    else:
+        node.settling.failed(held, failure("Oops", "once"))
+    node.commit()
+    assert node.life.store.find(job.id) is None
+    assert node.queue().total() == 0
+
+
+def test_it_goes_to_another_worker_where_a_client_waits_at_another_node(nodes: list[Node]) -> None:
+    here, there = nodes
+    job, client = here.foreground("left", unique=b"u")
+    here.commit()
+    there.foreground("left", unique=b"u")
+    there.commit()
+    worker = here.worker()
+    assert here.given(worker).job.id == job.id
+    here.service.clients.gone(client)
+    other = here.worker()
+    here.service.gone(worker)
+    here.commit()
+    assert here.given(other).job.id == job.id
+
+
+# ---- what is counted
+
+
+@pytest.fixture
+def nodes() -> list[Node]:
+    """Give two nodes of a store. They hear each other."""
+    content = SharedTables(ManualClock().wall)
+    first = Node(engine=SharedMemoryEngine(content))
+    nodes = [first, Node(first, engine=SharedMemoryEngine(content))]
+    for node in nodes:
+        assert isinstance(node.engine, SharedMemoryEngine)
+        node.service.share(node.engine)
+    return nodes
+
+
+def look(node: Node) -> None:
+    """Let a node look into the store."""
+    assert node.service.sharing is not None
+    node.service.sharing.look()
+    node.commit()
+
+
+def totals(node: Node) -> tuple[int, int]:
+    """Return what ``status`` says of the function: how many jobs there are, and how many run."""
+    return node.queue().total(), node.queue().running
+
+
+def test_jobs_that_this_node_never_counted_are_not_subtracted_when_they_end(nodes: list[Node]) -> None:
+    here, there = nodes
+    look(there)
+    worker = there.stream(places=3)
+    for _ in range(3):
+        here.background()
+        there.commit()
+    assert totals(there) == (3, 3), "it counts at least what it holds"
+    for held in side(worker).given:
+        there.settling.succeeded(held, b"")
+    assert totals(there) == (3, 0), "their ends are not in the store yet"
+    there.commit()
+    assert totals(there) == (0, 0)
+
+
+def test_jobs_of_other_nodes_that_end_without_having_been_counted_are_not_subtracted(nodes: list[Node]) -> None:
+    here, there = nodes
+    look(there)
+    job = here.background()
+    there.cancel(job.id)
+    there.commit()
+    assert totals(there) == (0, 0)
+
+
+def test_a_look_counts_what_is_on_its_way_to_the_store(node: Node) -> None:
+    """The answer does not have it: it was asked for before."""
+    assert node.service.sharing is not None
+    node.service.sharing.look()
+    send(node)
+    node.submit(node.job(), node.job(), node.job(due_us=10**17))
+    node.life.store.finish()
+    assert (node.queue().total(), node.queue().backlog) == (3, [0, 2, 0])
+    node.fail()
+    assert (node.queue().total(), node.queue().backlog) == (0, [0, 0, 0])
+
+
+def test_a_look_does_not_count_twice_what_its_group_has_done(node: Node) -> None:
+    """What the group does after the look was asked for is in the look's answer, and is answered after it."""
+    worker = node.stream(places=2)
+    node.background()
+    assert totals(node) == (1, 1)
+    assert node.service.sharing is not None
+    node.service.sharing.look()
+    node.submit(node.job())
+    node.settling.succeeded(side(worker).given[0], b"")
+    node.commit()
+    assert totals(node) == (1, 1)
+
+
+def test_a_claim_that_finds_less_than_it_asked_for_leaves_what_came_too_late_for_it(node: Node) -> None:
+    worker = node.worker()
+    node.service.window.claiming.hint(node.queue())
+    assert not node.queue().claiming, "nobody waits for a job"
+    node.grab(worker)
+    send(node)
+    node.background("late")
+    assert side(worker).take() == ["job late"]
+
+
+def test_a_worker_that_asks_after_a_job_was_acknowledged_gets_it(node: Node) -> None:
+    """A look that was under way when the job came says that there is none."""
+    worker = node.worker()
+    assert node.service.sharing is not None
+    node.service.sharing.look()
+    send(node)
+    job = node.background("here")
+    assert node.answers == [job.id]
+    node.grab(worker)
+    node.commit()
+    assert side(worker).take() == ["job here"]
+
+
+def test_a_worker_that_asks_is_not_told_that_there_is_none_because_others_are_on_their_way(node: Node) -> None:
+    """They take the places of the window and are not in the store yet: it is not known whether it will take them."""
+    node.background("here")
+    worker = node.worker()
+    node.queue().window = 2
+    node.submit(node.job("first", priority=0), node.job("second", priority=0))
+    assert node.queue().inflight == 2
+    send(node)
+    node.grab(worker)
+    assert side(worker).take() == [], "the store is asked first"
+    node.commit()
+    assert side(worker).take() == ["job first"]
+
+
+def test_counts_that_are_old_are_read_again_before_they_are_shown(nodes: list[Node]) -> None:
+    here, there = nodes
+    look(there)
+    here.background()
+    shown: list[int] = []
+
+    def show() -> None:
+        there.service.counted(lambda: shown.append(there.queue().total()))
+        there.commit()
+
+    show()
+    assert shown == [0], "they are not a second old"
+    there.clock.advance(sharing.COUNTED_FOR + 0.01)
+    show()
+    assert shown == [0, 1]
+    there.clock.advance(sharing.COUNTED_FOR + 0.01)
+    there.life.store.full = True
+    there.service.counted(lambda: shown.append(there.queue().total()))
+    send(there)
+    assert shown == [0, 1]
+    there.clock.advance(sharing.COUNT_PATIENCE)
+    there.service.tick()
+    assert shown == [0, 1, 1], "the store does not answer"
+    there.life.store.full = False
+    there.commit()
+    assert shown == [0, 1, 1]

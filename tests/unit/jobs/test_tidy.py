@@ -30,7 +30,7 @@ def test_of_many_functions_those_in_use_are_kept() -> None:
         functions.queue(b"%d" % number)
     worker = Worker(Nobody())  # type: ignore[arg-type]
     functions.register(worker, b"worked")
-    functions.queue(b"stored").live = 1
+    functions.queue(b"stored").away = 1
     functions.queue(b"foreground").foreground = 1
     functions.queue(b"claiming").claiming = True
     functions.queue(b"limited").maximum = (1, 1, 1)

@@ -65,7 +65,7 @@ class Hands:
 class Node:
     """The parts of a node that have to do with schedules, put together as the server does."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, fires: bool = True) -> None:
         self.world = world
         self.clock = world.clock
         self.name = name
@@ -86,7 +86,7 @@ class Node:
         self.engine.followers = Following(self.service, new_id)
         self.new_id = new_id
         self.schedules = ScheduleService(
-            self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused
+            self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused, fires=fires
         )
         if isinstance(self.engine, SharedMemoryEngine):
             self.service.share(self.engine)
@@ -174,7 +174,7 @@ class _Store:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.durable, self.max_value, self.shared, self.limits = False, 2**32 - 1, False, True
+        self.durable, self.max_value, self.shared, self.limits, self.lines = False, 2**32 - 1, False, True, True
         self.open, self.close = node.engine.open, node.engine.close
 
     def commit(self, group: Sequence[Operation], committed: Callable[[Any], None]) -> None:
@@ -197,8 +197,8 @@ class World:
         self.engine = MemoryEngine()
         self.nodes: list[Node] = []
 
-    def node(self, name: str = "n1") -> Node:
-        node = Node(self, name)
+    def node(self, name: str = "n1", *, fires: bool = True) -> Node:
+        node = Node(self, name, fires=fires)
         self.nodes.append(node)
         return node
 

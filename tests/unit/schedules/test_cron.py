@@ -108,6 +108,7 @@ def test_the_calendar_ends() -> None:
         ("0 0 L-3 * *", r"day of the month 'L-3' is not understood"),
         ("* * * *", r"has 4 fields: a cron expression has five .* or six with the second first"),
         ("0", r"has 1 field:"),
+        ("10s", r"'10s' is a duration, not a cron expression: for an even interval give it as every='10s'"),
         ("", r"has 0 fields"),
         ("@reboot", r"no name for a schedule: there are @annually, @daily"),
         ("0 0 31 2 *", r"never fires: none of its months has such a day"),

@@ -148,3 +148,14 @@ def test_few_move_when_a_node_comes_or_goes() -> None:
         before, after = first_in_line(name, (3, 7, 11)), first_in_line(name, (3, 7))
         assert before in {after, 11}
     assert first_in_line("a", ()) == 0
+
+
+def test_others_fire_what_a_node_without_schedules_leaves(world: World) -> None:
+    nodes = [world.node("n0"), world.node("quiet", fires=False), world.node("n2")]
+    names = _many(nodes[1])
+    world.until(60.5)
+    for name in names:
+        assert len(world.rows(name)) == 10
+        late = [row.decided_us - row.fire_us for row in world.rows(name)[1:]]
+        assert max(late) < 0.5 * SECOND
+    assert nodes[1].fires() == []

@@ -58,13 +58,13 @@ def test_a_change_carries_both_and_a_line_for_people() -> None:
         start_us=at("2030-01-01"),
         args=b'["secret"]',
         unique=b"n",
-        timeout=5.0,
+        timeout=90.0,
     )
     (change,) = differences("shop", [after], stored(NIGHTLY))
     assert (change.kind, change.before, change.after) == (Kind.CHANGED, NIGHTLY, after)
     assert change.text == (
         "changed nightly: cron '30 2 * * *' → cron '0 3 * * *'; args; timezone UTC → Europe/Berlin; "
-        "start none → 2030-01-01T00:00:00+00:00; exclude +2030-12-24; overlap allow → forbid; timeout none → 5.0; "
+        "start none → 2030-01-01T00:00:00+00:00; exclude +2030-12-24; overlap allow → forbid; timeout none → 1m30s; "
         "unique none → n"
     )
 
@@ -82,7 +82,7 @@ def test_a_root_that_becomes_a_child() -> None:
     (change,) = differences(
         "shop", [replace(HOURLY, trigger=None, parents=("nightly",)), NIGHTLY], stored(NIGHTLY, HOURLY)
     )
-    assert change.text == "changed hourly: every 1:00:00 → after nightly"
+    assert change.text == "changed hourly: every 1h → after nightly"
 
 
 # ---- what it may not touch ----

@@ -52,7 +52,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
         ({"parents": ("a",)}, "it has a trigger and parents"),
         ({"trigger": None, "parents": ("a", "a")}, "names a parent twice"),
         ({"trigger": None, "parents": ("a",), "start_us": NOON}, "start and end belong to the roots"),
-        ({"trigger": Every(99_999)}, "every must be at least 0.1 s; it is 0.099999 s"),
+        ({"trigger": Every(99_999)}, "every must be at least 100ms; it is 99.999ms"),
         ({"trigger": Every(0)}, "every must be at least"),
         ({"trigger": At(-1)}, "at does not lie between the years"),
         ({"start_us": 2**62}, "start does not lie between"),

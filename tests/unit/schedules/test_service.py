@@ -352,3 +352,47 @@ def test_a_store_that_refuses_to_forget_is_asked_again(
     assert len(world.rows("a")) > 2 * KEPT
     world.until(431)
     assert len(world.rows("a")) <= KEPT + 2
+
+
+# ---- a node that fires nothing ----
+
+
+def test_without_schedules_time_alone_starts_nothing(world: World) -> None:
+    node = world.node(fires=False)
+    hands = node.worker()
+    node.add(trigger=Every(10 * SECOND))
+    world.until(600)
+    assert (hands.given, world.rows(), node.fires()) == ([], [], [])
+
+
+def test_without_schedules_a_run_by_hand_and_what_follows_from_it_start(world: World) -> None:
+    node = world.node(fires=False)
+    hands = node.worker()
+    node.add(trigger=Every(10 * SECOND), overlap=Overlap.QUEUE)
+    node.add("child", parents=("a",))
+    world.until(5)
+    for _ in range(2):
+        assert node.answer(node.schedules.trigger, "a") is not None
+    assert [held.job.options.schedule for held in hands.given if held.job.options] == ["a"]
+    node.end(hands.given[0])
+    world.until(20)
+    schedules = [held.job.options.schedule for held in hands.given if held.job.options]
+    assert sorted(map(str, schedules)) == ["a", "a", "child"], "the run that waited, and the child"
+
+
+def test_without_schedules_code_declares_all_the_same(world: World) -> None:
+    node = world.node(fires=False)
+    schedule = replace(node.add("other"), name="declared")
+    declaration = node.answer(node.schedules.declare, "app", [schedule])
+    assert declaration.governs
+    assert world.stored("declared").state.app == "app"
+
+
+def test_what_was_missed_while_nothing_fired_is_for_the_next_node(world: World) -> None:
+    quiet = world.node(fires=False)
+    quiet.add(trigger=Every(60 * SECOND))
+    world.until(150)
+    quiet.alive = False
+    world.node("n2").worker()
+    world.until(200)
+    assert world.told() == ["misfire", "misfire", "fired", "fired"], "the newest missed one is made up for"

@@ -75,7 +75,7 @@ def test_a_trigger_and_parents_take_each_others_place() -> None:
         ),
         (Specification(name="a", cron="@daily", priority="urgent"), "priority must be one of high, normal, low"),
         (Specification(name="a", at=1e300), "1970 and 9999"),
-        (Specification(name="a", every=1e-300), "at least 0.1 s"),
+        (Specification(name="a", every=1e-300), "at least 100ms"),
     ],
 )
 def test_what_cannot_be_right_is_refused(specification: Specification, match: str) -> None:

@@ -187,7 +187,7 @@ def test_an_unknown_time_zone_is_told(name: str) -> None:
     ("one", "text"),
     [
         (schedule(Cron("@daily")), "cron '@daily'"),
-        (schedule(Every(90 * MINUTE)), "every 1:30:00"),
+        (schedule(Every(90 * MINUTE)), "every 1h30m"),
         (schedule(At(NOON)), "at 2030-01-01T12:00:00+00:00"),
         (schedule(None, parents=("a", "b")), "after a and b"),
     ],

@@ -12,7 +12,9 @@ import pytest
 
 from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.faces.http.app import Measure
 from mainspring.ids import node_id
+from mainspring.jobs import registered as registered_module
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
@@ -48,7 +50,7 @@ class Crowd:
             name=node_id(name),
             store=parse_store("memory://"),
             fleet=fleet,
-            process=replace(ProcessSettings(), drain=0.1),
+            process=replace(ProcessSettings(), grace=0.1),
         )
         node = Node(settings, engine or SharedMemoryEngine(self.content), SystemClock())
         await node.open()
@@ -420,10 +422,37 @@ def test_status_counts_the_fleet_where_it_is_told_to() -> None:
             await client.submit_background()
             await hand.jobs.get()
             assert first.face.elsewhere is not None
-            while first.face.elsewhere(b"f") != (1, 1):  # noqa: ASYNC110 - the next heartbeat says it
+            while first.face.elsewhere(b"f") != (1, 1, 0):  # noqa: ASYNC110 - the next heartbeat says it
                 await asyncio.sleep(0.01)
-            assert first.face.elsewhere(b"g") == (0, 0)
+            assert first.face.elsewhere(b"g") == (0, 0, 0)
             assert second.face.elsewhere is None
+
+    run(test())
+
+
+def test_a_node_knows_what_workers_of_the_others_have_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registered_module, "SETTLING", 0.0)
+
+    async def test() -> None:
+        async with crowd() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            registered = first.service.registered
+            assert registered.has(b"g") is False
+            hand = Hand(second, function=b"g")
+            while not registered.has(b"g"):  # noqa: ASYNC110 - the next heartbeat says it
+                await asyncio.sleep(0.01)
+            assert (registered.has(b"h"), registered.names()) == (False, {b"g"})
+            Hand(first, function=b"h")
+            assert (registered.has(b"h"), registered.names()) == (True, {b"g", b"h"})
+            second.service.gone(hand.worker)
+            while registered.has(b"g"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert first._keeping is not None
+            first._keeping.cancel()
+            assert first.fleet is not None
+            while first.fleet.keeper.believes():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (registered.has(b"g"), registered.has(b"h")) == (None, True), "nobody tells it any more"
 
     run(test())
 
@@ -439,6 +468,9 @@ def test_a_nodes_capacity_is_what_its_workers_can_run_at_once() -> None:
             await client.submit_background()
             await hand.jobs.get()
             assert (node.fleet.row(0).capacity, node.fleet.row(0).running) == (6, 1)
+            assert node.fleet.row(0).slots == 6
+            hand.worker.slots = 2  # the others are taken in advance
+            assert (node.fleet.row(0).capacity, node.fleet.row(0).slots) == (6, 3)
 
     run(test())
 
@@ -453,7 +485,9 @@ def test_the_figures_say_who_is_there() -> None:
             second._keeping.cancel()
 
             def nodes() -> dict[str, float]:
-                measures = {measure.name: measure.samples for measure in first.metrics()}
+                measures = {
+                    measure.name: measure.samples for measure in first.metrics() if isinstance(measure, Measure)
+                }
                 ((_, left),) = measures["mainspring_lease_seconds"]
                 assert 0 < left < QUICK.lease
                 return {labels["state"]: number for labels, number in measures["mainspring_nodes"]}

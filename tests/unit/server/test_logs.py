@@ -40,6 +40,7 @@ def test_json_lines_carry_what_was_said() -> None:
 
 def test_libraries_write_to_the_same_place() -> None:
     stream = io.StringIO()
+    logging.getLogger().handlers.clear()  # pytest's own, which would have the line
     start_logging(LogSettings(format="text"), stream=stream)
     logging.getLogger("asyncio").error("slow %s", "callback")
     assert "slow callback" in stream.getvalue()
@@ -62,6 +63,8 @@ def test_no_log() -> None:
     stream = io.StringIO()
     start_logging(LogSettings(enabled=False), stream=stream)
     structlog.get_logger().critical("nobody hears")
+    logging.getLogger().handlers[:-1] = []
+    logging.getLogger("x").critical("nobody hears")
     assert not stream.getvalue()
 
 
@@ -85,3 +88,16 @@ def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot open the log file .*: No such file"):
         start_logging(LogSettings(file=tmp_path / "missing" / "node.log"))
+
+
+def test_a_process_that_nobody_tells_of_a_moved_file_goes_on_in_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    sink = start_logging(LogSettings(format="json", file=path), follow=True)
+    structlog.get_logger().info("one")
+    path.rename(tmp_path / "node.log.1")
+    structlog.get_logger().info("two")
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["two"]
+    path.unlink()
+    path.mkdir()
+    structlog.get_logger().info("three")
+    sink.close()

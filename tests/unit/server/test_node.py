@@ -13,11 +13,14 @@ from tests.unit.jobs.a_node import Client, Side, side, unexpected
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
+from mainspring.faces.http.app import Measure
 from mainspring.ids import node_id
 from mainspring.jobs import upkeep
+from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, Options, Retry, State
 from mainspring.jobs.store import Find
+from mainspring.server import metrics
 from mainspring.server import node as node_module
 from mainspring.server.clock import SystemClock
 from mainspring.server.node import Node
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 SETTINGS = ServerSettings(
-    name=node_id("n"), store=parse_store("memory://"), process=replace(ProcessSettings(), drain=0.2)
+    name=node_id("n"), store=parse_store("memory://"), process=replace(ProcessSettings(), grace=0.2)
 )
 
 
@@ -69,7 +72,7 @@ def worker(node: Node, *, places: int = 1) -> Worker:
 
 
 async def submit(node: Node, payload: bytes = b"") -> Job:
-    job = Job(node.face.next_id(), b"f", payload)
+    job = Job(node.face.next_id(), b"f", payload, created_us=1)
     stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
     node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
     await stored
@@ -158,7 +161,7 @@ def test_there_is_one_chain_of_ticks() -> None:
 
 def test_running_jobs_may_end_while_the_node_drains() -> None:
     async def test() -> None:
-        async with opened(settings=replace(SETTINGS, process=replace(SETTINGS.process, drain=10.0))) as node:
+        async with opened(settings=replace(SETTINGS, process=replace(SETTINGS.process, grace=10.0))) as node:
             who = worker(node, places=5)
             jobs = [await submit(node, b"%d" % number) for number in range(2)]
             node.stop()
@@ -202,6 +205,43 @@ def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: b
                 stored = await find(node, one)
                 assert (stored.state, stored.attempt, stored.suspects) == (State.PENDING, 0, 0)
             assert len(side(who).given) == 1
+
+    run(test())
+
+
+def test_an_interrupt_in_a_stop_ends_the_wait() -> None:
+    async def test() -> None:
+        patient = replace(SETTINGS, process=replace(SETTINGS.process, grace=600.0))
+        async with opened(settings=patient) as node:
+            worker(node)
+            job = await submit(node)
+            node.interrupt()
+            draining = asyncio.create_task(node.drain())
+            for _ in range(3):
+                node.stop()
+            await asyncio.sleep(0.1)
+            assert not draining.done()
+            node.interrupt()
+            await draining
+            stored = await find(node, job)
+            assert (stored.state, stored.attempt, stored.suspects) == (State.PENDING, 0, 0)
+
+    run(test())
+
+
+def test_the_first_interrupt_after_a_graceful_stop_is_polite() -> None:
+    async def test() -> None:
+        patient = replace(SETTINGS, process=replace(SETTINGS.process, grace=600.0))
+        async with opened(settings=patient) as node:
+            worker(node)
+            await submit(node)
+            node.stop(graceful=True)
+            draining = asyncio.create_task(node.drain())
+            node.interrupt()
+            await asyncio.sleep(0.1)
+            assert not draining.done()
+            node.interrupt()
+            await draining
 
     run(test())
 
@@ -320,14 +360,14 @@ def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -
 
 
 def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "MEASURED", 3)
+    monkeypatch.setattr(metrics, "MEASURED", 3)
 
     async def test() -> None:
         async with opened() as node:
             for number in range(10):
                 queue = node.service.dispatch.queue(b"f%d" % number)
-                queue.live = number
-            measures = {measure.name: measure.samples for measure in node.metrics()}
+                queue.away = number
+            measures = {measure.name: measure.samples for measure in node.metrics() if isinstance(measure, Measure)}
             assert measures["mainspring_functions"] == [({}, 10.0)]
             told = {labels["function"] for labels, _ in measures["mainspring_jobs_live"]}
             assert told == {"f7", "f8", "f9"}
@@ -343,10 +383,11 @@ def test_different_names_are_different_in_the_metrics() -> None:
         async with opened() as node:
             for name in (b"\xff", b"\\xff", b"\\", b"\\\\", "é".encode(), b"\xe9", b"\\xe9"):
                 node.service.dispatch.queue(name)
+                node.service.attempts.started(Job(1, name, b"", created_us=1), 2)
             for measure in node.metrics():
-                told = [tuple(labels.values()) for labels, _ in measure.samples]
+                told = [tuple(labels.values()) for labels, *_ in measure.samples]
                 assert len(set(told)) == len(told), measure.name
-            measures = {measure.name: measure.samples for measure in node.metrics()}
+            measures = {measure.name: measure.samples for measure in node.metrics() if isinstance(measure, Measure)}
             assert [labels["function"] for labels, _ in measures["mainspring_jobs_live"]] == [
                 "\\xff",
                 "\\\\xff",
@@ -356,6 +397,38 @@ def test_different_names_are_different_in_the_metrics() -> None:
                 "\\xe9",
                 "\\\\xe9",
             ]
+
+    run(test())
+
+
+def test_the_metrics_count_attempts() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            who = worker(node, places=3)
+            for _ in range(3):
+                await submit(node)
+            first, second, _ = side(who).given
+            recorded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            node.service.settling.succeeded(first, b"", lambda _: None)
+            node.service.settling.failed(second, failure("Error", "no"), acknowledge=recorded.set_result)
+            assert await recorded
+            node.service.gone(who)  # and with it the third
+            retried: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            other = worker(node)
+            while not side(other).given:  # noqa: ASYNC110 - the commit of the loss hands it over
+                await asyncio.sleep(0.001)
+            (third,) = side(other).given
+            third.job.options = Options(retry=Retry(max_attempts=5))
+            node.service.settling.failed(third, failure("Error", "no"), acknowledge=retried.set_result)
+            assert await retried
+            measures = {measure.name: measure.samples for measure in node.metrics()}
+            ends = {labels["outcome"]: number for labels, number in measures["mainspring_attempts_total"][:8]}  # type: ignore[misc]
+            counted = {outcome: number for outcome, number in ends.items() if number}
+            assert counted == {"succeeded": 1, "failed": 1, "lost": 1, "retried": 1}
+            for name, number in (("mainspring_attempt_seconds", 4), ("mainspring_wait_seconds", 3)):
+                own, others = measures[name]
+                assert (own[0], sum(own[1])) == ({"function": "f"}, number)  # type: ignore[arg-type]
+                assert (others[0], sum(others[1])) == ({"function": "_other"}, 0)  # type: ignore[arg-type]
 
     run(test())
 
@@ -380,7 +453,7 @@ def test_status_and_metrics_tell_of_each_function() -> None:
                 "waiting": {"high": 0, "normal": 2, "low": 0},
             }
             assert status["functions"][1]["function"] == "\\xff"
-            measures = {measure.name: measure.samples for measure in node.metrics()}
+            measures = {measure.name: measure.samples for measure in node.metrics() if isinstance(measure, Measure)}
             assert measures["mainspring_jobs_running"][0] == ({"function": "f"}, 1)
             assert ({"function": "\\xff", "priority": "high"}, 1.0) in measures["mainspring_jobs_waiting"]
             assert measures["mainspring_window_jobs"] == [({}, 4.0)]

@@ -22,6 +22,7 @@ class Desk:
     max_value = 0
     shared = False
     limits = True
+    lines = True
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

@@ -101,6 +101,18 @@ CASES: dict[str, tuple[bytes, list[Message]]] = {
         request(Type.SUBMIT_JOB_BG, b"f", b"u" * 9000),
         [bad("INVALID_ARGUMENTS", "SUBMIT_JOB_BG takes 3 arguments, not 2")],
     ),
+    "a report that is a handle alone": (
+        b"".join(request(kind, b"H:n1:7") for kind in (13, 25, 28, 29)),
+        [(kind, [b"H:n1:7", b""]) for kind in (13, 25, 28, 29)],
+    ),
+    "a status that is a handle alone": (
+        request(Type.WORK_STATUS, b"H:n1:7"),
+        [bad("INVALID_ARGUMENTS", "WORK_STATUS takes 3 arguments, not 1")],
+    ),
+    "a report that is nothing but a long handle": (
+        request(Type.WORK_COMPLETE, b"H" * 9000),
+        [bad("INVALID_ARGUMENTS", "WORK_COMPLETE takes 2 arguments, not 1")],
+    ),
     "reduce as the protocol's page has it": (
         request(Type.SUBMIT_REDUCE_JOB, b"f", b"u", b"r", b"p"),
         [bad("INVALID_ARGUMENTS", "SUBMIT_REDUCE_JOB takes 5 arguments, not 4")],
@@ -283,6 +295,10 @@ def test_a_client_gives_up_at_anything_wrong(data: bytes, code: bytes) -> None:
     messages = feed(connection, response(Type.NOOP) + data + response(Type.NOOP))
     assert [(kind, args[:1]) for kind, args in messages] == [(Type.NOOP, []), (FATAL, [code])]
     assert connection.closed
+
+
+def test_a_client_takes_a_report_that_is_a_handle_alone() -> None:
+    assert feed(client(), packet(RES, Type.WORK_DATA, b"H:n1:7")) == [(28, [b"H:n1:7", b""])]
 
 
 def test_a_client_takes_long_names_from_its_server() -> None:

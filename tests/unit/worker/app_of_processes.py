@@ -99,3 +99,19 @@ def dies_before_its_fork() -> None:
         os._exit(0)
     current_job().data(b"%d" % fork)
     os._exit(7)
+
+
+@app.task(executor="process")
+def waits(n: int) -> int:
+    return square.submit(n).result()
+
+
+@app.task(executor="process")
+def waits_elsewhere() -> None:
+    current_job().data(b"%d" % os.getpid())
+    app.function("elsewhere").submit(b"").result()
+
+
+@app.task(executor="process")
+def waits_for_pid() -> list[int]:
+    return [os.getpid(), pid.submit().result()]

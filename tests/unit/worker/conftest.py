@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
-from mainspring.worker.runtime import Ending, Worker, WorkerSettings
+from mainspring.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mainspring import App
+    from mainspring.worker.runtime import Ending, Worker
 
 
 class Running:
@@ -36,7 +38,10 @@ class Running:
             self.loop = asyncio.get_running_loop()
             self.worker: Worker = self._app.worker(self._settings, servers=self._servers, selector=self._selector)
             self._made.set()
-            return await self.worker.run()
+            try:
+                return await self.worker.run()
+            finally:
+                await self._app.aclose()  # what coroutines have asked themselves
 
         try:
             self.ending = asyncio.run(work())
@@ -47,11 +52,7 @@ class Running:
         self.loop.call_soon_threadsafe(self.worker.stop)
 
     def hurry(self) -> None:
-        def stop_twice() -> None:
-            self.worker.stop()
-            self.worker.stop()
-
-        self.loop.call_soon_threadsafe(stop_twice)
+        self.loop.call_soon_threadsafe(functools.partial(self.worker.stop, now=True))
 
     def ended(self, timeout: float = 15) -> Any:
         self.thread.join(timeout)

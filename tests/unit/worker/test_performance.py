@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -16,10 +17,15 @@ from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_jo
 from mainspring.worker.performance import CANCELLED, RELEASED, Settlement, perform_coroutine
 from mainspring.worker.registry import Function, Registry
 
+if TYPE_CHECKING:
+    from mainspring.client.waiting import Awaited
+
 
 class Ear:
     def progress(self, job: CurrentJob, done: int, total: int) -> None: ...
     def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None: ...
+    def waits(self, job: CurrentJob, awaited: Awaited) -> None: ...
+    def continues(self, job: CurrentJob, awaited: Awaited) -> None: ...
 
 
 def function(call: Any, **options: Any) -> Function:
@@ -68,6 +74,17 @@ def test_a_result_that_is_no_json_is_final() -> None:
     outcome, detail, _ = perform(function(odd), b"", job())
     assert outcome == b"failed"
     assert msgspec.json.decode(detail)["final"] is True
+
+
+def test_a_result_that_is_no_finite_number_is_final() -> None:
+    def mean() -> dict[str, list[float]]:
+        return {"means": [0.5, math.nan]}
+
+    outcome, detail, data = perform(function(mean), b"", job())
+    described = msgspec.json.decode(detail)
+    assert (outcome, data, described["final"]) == (b"failed", b"", True)
+    assert described["error"]["type"] == "PayloadError"
+    assert described["error"]["message"].startswith("the result at .means[1] is nan")
 
 
 @dataclass

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, cast
 
 from tests.system.processes import lives
 
+from mainspring.wire.gearman.packets import Type
+from mainspring.worker import extra_places
 from mainspring.worker.executors.frames import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
 from mainspring.worker.selector import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
     from tests.unit.client.extension_server import ExtensionServer
     from tests.unit.worker.conftest import Running
 
@@ -139,3 +142,56 @@ def test_an_app_that_no_process_can_import_is_said(server: ExtensionServer, run:
     job = server.add("square", b"[1]")
     server.wait_for(lambda: job.ended)
     assert b"not loaded from a file or module" in job.error
+
+
+def test_a_function_that_waits_gives_its_place_to_what_it_waits_for(
+    server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
+    running = run(the_app(), selector=SELECTOR, concurrency=1)
+    job = server.add("waits", b"[4]")
+    server.wait_for(lambda: job.ended, 30)
+    assert job.data == b"16"
+    assert running.worker.jobs_done == 2
+
+
+def test_a_function_that_waits_is_refused_at_the_bound(
+    server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
+    run(the_app(), selector=SELECTOR, concurrency=1, waiting_places=0)
+    job = server.add("waits", b"[4]")
+    server.wait_for(lambda: job.ended, 30)
+    assert b"WorkerFullError" in job.error
+
+
+def test_a_function_that_is_cancelled_while_it_waits_stops_by_itself(
+    server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
+    run(the_app(), selector=SELECTOR, concurrency=2)
+    job = server.add("waits_elsewhere")
+    server.wait_for(lambda: server.seen_of(Type.WAIT), 30)
+    server.stop(job, "cancelled")
+    server.wait_for(lambda: job.ended, 30)
+    assert job.state == "cancelled"
+    same = server.add("pid")  # by the same process: it was not killed
+    server.wait_for(lambda: same.ended, 30)
+    assert same.data == server.jobs[job.handle].told[0][1][0]
+
+
+def test_processes_that_only_extra_places_needed_end(
+    server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
+    monkeypatch.setattr(extra_places, "LINGER", 0.05)
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    job = server.add("waits_for_pid")
+    server.wait_for(lambda: job.ended, 30)
+    pids = [int(pid) for pid in job.data.strip(b"[]").split(b",")]
+    assert len(set(pids)) == 2
+    while all(lives(pid) for pid in pids):
+        time.sleep(0.01)
+    after = server.add("pid")
+    server.wait_for(lambda: after.ended, 30)
+    assert int(after.data) in pids  # the other one stays

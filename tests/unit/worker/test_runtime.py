@@ -307,6 +307,29 @@ def test_a_drain_without_patience_hands_everything_back(server: ExtensionServer,
     assert [job.outcomes for job in jobs] == [[b"released"]] * 2
 
 
+def test_only_an_interrupt_in_a_stop_ends_the_wait(server: ExtensionServer, run: Run) -> None:
+    app = App()
+    begun = threading.Event()
+
+    @app.task
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    worker = run(app, grace=600.0)
+    job = server.add("forever")
+    begun.wait(10)
+    for stop in (worker.worker.interrupt, worker.worker.stop, worker.worker.stop):
+        worker.loop.call_soon_threadsafe(stop)
+    server.wait_for(lambda: server.peers[0].paused)
+    worker.thread.join(1.5)  # longer than what is stopped by force has
+    assert job.outcomes == []
+    assert worker.worker.running == 1
+    worker.loop.call_soon_threadsafe(worker.worker.interrupt)
+    assert worker.ended() is Ending.STOPPED
+    assert job.outcomes == [b"released"]
+
+
 def test_what_cannot_start_goes_back(server: ExtensionServer, run: Run) -> None:
     app = App()
     go = threading.Event()

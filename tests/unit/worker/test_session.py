@@ -7,7 +7,7 @@ from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.performance import RELEASED, Settlement
-from mainspring.worker.session import Assigned, Refused, Stop, WorkerSession
+from mainspring.worker.session import Assigned, Refused, Shown, Stop, WorkerSession
 
 DONE = Settlement(b"succeeded", b"", b"r")
 
@@ -28,7 +28,7 @@ def key(number: int) -> tuple[bytes, bytes]:
 
 @pytest.fixture
 def session() -> WorkerSession:
-    session = WorkerSession([(b"f", b""), (b"g", b'{"timeout":1}')], "w1")
+    session = WorkerSession([(b"f", b""), (b"g", b'{"timeout":1}')], "w1", 16)
     session.connected()
     assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
@@ -36,6 +36,7 @@ def session() -> WorkerSession:
         (Type.SET_CLIENT_ID, [b"w1"]),
         (Type.REGISTER, [b"f", b""]),
         (Type.REGISTER, [b"g", b'{"timeout":1}']),
+        (Type.CALL, [b"slots", b"worker.slots", b'{"slots":16}']),
     ]
     return session
 
@@ -44,7 +45,13 @@ def reconnect(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
     session.connected()
     sent(session)
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
-    return sent(session)[3:]
+    return sent(session)[4:]
+
+
+def test_an_older_server_need_not_know_of_slots(session: WorkerSession) -> None:
+    assert session.receive(packets.response(Type.FAULT, b"slots", b"usage", b"there is no method")) == []
+    assert session.receive(packets.response(Type.ANSWER, b"slots", b"{}")) == []
+    assert session.agreed
 
 
 def test_credit_is_what_was_asked_for_and_has_not_come(session: WorkerSession) -> None:
@@ -107,7 +114,7 @@ def test_heartbeats_name_what_runs(session: WorkerSession) -> None:
 
 
 def test_another_server_is_told_apart() -> None:
-    session = WorkerSession([], "w")
+    session = WorkerSession([], "w", 1)
     session.connected()
     with pytest.raises(ServerError, match="does not speak"):
         session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown"))
@@ -116,3 +123,22 @@ def test_another_server_is_told_apart() -> None:
 def test_a_server_whose_store_cannot_do_what_the_worker_needs_ends_it(session: WorkerSession) -> None:
     with pytest.raises(SettingsError, match="cannot serve this worker: f has limits"):
         session.receive(packets.response(Type.ERROR, b"UNSUPPORTED", b"f has limits"))
+
+
+def test_a_function_that_is_registered_later_is_registered_again_on_the_next_connection(session: WorkerSession) -> None:
+    session.register(b"h", b"{}")
+    session.register(b"h", b"{}")
+    session.register(b"f", b"")  # as it is already
+    assert sent(session) == [(Type.REGISTER, [b"h", b"{}"])]
+    session.connected()
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    assert [args[0] for kind, args in sent(session) if kind == Type.REGISTER] == [b"f", b"g", b"h"]
+    assert session.functions == 3
+
+
+def test_a_job_is_shown(session: WorkerSession) -> None:
+    session.show("H:n:1")
+    assert sent(session) == [(Type.CALL, [b"H:n:1", b"jobs.show", b'{"handle":"H:n:1"}'])]
+    answer = packets.response(Type.ANSWER, b"H:n:1", b'{"function":"f","state":"pending","new":1}')
+    fault = packets.response(Type.FAULT, b"H:n:2", b"not_found", b"no job")
+    assert session.receive(answer + fault) == [Shown("H:n:1", "f", "pending"), Shown("H:n:2")]

@@ -71,3 +71,53 @@ def test_a_killed_process_is_replaced(tmp_path: Path, monkeypatch: pytest.Monkey
         await running
 
     asyncio.run(main())
+
+
+TELLING = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def polite(*_):
+    (folder / f"polite{time.monotonic_ns()}").touch()
+def hurried(*_):
+    sys.exit(0)
+signal.signal(signal.SIGTERM, polite)
+signal.signal(signal.SIGUSR2, hurried)
+(folder / "ready").touch()
+while True:
+    time.sleep(60)
+"""
+
+
+def test_processes_are_told_once_to_stop_and_once_to_hurry(tmp_path: Path) -> None:
+    async def main() -> int:
+        kept = Supervisor(lambda _: [sys.executable, "-c", TELLING, str(tmp_path)], 1)
+        running = asyncio.create_task(kept.run())
+        await until_there(tmp_path / "ready")
+        kept.interrupt()
+        for _ in range(3):
+            kept.stop()
+        await asyncio.sleep(0.3)
+        assert not running.done()
+        kept.interrupt()
+        async with asyncio.timeout(20):
+            return await running
+
+    assert asyncio.run(main()) == 0
+    assert len(list(tmp_path.glob("polite*"))) == 1
+
+
+DEAF = """
+import os, pathlib, signal, sys
+from mainspring.worker.children import ignore_interrupts
+os.kill(os.getpid(), signal.SIGINT)
+ignore_interrupts()
+os.kill(os.getpid(), signal.SIGINT)
+sys.exit(2)
+"""
+
+
+def test_interrupts_do_not_reach_a_process_from_its_first_moment_on() -> None:
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    kept = Supervisor(lambda _: [sys.executable, "-c", DEAF], 2)
+    assert asyncio.run(asyncio.wait_for(kept.run(), 20)) == 2
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

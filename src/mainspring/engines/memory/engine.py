@@ -9,7 +9,7 @@ from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.engines.memory.tables import Tables
 from mainspring.ids import Term
 from mainspring.jobs.store import ENDING, PHASES
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING, SchedulesPort
@@ -28,12 +28,13 @@ _HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
     ListJobs: queries.list_jobs,
+    FirstInLine: queries.first_in_line,
     **schedules.READERS,
 }
 _ORDER = {
     kind: phase
     for phase, kind in enumerate(
-        (*ENDING, *WRITING, *PHASES[len(ENDING) :], *RESOURCES, ListJobs, *READING, *SCHEDULE_QUERIES)
+        (*ENDING, *WRITING, *PHASES[len(ENDING) :], *RESOURCES, ListJobs, FirstInLine, *READING, *SCHEDULE_QUERIES)
     )
 }
 _KINDS = frozenset(_ORDER)
@@ -49,6 +50,7 @@ class MemoryEngine:
     max_value = 2**32 - 1
     shared = False
     limits = True
+    lines = True
 
     def __init__(self) -> None:
         self.followers: Followers | None = None

@@ -156,7 +156,9 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     if more:
         del held[operation.rows :]
     pending: dict[tuple[bytes, int], int] = {}
-    for settlement in rules.recovered(held):
+    settlements = rules.recovered(held)
+    lost = ops.lost_attempts(settlements)
+    for settlement in settlements:
         job = settlement.job
         _settle_one(tables, job, settlement)
         pending[job.function, job.priority] = pending.get((job.function, job.priority), 0) + 1
@@ -164,7 +166,7 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
         waited = [job_id for job_id, terms in tables.waits.items() if not terms.isdisjoint(of)]
         for term in of:
             _leave(tables, waited, term)
-    return ops.Recovered(len(held), pending, more)
+    return ops.Recovered(len(held), pending, more, lost)
 
 
 def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
@@ -323,6 +325,7 @@ def redrive(tables: Tables, operation: ops.Redrive) -> ops.Redriven:
             return ops.Redriven(_copy(job), redriven=False, rival=rival)
         tables.live[job.function, job.unique] = job.id
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = 0
+    job.foreground = False
     _enter(tables, job, Event.REDRIVE)
     return ops.Redriven(_copy(job), redriven=True)
 

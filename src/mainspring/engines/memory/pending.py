@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Pending:
@@ -41,6 +41,15 @@ class Pending:
                 return None  # it stays for the next job: most functions have no other key
             self.drop(key)
         return None
+
+    def firsts(self, is_pending: Callable[[int], bool], most: int) -> Iterator[int]:
+        """Return the oldest job of each of the first keys, and forget what is out of date before them."""
+        for key in self._keys[:most]:
+            heap = self._heaps[key]
+            while heap and not is_pending(heap[0]):
+                heapq.heappop(heap)
+            if heap:
+                yield heap[0]
 
     def of(self, key: bytes) -> list[int]:
         """Return the heap of a key that has one."""

@@ -15,7 +15,7 @@ from mainspring.ids import Term
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import Acquire, ListLimits
 from mainspring.schedules.store import READING
@@ -34,7 +34,18 @@ if TYPE_CHECKING:
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
 
 _READING = frozenset(
-    {ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListJobs, ListLimits, *READING, *SCHEDULE_QUERIES}
+    {
+        ops.Find,
+        ops.FindUnique,
+        ops.Watchers,
+        ops.Look,
+        ops.Count,
+        ListJobs,
+        FirstInLine,
+        ListLimits,
+        *READING,
+        *SCHEDULE_QUERIES,
+    }
 )
 
 
@@ -66,6 +77,7 @@ class SharedMemoryEngine:
     max_value = 2**32 - 1
     shared = True
     limits = True
+    lines = True
 
     def __init__(self, content: SharedTables) -> None:
         self.followers: Followers | None = None

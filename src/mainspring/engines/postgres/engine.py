@@ -63,6 +63,7 @@ class PostgresEngine:
     durable = True
     shared = True
     limits = True
+    lines = True
     max_value = 256 * 2**20
 
     def __init__(

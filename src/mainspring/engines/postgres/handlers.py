@@ -9,7 +9,7 @@ from mainspring.engines.postgres import jobs, resources, schedules
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs import store as ops
 from mainspring.jobs.store import ENDING, PHASES, Ended
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.resources.store import ListLimits
@@ -26,6 +26,7 @@ ORDER: Final[tuple[type[Operation], ...]] = (
     *PHASES[len(ENDING) :],
     *RESOURCES,
     ListJobs,
+    FirstInLine,
     *SCHEDULES,
     *SCHEDULE_QUERIES,
 )
@@ -33,7 +34,18 @@ ORDER: Final[tuple[type[Operation], ...]] = (
 FOLLOW: Final[dict[str, Callable[[Transaction, Sequence[Ended]], Awaitable[None]]]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
 READING: Final = frozenset(
-    {ops.Find, ops.FindUnique, ops.Watchers, ops.Look, ops.Count, ListLimits, ListJobs, *SCHEDULES, *SCHEDULE_QUERIES}
+    {
+        ops.Find,
+        ops.FindUnique,
+        ops.Watchers,
+        ops.Look,
+        ops.Count,
+        ListLimits,
+        ListJobs,
+        FirstInLine,
+        *SCHEDULES,
+        *SCHEDULE_QUERIES,
+    }
 )
 """Groups of these alone need no transaction, no fence and no journal. An operation that writes must not be among them."""
 

@@ -17,7 +17,7 @@ from mainspring.engines.postgres import (
     waiting,
 )
 from mainspring.jobs import store as ops
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import FirstInLine, ListJobs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -47,4 +47,5 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Look: queries.look,
     ops.Count: queries.count,
     ListJobs: queries.list_jobs,
+    FirstInLine: queries.first_in_line,
 }

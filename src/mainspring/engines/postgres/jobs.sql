@@ -197,6 +197,16 @@ CROSS JOIN LATERAL (
     SELECT place FROM jobs
     WHERE state = 1 AND function = $1 AND priority = level.priority AND place >= level.place ORDER BY place LIMIT 1) AS q;
 
+-- name: first_in_line
+SELECT f.function, min(greatest(q.created_us, q.due_us))
+FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS f (function, high, normal, low)
+CROSS JOIN LATERAL (VALUES (0::smallint, f.high), (1::smallint, f.normal), (2::smallint, f.low)) AS level (priority, place)
+CROSS JOIN LATERAL (
+    SELECT created_us, due_us FROM jobs
+    WHERE state = 1 AND function = f.function AND priority = level.priority AND place >= level.place
+    ORDER BY place LIMIT 1) AS q
+GROUP BY f.function;
+
 -- name: top
 SELECT last_value << 20 FROM places;
 
@@ -273,9 +283,8 @@ FROM gone;
 SELECT id, function, state, priority, place, uniq FROM dead WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE;
 
 -- name: redrive
-INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, foreground, uniq, options,
-    error, payload)
-SELECT d.id, place, created_us, due_us, function, input_size, 1, priority, slot, keep, foreground, uniq, options, error, payload
+INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, uniq, options, error, payload)
+SELECT d.id, place, created_us, due_us, function, input_size, 1, priority, slot, keep, uniq, options, error, payload
 FROM unnest($1::bigint[]) WITH ORDINALITY AS s (id, rank) JOIN dead AS d ON d.id = ANY (ARRAY[s.id])
 ORDER BY function, uniq, rank
 ON CONFLICT DO NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import inbox, journal, rows
-from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.queries.jobs import JobFilter, ListJobs
+    from mainspring.queries.jobs import FirstInLine, JobFilter, ListJobs
 
 _PENDING, _LEASED, _RUNNING, _SUCCEEDED = map(int, (State.PENDING, State.LEASED, State.RUNNING, State.SUCCEEDED))
 
@@ -97,6 +97,22 @@ async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[t
         key = (tx.functions.names[function][1], state, priority)
         counts[key] = counts.get(key, 0) + number
     return [dict(counts) for _ in operations]
+
+
+async def first_in_line(tx: Transaction, operations: Sequence[FirstInLine]) -> list[dict[bytes, int]]:
+    """Read since when the first ones have waited; see ``FirstInLine``. Slow scans begin where claims did."""
+    names = sorted({name for operation in operations for name in operation.functions})
+    await tx.functions.find(("default", name) for name in names)
+    numbers = {number: name for name in names if (number := tx.functions.numbers.get(("default", name))) is not None}
+    known = tx.memory(Floors).functions
+    begins = [
+        floor.places if (floor := known.get(number)) is not None and floor.scans.slow else [LOWEST] * 3
+        for number in numbers
+    ]
+    places = [[places[level] for places in begins] for level in range(3)]
+    records = await tx.connection.fetch(SQL["first_in_line"], list(numbers), *places)
+    found = {numbers[function]: time_us for function, time_us in records}
+    return [{name: found[name] for name in operation.functions if name in found} for operation in operations]
 
 
 # ---- lists ----

@@ -19,7 +19,7 @@ import structlog
 
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError
-from mainspring.events.relay import Pending, Progress, Settled, Stop
+from mainspring.events.relay import Ask, Pending, Progress, Running, Settled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ SEND: Final = 5.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
-_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop)
+_KINDS: Final[tuple[type[Any], ...]] = (Settled, Pending, Progress, Stop, Ask, Running)
 """Their places are what is sent: new kinds go to the end."""
 
 
@@ -94,6 +94,8 @@ class Relay:
         size = 64
         if isinstance(message, Progress):
             size += len(message.first) + len(message.second)
+        elif isinstance(message, Running):
+            size += len(message.worker) + len(message.numerator) + len(message.denominator)
         elif isinstance(message, Settled):
             size += 9 * len(message.ids)
         if self._bytes + size > BACKLOG:

@@ -188,12 +188,15 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
         pending[name, priority] = pending.get((name, priority), 0) + 1
-    accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in rules.recovered(held)})
+    settlements = rules.recovered(held)
+    lost = ops.lost_attempts(settlements)
+    accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in settlements})
     assert len(accepted) == len(held), "their rows are locked"
     if operation.of is None:
-        return ops.Recovered(len(held), pending)
+        return ops.Recovered(len(held), pending, lost=lost)
     waited = await tx.connection.fetch(SQL["waited_by"], list(operation.of), operation.rows)
     # Also those that ran when the last client left: they were kept for their worker's sake, and have none any more.
     left = {row[0] for row in waited} | {job.id for job in held if job.foreground}
     await waiting.drop(tx, ((job_id, term) for job_id in left for term in operation.of))
-    return ops.Recovered(len(held), pending, len(held) == operation.rows or len(waited) == operation.rows)
+    more = len(held) == operation.rows or len(waited) == operation.rows
+    return ops.Recovered(len(held), pending, more, lost)

@@ -19,7 +19,7 @@ from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.store import ENDING, PHASES
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING
@@ -35,10 +35,13 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-_ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, *READING, *SCHEDULE_QUERIES)
+_ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, FirstInLine, *READING, *SCHEDULE_QUERIES)
 _HANDLERS = {**jobs.HANDLERS, **resources.HANDLERS}
 _KNOWN = frozenset(_ORDER)
-_READERS = schedules.READERS
+_READERS: dict[type[Operation], Callable[[Any, Any], object]] = {
+    **schedules.READERS,
+    FirstInLine: queries.first_in_line,
+}
 _FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
 THREAD_ROWS = 64
@@ -52,6 +55,7 @@ class SqliteEngine:
     durable = True
     shared = False
     limits = True
+    lines = True
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

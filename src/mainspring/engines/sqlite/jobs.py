@@ -174,9 +174,10 @@ def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
         pending[name, priority] = pending.get((name, priority), 0) + 1
-    recovered = _settle_all(tx, rules.recovered(held))
+    settlements = rules.recovered(held)
+    recovered = _settle_all(tx, settlements)
     assert recovered, "nothing else writes in this transaction"
-    return ops.Recovered(len(held), pending)
+    return ops.Recovered(len(held), pending, lost=ops.lost_attempts(settlements))
 
 
 def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:

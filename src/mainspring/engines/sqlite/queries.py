@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.jobs.model import State
+from mainspring.jobs.model import Priority, State
+from mainspring.queries.jobs import MOST_KEYS
 
 if TYPE_CHECKING:
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
-    from mainspring.queries.jobs import ListJobs
+    from mainspring.queries.jobs import FirstInLine, ListJobs
 
 
 def list_jobs(tx: Transaction, operation: ListJobs) -> list[Job]:
@@ -27,6 +28,23 @@ def list_jobs(tx: Transaction, operation: ListJobs) -> list[Job]:
     statement = SQL["list" if which.state is None else _by_state(tx, which.state, which.limit)]
     values = (before, which.state, function, which.unique, which.limit)
     return rows.stored(tx.cursor.execute(statement, values), tx.functions.names)
+
+
+def first_in_line(tx: Transaction, operation: FirstInLine) -> dict[bytes, int]:
+    """Read since when the first ones have waited; see ``FirstInLine``."""
+    found = {}
+    for name in operation.functions:
+        function = tx.functions.numbers.get(("default", name))
+        if function is None:
+            continue
+        times = [
+            time_us
+            for priority in Priority
+            for (time_us,) in tx.cursor.execute(SQL["first_in_line"], (function, priority, MOST_KEYS))
+        ]
+        if times:
+            found[name] = min(times)
+    return found
 
 
 _INDEXES = {

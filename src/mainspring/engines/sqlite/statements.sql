@@ -106,6 +106,28 @@ FROM jobs
 WHERE id < ?1 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
+-- The first job of the line without a key, and those of the first lines with one: each is a step in the index.
+-- name: first_in_line
+WITH RECURSIVE keys (key, number) AS (
+    SELECT (SELECT key FROM jobs INDEXED BY queue
+        WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key > x''
+        ORDER BY key LIMIT 1), 1
+    UNION ALL
+    SELECT (SELECT key FROM jobs INDEXED BY queue
+        WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key > keys.key
+        ORDER BY key LIMIT 1), number + 1
+    FROM keys WHERE keys.key IS NOT NULL AND number < ?3)
+SELECT * FROM (
+    SELECT max(created_us, due_us) FROM jobs INDEXED BY queue
+    WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key IS NULL
+    ORDER BY id LIMIT 1)
+UNION ALL
+SELECT (
+    SELECT max(created_us, due_us) FROM jobs INDEXED BY queue
+    WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key = keys.key
+    ORDER BY id LIMIT 1)
+FROM keys WHERE keys.key IS NOT NULL;
+
 -- name: list_scheduled
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key

@@ -114,14 +114,17 @@ def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
     before = job.state
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = job.term = 0
     job.state = int(State.PENDING)
+    job.foreground = False
     task = paths.task_name(job.function, job.unique, job.id)
     record = records.encode_job(job, seen.handle)
     changes: list[Change]
     if seen.spot is not None:
         # It is not published yet, so that it still has its name.
-        changes = [Check(seen.path, seen.version), Delete(seen.spot.path, seen.spot.version)]
+        live = live_result(job.id, task, seen.waiters, foreground=False)
+        kept = Write(seen.path, live, seen.version) if seen.data.get("foreground") else Check(seen.path, seen.version)
+        changes = [kept, Delete(seen.spot.path, seen.spot.version)]
     else:
-        result = live_result(job.id, task, (), foreground=job.foreground)
+        result = live_result(job.id, task, (), foreground=False)
         said = locating.name_data(job.id, seen.handle, None if spot is None else spot.name.kept)
         path = paths.name(task)
         name = Create(path, said) if spot is None else Write(path, said, spot.name.version)

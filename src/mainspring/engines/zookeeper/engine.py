@@ -17,6 +17,7 @@ from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.relay import Pending
 from mainspring.ids import Term
+from mainspring.quantities import format_duration
 from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ZookeeperEngine:
     durable = True
     shared = True
     limits = False
+    lines = False
     max_value = MAX_VALUE
 
     def __init__(
@@ -107,8 +109,8 @@ class ZookeeperEngine:
         granted = tree.session_timeout
         if granted < self._lease:
             raise SettingsError(
-                f"the ensemble ends sessions after {granted:g} s at the latest, and this node's lease is {self._lease:g} s:"
-                f" start it with --lease {granted:g}s, or raise maxSessionTimeout"
+                f"the ensemble ends sessions after {format_duration(granted)} at the latest, and this node's lease is "
+                f"{format_duration(self._lease)}: start it with --lease {format_duration(granted)}, or raise maxSessionTimeout"
             )
         if granted > self._lease:
             log.info("the ensemble lets sessions last longer than the lease: a death is known later", seconds=granted)

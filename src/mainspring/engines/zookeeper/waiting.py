@@ -104,6 +104,8 @@ def _by_term(operations: Sequence[ops.Wait] | Sequence[ops.Leave]) -> dict[int, 
 async def watchers(session: Session, operations: Sequence[ops.Watchers]) -> list[dict[int, list[int]]]:
     """Look up who waits elsewhere; see ``Watchers``."""
     ids = sorted({job_id for operation in operations for job_id in operation.ids})
+    # The member that this node reads from may lag behind the one that a waiting node has written to.
+    await session.tree.sync()
     waiters = await _waiters(session, ids)
     return [
         {

@@ -12,7 +12,7 @@ from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman import admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from mainspring.errors import MainspringError
     from mainspring.faces.gearman.peer import Peer
@@ -34,23 +34,31 @@ def command(peer: Peer, args: list[bytes]) -> None:
 
 
 def _status(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.listing(admin.status_line(_function(peer, queue)) for queue in _queues(peer)))
+    _count(peer, admin.status_line)
 
 
 def _priority_status(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.listing(admin.priority_line(_function(peer, queue)) for queue in _queues(peer)))
+    _count(peer, admin.priority_line)
 
 
-def _queues(peer: Peer) -> Iterable[FunctionQueue]:
-    return peer.service.dispatch.queues.values()
+def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
+    slot = peer.outbox.reserve(COST)
+
+    def counted() -> None:
+        queues = peer.service.dispatch.queues.values()
+        peer.outbox.fill(slot, admin.listing(line(_function(peer, queue)) for queue in queues))
+
+    peer.service.counted(counted)
 
 
 def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
-    running, workers = queue.running, sum(queue.workers.values())
+    total, running, workers = queue.total(), queue.running, sum(queue.workers.values())
     if peer.face.elsewhere is not None:
-        more_running, more_workers = peer.face.elsewhere(queue.name)
-        running, workers = running + more_running, workers + more_workers
-    return admin.FunctionStatus(queue.name, queue.total(), running, workers, *queue.waiting_by_priority())
+        others = peer.face.elsewhere(queue.name)
+        total, workers = total + others.foreground, workers + others.workers
+        # What other nodes say may be some seconds old: of the jobs that the store has, no more can run there than it counts.
+        running += min(others.running, queue.away + others.foreground)
+    return admin.FunctionStatus(queue.name, total, running, workers, *queue.waiting_by_priority())
 
 
 def _workers(peer: Peer, _: Command) -> None:
@@ -149,7 +157,7 @@ def _version(peer: Peer, _: Command) -> None:
 
 
 def _verbose(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.verbose_reply(peer.face.verbosity))
+    peer.outbox.send(admin.verbose_reply(peer.face.settings.verbosity))
 
 
 def _shutdown(peer: Peer, asked: Command) -> None:

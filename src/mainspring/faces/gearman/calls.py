@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import MainspringError
+    from mainspring.events.relay import Running
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.service import JobService
 
@@ -24,6 +25,7 @@ _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(JobFailure).decode
 COST = 64
 """What a call counts among the questions that a peer may have unanswered: it may list a thousand jobs."""
+MOST_SLOTS = 1_000_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread before it misses events."""
 
@@ -48,6 +50,10 @@ class _CancelParams(msgspec.Struct, forbid_unknown_fields=True):
 class _WatchParams(msgspec.Struct, forbid_unknown_fields=True):
     function: str | None = None
     handle: str | None = None
+
+
+class _SlotsParams(msgspec.Struct, forbid_unknown_fields=True):
+    slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)]
 
 
 class NoParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,7 +115,11 @@ class Calls:
             "jobs.cancel": (_CancelParams, _cancel),
             "jobs.retry": (_HandleParams, _retry),
             "jobs.watch": (_WatchParams, _watch),
-            "node.status": (NoParams, lambda call, _: call.answer(status())),
+            "worker.slots": (_SlotsParams, _slots),
+            "node.status": (
+                NoParams,
+                lambda call, _: call.peer.service.counted(lambda: call.answer(status())),
+            ),
         }
 
     def add(self, methods: Methods) -> None:
@@ -132,6 +142,11 @@ class Calls:
         function(call, said)
 
 
+def _slots(call: Call, said: _SlotsParams) -> None:
+    call.peer.as_worker().slots = said.slots
+    call.answer({})
+
+
 def describe(job: Job, service: JobService) -> dict[str, Any]:
     """Return a job as tools see it; docs/reference/protocol.md lists the keys."""
     return {
@@ -148,14 +163,23 @@ def describe(job: Job, service: JobService) -> dict[str, Any]:
     }
 
 
-def _elsewhere(job: Job) -> Job:
-    """Return a job of the store that is not this node's: while it runs, the attempt under way counts, too."""
+def _elsewhere(job: Job, running: Running | None = None) -> Job:
+    """Return a job of the store that is not this node's: while it runs, the attempt under way counts, too.
+
+    ``running`` is the answer of the node that holds it.
+    """
+    if running is not None:
+        state, started_us = int(State.RUNNING), running.started_us
+        return msgspec.structs.replace(job, state=state, started_us=started_us, attempt=running.attempt)
     return msgspec.structs.replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job
 
 
-def _details(job: Job, service: JobService) -> dict[str, Any]:
+def _details(job: Job, service: JobService, running: Running | None = None) -> dict[str, Any]:
     options = job.options
     held = service.window.held.get(service.handles.of(job.id))
+    known = held if held is not None else running
+    done = _number(known.numerator) if known is not None else 0
+    total = _number(known.denominator) if known is not None else 0
     policy = service.settling.policy(held) if held is not None else options.retry if options is not None else None
     return describe(job, service) | {
         "traceback": _failure(job.error).traceback if job.error else None,
@@ -168,9 +192,11 @@ def _details(job: Job, service: JobService) -> dict[str, Any]:
         "output_size": job.output_size,
         "max_attempts": policy.max_attempts if policy is not None else None,
         "timeout": options.timeout if options is not None else None,
-        "worker": held.worker_name() if held is not None else None,
-        "numerator": _number(held.numerator) if held is not None else 0,
-        "denominator": _number(held.denominator) if held is not None else 0,
+        "worker": held.worker_name() if held is not None else running.worker if running is not None else None,
+        "done": done,
+        "total": total,
+        "numerator": done,
+        "denominator": total,
     }
 
 
@@ -242,13 +268,13 @@ def _show(call: Call, said: _HandleParams) -> None:
     service = call.peer.service
     held = service.handles.of(job_id) in service.window.held
 
-    def found(job: Job | None) -> None:
+    def found(job: Job | None, running: Running | None) -> None:
         if job is None:
             call.unknown(said.handle)
         else:
-            call.answer(_details(job if held else _elsewhere(job), service))
+            call.answer(_details(job if held else _elsewhere(job, running), service, running))
 
-    service.clients.find(job_id, found, call.failed)
+    service.clients.show(job_id, found, call.failed)
 
 
 def _cancel(call: Call, said: _CancelParams) -> None:

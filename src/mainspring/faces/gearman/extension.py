@@ -237,6 +237,8 @@ def assignment(held: Held, service: JobService) -> bytes:
     policy = service.settling.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts
+        if options is not None and options.retry is not None:
+            info["retry"] = policy  # the worker knows its own already
     return response(Type.ASSIGN, held.handle, held.lease, job.function, job.unique, _encode(info), job.payload)
 
 
@@ -247,9 +249,11 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
     if held is None or held.lease != lease:
         _settle_again(peer, args)
         return
+    readable = True
     try:
         detail = _settle_detail(text) if text else SettleDetail()
     except msgspec.MsgspecError as why:
+        readable = False
         detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"
 
@@ -264,7 +268,14 @@ def _settle(peer: Peer, args: list[bytes]) -> None:
     elif outcome == b"failed":
         error = detail.error or JobFailure("Error", "the worker gave no reason")
         exception = f"{error.type}: {error.message}".encode()
-        settling.failed(held, _encode(error), final=detail.final, exception=exception, acknowledge=acknowledge)
+        settling.failed(
+            held,
+            _encode(error),
+            final=detail.final,
+            exception=exception,
+            acknowledge=acknowledge,
+            reported=readable,  # otherwise the worker does not know of this failure
+        )
     elif outcome == b"released":
         settling.released(held, acknowledge)
     elif outcome == b"snoozed":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from mainspring.ids import TERM_SPAN
+from mainspring.log_limit import LogLimit
 from mainspring.wire.gearman.connection import MAX_BODY
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class GearmanSettings:
     """Send WORK_EXCEPTION also to clients that did not ask for it."""
     version: str = "1.1.20"
     """What ``version`` answers."""
+    verbosity: str = "ERROR"
+    """What ``verbose`` answers: the log's level in gearmand's words."""
     unsent_bytes: int = 8 * 2**20
     """Answers that a peer has not read; above it reading from it pauses, and above 16 times as much it is disconnected."""
     connections: int = 0
@@ -54,6 +57,15 @@ TOLD_EVERY = 60.0
 """Seconds between two lines of the log about the same trouble."""
 
 log = structlog.get_logger("mainspring.gearman")
+
+
+class Elsewhere(NamedTuple):
+    """The jobs and workers that the other nodes have for a function, as of their last heartbeats."""
+
+    running: int
+    workers: int
+    foreground: int
+    """Jobs that are in a node's memory alone: the store does not count them."""
 
 
 class GearmanFace:
@@ -77,11 +89,10 @@ class GearmanFace:
         """Ends the node; True: politely."""
         self.peers: dict[Peer, None] = {}
         self.paused = False
-        self.verbosity = "ERROR"
-        self.elsewhere: Callable[[bytes], tuple[int, int]] | None = None
-        """Where ``status`` counts a fleet: how many jobs of a function run at the other nodes, and how many workers are there."""
+        self.elsewhere: Callable[[bytes], Elsewhere] | None = None
+        """Where ``status`` counts a fleet: returns the other nodes' part."""
         self.connections = 0
-        self._told_at = -TOLD_EVERY
+        self._crowded = LogLimit(TOLD_EVERY)
         self._created: dict[int, bytes] = {}
 
     def created(self, job_id: int) -> bytes:
@@ -106,9 +117,7 @@ class GearmanFace:
 
     def crowded(self) -> None:
         """A connection was refused because there are too many: say so to whoever can change it."""
-        now = self.service.clock.monotonic()
-        if now - self._told_at >= TOLD_EVERY:
-            self._told_at = now
+        if self._crowded.left_out(self.service.clock.monotonic()) is not None:
             log.warning(
                 "connections are refused",
                 connections=self.settings.connections,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +35,8 @@ class _LimitParams(msgspec.Struct, forbid_unknown_fields=True):
     declared: bool = False
 
 
+MOST_NAMES = 10_000
+"""Functions that one answer of ``functions.registered`` names."""
 _LIMITS = ("concurrency", "concurrency_per_key", "rate", "rate_per_key")
 
 
@@ -53,21 +56,38 @@ def describe(function: bytes, service: JobService) -> dict[str, Any]:
         "waiting": high + normal + low,
         "running": queue.running if queue is not None else 0,
         "workers": sum(queue.workers.values()) if queue is not None else 0,
+        "registered": service.registered.has(function),
     }
 
 
 def _list(call: Call, _: object) -> None:
     service = call.peer.service
-    names = {*service.dispatch.queues, *service.functions.names()}
-    call.answer({"functions": [describe(name, service) for name in sorted(names)]})
+
+    def counted() -> None:
+        names = {*service.dispatch.queues, *service.functions.names(), *service.registered.names()}
+        call.answer({"functions": [describe(name, service) for name in sorted(names)]})
+
+    service.counted(counted)
 
 
 def _show(call: Call, said: _FunctionParams) -> None:
     service, name = call.peer.service, said.function.encode()
-    if name in service.dispatch.queues or name in service.functions.names():
-        call.answer(describe(name, service))
-    else:
-        call.fault("not_found", f"nothing is known of a function {said.function}")
+
+    def counted() -> None:
+        if name in service.dispatch.queues or name in service.functions.names() or service.registered.has(name):
+            call.answer(describe(name, service))
+        else:
+            call.fault("not_found", f"the server knows no function {said.function}")
+
+    service.counted(counted)
+
+
+def _registered(call: Call, said: _FunctionParams) -> None:
+    registered = call.peer.service.registered
+    has = registered.has(said.function.encode())
+    names = [] if has else heapq.nsmallest(MOST_NAMES, registered.names())
+    shown = [name.decode("utf-8", "backslashreplace") for name in names]
+    call.answer({"registered": has, "shared": call.peer.service.sharing is not None, "functions": shown})
 
 
 def _limit(call: Call, said: _LimitParams) -> None:
@@ -117,6 +137,7 @@ def _change(call: Call, function: str, change: Change) -> None:
 METHODS: Methods = {
     "functions.list": (NoParams, _list),
     "functions.show": (_FunctionParams, _show),
+    "functions.registered": (_FunctionParams, _registered),
     "functions.limit": (_LimitParams, _limit),
     "functions.pause": (_FunctionParams, lambda call, said: _pause(call, said, paused=True)),
     "functions.resume": (_FunctionParams, lambda call, said: _pause(call, said, paused=False)),

@@ -56,6 +56,8 @@ _HANDLERS: dict[int, Handler] = {
 }
 
 
+TLS_REQUIRED = response(Type.ERROR, b"TLS_REQUIRED", b"this port speaks TLS")
+"""What is sent in place of a handshake to a client that speaks no TLS."""
 _LONG_NAME = b"a function's name has at most %d bytes" % FUNCTION_LIMIT
 _ELSEWHERE = b"keep what is larger elsewhere, and submit where it is"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman import extension
@@ -22,6 +23,9 @@ _NOT_FOUND = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job given in work result n
 _NO_DATA_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job does not exist on server")
 _NO_EXCEPTION_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"An exception was received for a job that does not exist")
 _PLAIN = Ability()
+_NUMBER = re.compile(rb"[ \t\n\v\f\r]*\+?0*([0-9]+)")
+_LONGEST = 10**12 - 1
+"""Milliseconds, about 31 years, that stand for any longer timeout."""
 
 
 class WorkerSide:
@@ -78,15 +82,22 @@ def _can_do(peer: Peer, args: list[bytes]) -> None:
 
 
 def _can_do_timeout(peer: Peer, args: list[bytes]) -> None:
-    """Gearman's page says seconds, its server takes milliseconds, at least 1,000, and 0 for none."""
+    """Gearman's page says seconds, its server takes milliseconds: at least 1,000, and 0 or less for none."""
     function, text = args
-    if not text.isdigit() or len(text) > 12:
-        message = b"the timeout of CAN_DO_TIMEOUT is a number of milliseconds"
-        peer.outbox.send(response(Type.ERROR, b"INVALID_ARGUMENTS", message))
-        return
-    milliseconds = int(text)
-    timeout = max(milliseconds, 1000) / 1000 if milliseconds else None
-    peer.register(function, Ability(timeout=timeout))
+    milliseconds = _milliseconds(text)
+    peer.register(function, Ability(timeout=max(milliseconds, 1000) / 1000 if milliseconds else None))
+
+
+def _milliseconds(text: bytes) -> int:
+    """Read a number as gearmand does, with C's ``strtol``: up to the first byte that is no part of it; 0 for a negative one.
+
+    Libraries send texts that are no numbers (older Go ones four raw bytes), and an error would leave the function unregistered.
+    """
+    found = _NUMBER.match(text)
+    if found is None:
+        return 0
+    digits = found[1]
+    return int(digits) if len(digits) <= 12 else _LONGEST
 
 
 def _cant_do(peer: Peer, args: list[bytes]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
@@ -34,6 +35,21 @@ class Measure:
     """Labels and value; all samples have the same labels' names."""
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How many durations were up to which bounds, by labels: a histogram of Prometheus."""
+
+    name: str
+    help: str
+    """As in Measure."""
+
+    bounds: Sequence[float]
+    """Upper bounds in seconds, rising."""
+
+    samples: Sequence[tuple[Mapping[str, str], Sequence[int], float]]
+    """Labels; how many durations were up to each bound and above the one before, then those above; the sum in seconds."""
+
+
 class NodeView(Protocol):
     """What these pages show of a node; the methods return at once."""
 
@@ -43,7 +59,7 @@ class NodeView(Protocol):
     def ready(self) -> bool:
         """Tell whether the node takes new work: False while it starts, drains, or its store refuses writes."""
 
-    def metrics(self) -> Iterable[Measure]:
+    def metrics(self) -> Iterable[Measure | Distribution]:
         """Return the figures of this moment."""
 
 
@@ -88,6 +104,9 @@ class _NodeCollector:
         build.add_metric([], {"version": self._version})
         yield build
         for measure in self._view.metrics():
+            if isinstance(measure, Distribution):
+                yield _histogram(measure)
+                continue
             names = list(measure.samples[0][0]) if measure.samples else []
             family = (
                 CounterMetricFamily(measure.name, measure.help, labels=names)
@@ -97,3 +116,13 @@ class _NodeCollector:
             for labels, value in measure.samples:
                 family.add_metric([labels[name] for name in names], value)
             yield family
+
+
+def _histogram(measure: Distribution) -> Metric:
+    names = list(measure.samples[0][0]) if measure.samples else []
+    family = HistogramMetricFamily(measure.name, measure.help, labels=names)
+    bounds = [*(str(float(bound)) for bound in measure.bounds), "+Inf"]
+    for labels, counts, total in measure.samples:
+        buckets = list(zip(bounds, accumulate(counts), strict=True))
+        family.add_metric([labels[name] for name in names], buckets, total)
+    return family

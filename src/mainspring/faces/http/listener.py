@@ -13,7 +13,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import socket
-    import ssl
     from collections.abc import Generator
 
     from starlette.types import ASGIApp
@@ -24,14 +23,16 @@ PATIENCE: Final = 30.0
 
 
 class HttpListener:
-    """Serves an application on a socket that is bound already; ``patience`` is in seconds, as ``PATIENCE``."""
+    """Serves an application on a socket that is bound already; None: on connections that others accept, see `protocol`.
+
+    ``patience`` is in seconds, as ``PATIENCE``.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
-        bound: socket.socket,
+        bound: socket.socket | None,
         *,
-        tls: ssl.SSLContext | None = None,
         patience: float = PATIENCE,
     ) -> None:
         config = uvicorn.Config(
@@ -47,7 +48,6 @@ class HttpListener:
             h11_max_incomplete_event_size=16 * 1024,
         )
         config.load()
-        config.ssl = tls
         logging.getLogger("uvicorn.error").addFilter(_of_strangers)
         self._server = _QuietServer(config)
         self._bound = bound
@@ -55,12 +55,20 @@ class HttpListener:
 
     async def start(self) -> None:
         """Begin to answer; returns when connections are taken."""
-        self._task = asyncio.create_task(self._server.serve([self._bound]), name="http")
+        self._task = asyncio.create_task(self._server.serve([] if self._bound is None else [self._bound]), name="http")
         while not self._server.started:
             if self._task.done():
                 await self._task
                 raise RuntimeError("the HTTP server ended while it started")
             await asyncio.sleep(0.001)  # uvicorn has no event for this
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return what serves one connection."""
+        config = self._server.config
+        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=self._server.server_state, app_state=self._server.lifespan.state
+        )
+        return made
 
     async def stop(self) -> None:
         """Take no more connections, and end those that are open within about a second."""

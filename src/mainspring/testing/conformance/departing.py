@@ -46,7 +46,8 @@ class Departing:
         other.assign(running)
         (theirs,) = third.claim(limit=1)
         store.end_term(other.term)
-        assert recover(store, other.term) == (2, {(b"f", Priority.HIGH): 2}, False)
+        lost = frozenset({ops.LostAttempt(running.id, b"f", 1)})
+        assert recover(store, other.term) == ops.Recovered(2, {(b"f", Priority.HIGH): 2}, False, lost)
         found = [store.present(job.id) for job in (leased, running, theirs)]
         assert [(job.state, job.attempt, job.suspects, job.term) for job in found] == [
             (State.PENDING, 0, 1, 0),

@@ -10,6 +10,7 @@ from mainspring.ids import slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event
+from mainspring.queries.jobs import FirstInLine
 from mainspring.resources import store as resources
 from mainspring.resources.model import OWN, FunctionLimits, Limits, Rate, pool_of
 from mainspring.testing.conformance.driver import NOW, Store, again, ignore
@@ -57,6 +58,12 @@ class Limiting:
     """Tests of what limits need of a store."""
 
     # ---- keys ----
+
+    def test_a_key_that_waits_is_not_hidden_behind_the_jobs_of_others(self, store: Store) -> None:
+        times = {b"": 7, b"a": 8, b"b": 5, b"c": 9}
+        store.submit(*[store.job(key=key, created_us=NOW + number) for key, number in times.items()])
+        (found,) = store.group(FirstInLine([b"f"], ignore, ignore))
+        assert found in ({b"f": NOW + 5}, {b"f": NOW + 7}), "there is a line for each key, or one for all"
 
     def test_a_job_keeps_its_key(self, store: Store) -> None:
         (job,) = keyed(store, b"\0k\xff")

@@ -138,6 +138,15 @@ class Listening:
         assert leave(store, job.id, 12345, 10**19 - 1) == set()
         assert store.state(job.id) is State.PENDING
 
+    def test_a_job_that_is_put_back_after_its_end_stays_though_nobody_waits(self, store: Store) -> None:
+        job = waited(store, foreground=True, state=State.LEASED, unique=b"u")
+        store.end(job, Event.FAIL)
+        redriven = store.redrive(job.id)
+        assert redriven.redriven
+        assert not store.present(job.id).foreground
+        assert leave(store, job.id) == set()
+        assert store.state(job.id) is State.PENDING
+
     def test_a_background_job_that_joins_keeps_a_foreground_one(self, store: Store, other: Store) -> None:
         job = waited(store, foreground=True, unique=b"u")
         same = other.job(unique=b"u", foreground=True)

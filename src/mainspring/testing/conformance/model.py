@@ -76,7 +76,9 @@ class Model:
         pending: dict[tuple[bytes, int], int] = {}
         for job in held:
             pending[job.function, job.priority] = pending.get((job.function, job.priority), 0) + 1
-        return ops.Recovered(sum(map(self._settle, rules.recovered(held))), pending)
+        settlements = rules.recovered(held)
+        lost = ops.lost_attempts(settlements)
+        return ops.Recovered(sum(map(self._settle, settlements)), pending, lost=lost)
 
     def assign(self, operation: ops.Assign) -> None:
         """Record what runs."""

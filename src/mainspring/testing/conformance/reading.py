@@ -1,11 +1,14 @@
-"""Find, FindUnique, Count and ListJobs."""
+"""Find, FindUnique, Count, FirstInLine and ListJobs."""
 
 # ruff: noqa: D102 - the tests' names say it
 from __future__ import annotations
 
+import pytest
+
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
+from mainspring.queries.jobs import FirstInLine
 from mainspring.testing.conformance.driver import NOW, Store, done, ignore
 
 
@@ -58,6 +61,43 @@ class Reading:
         store.submit(*[store.job(unique=b"u") for _ in range(3)])
         store.submit(*[store.job(unique=b"u") for _ in range(3)])
         assert sum(store.counts().values()) == 1
+
+    # ---- the first in line ----
+
+    def _first_in_line(self, store: Store, *functions: bytes) -> dict[bytes, int]:
+        if not store.engine.lines:
+            pytest.skip("the pending jobs of this engine stand in no lines")
+        (found,) = store.group(FirstInLine(functions, ignore, ignore))
+        assert isinstance(found, dict)
+        return found
+
+    def test_the_oldest_first_in_line_is_found_of_each_function(self, store: Store) -> None:
+        assert self._first_in_line(store, b"f") == {}
+        store.submit(*[store.job(created_us=NOW + number) for number in (5, 7)])
+        store.submit(store.job(function=b"g", created_us=NOW + 9))
+        assert self._first_in_line(store, b"f", b"g", b"unknown") == {b"f": NOW + 5, b"g": NOW + 9}
+        assert self._first_in_line(store, b"g") == {b"g": NOW + 9}
+        assert self._first_in_line(store) == {}
+
+    def test_each_priority_has_a_line(self, store: Store) -> None:
+        for priority, number in ((Priority.HIGH, 9), (Priority.NORMAL, 8), (Priority.LOW, 5)):
+            store.submit(store.job(priority=priority, created_us=NOW + number))
+        assert self._first_in_line(store, b"f") == {b"f": NOW + 5}
+
+    def test_only_pending_jobs_stand_in_line(self, store: Store) -> None:
+        held, cancelled = store.leased(created_us=NOW + 1), store.submitted(created_us=NOW + 2)
+        store.cancel(cancelled.id)
+        store.submit(store.job(created_us=NOW + 1, state=State.SCHEDULED, due_us=NOW + 10**9))
+        assert self._first_in_line(store, b"f") == {}
+        store.submit(store.job(created_us=NOW + 7))
+        assert self._first_in_line(store, b"f") == {b"f": NOW + 7}
+        store.end(held, Event.RELEASE)
+        assert self._first_in_line(store, b"f") == {b"f": NOW + 1}
+
+    def test_a_delayed_job_has_waited_since_it_was_due(self, store: Store) -> None:
+        store.submitted(created_us=NOW, state=State.SCHEDULED, due_us=NOW + 5)
+        store.wake(NOW + 6)
+        assert self._first_in_line(store, b"f") == {b"f": NOW + 5}
 
     # ---- lists ----
 

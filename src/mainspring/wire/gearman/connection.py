@@ -50,6 +50,9 @@ MAX_PREFIX_EXTENDED: Final = 2**20
 SKIP_FACTOR: Final = 16
 """A body over the limit is read and dropped, so that its sender can read why, up to so many times the limit."""
 
+_REPORTS: Final = frozenset(map(int, (Type.WORK_COMPLETE, Type.WORK_DATA, Type.WORK_WARNING, Type.WORK_EXCEPTION)))
+"""Reports whose body may be a handle alone: Perl's library sends that for an empty payload, and for "0"."""
+
 _NAMES: Final = {int(Type.WORK_COMPLETE): 1, int(Type.SETTLE): 2}
 """Of results: how many of their first arguments say whose they are."""
 _MAX_NAMES: Final = 1024
@@ -171,6 +174,8 @@ class Connection:
                 args = data[start:end].split(b"\0", count - 1)
                 if len(args) == count:
                     append((kind, args))
+                elif kind in _REPORTS:
+                    append((kind, [args[0], b""]))
                 else:
                     append(self._too_few(kind, len(args)))
                     if self._closed:

@@ -2,7 +2,7 @@
 
 A packet is ``magic type length body``: four bytes of magic, two unsigned 32-bit big-endian integers, and the arguments
 joined by single NULs. The last argument runs to the end of the body and may hold NULs; the others must not, which the
-encoders do not check.
+encoders do not check. A worker's report may be a handle alone, without a NUL: its payload is empty.
 """
 
 from __future__ import annotations

@@ -39,6 +39,9 @@ class CoroutineExecutor:
         if task is not None:
             task.cancel()
 
+    def shrink(self) -> None:
+        """Do nothing: a task takes no more than it needs."""
+
     async def close(self) -> None:
         """Cancel what still runs, and wait for it."""
         tasks = list(self._tasks.values())

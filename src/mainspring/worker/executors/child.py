@@ -1,31 +1,38 @@
 """A process that runs functions for its worker: ``python -m mainspring.worker.executors.child FD PARENT SELECTOR``.
 
+(The worker of the command line has a process of its own kind, which logs as the worker does: `mainspring.cli.task_process`.)
+
 The main thread runs the functions; a second one reads, so that the end of the pipe ends the process in the middle of
 anything. Signals that stop a worker do nothing here: the worker lets its jobs finish.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import sys
 import threading
+from contextlib import nullcontext
 from contextvars import Context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from mainspring.errors import MainspringError
-from mainspring.worker.current import CurrentJob
+from mainspring.errors import MainspringError, WorkerFullError
+from mainspring.worker.current import CurrentJob, JobStopped
 from mainspring.worker.executors.frames import (
     Begun,
+    Continues,
     Ended,
     Halt,
     Progress,
+    Refuse,
     Run,
     Told,
     ToParent,
     Unframer,
+    Waits,
     decode_to_child,
     frame,
 )
@@ -36,6 +43,10 @@ from mainspring.worker.performance import failure, perform
 from mainspring.worker.selector import load_registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from mainspring.client.waiting import Awaited
     from mainspring.worker.registry import Registry
 
 
@@ -50,6 +61,8 @@ class Child:
         self._writing = threading.Lock()
         self._runs: SimpleQueue[Run] = SimpleQueue()
         self._job: CurrentJob | None = None
+        self._numbers = itertools.count(1)
+        self._awaited: dict[Awaited, int] = {}
 
     def progress(self, job: CurrentJob, done: int, total: int) -> None:  # noqa: ARG002 - there is only one
         """Pass progress on."""
@@ -58,6 +71,16 @@ class Child:
     def tell(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:  # noqa: ARG002
         """Pass data on."""
         self.send(Told(data, warning))
+
+    def waits(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
+        """Pass on that the job waits for another one."""
+        number = next(self._numbers)
+        self._awaited[awaited] = number
+        self.send(Waits(number, awaited.handle))
+
+    def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
+        """Pass on that such a wait is over."""
+        self.send(Continues(self._awaited.pop(awaited)))
 
     def send(self, message: ToParent) -> None:
         """Write one message; the end of the pipe ends the process.  What a task has forked off has nothing to say."""
@@ -97,28 +120,47 @@ class Child:
                 os._exit(1)
             for body in unframer.feed(data):
                 message = decode_to_child(body)
-                if isinstance(message, Halt):
-                    job = self._job
-                    if job is not None:
-                        job.ask_to_stop(message.reason)
-                else:
-                    self._runs.put(message)
+                match message:
+                    case Run():
+                        self._runs.put(message)
+                    case Halt():
+                        self._halt(message.reason)
+                    case Refuse():
+                        self._refuse(message)
+
+    def _halt(self, reason: str) -> None:
+        """Ask the running job to stop, and end its waits for other jobs."""
+        job = self._job
+        if job is not None:
+            job.ask_to_stop(reason)
+            for awaited in list(self._awaited):
+                awaited.refuse(JobStopped(reason))
+
+    def _refuse(self, message: Refuse) -> None:
+        for awaited, number in list(self._awaited.items()):
+            if number == message.number:
+                awaited.refuse(WorkerFullError(message.message))
 
 
 def _do_nothing(number: int, frame: object) -> None:
     """Handle a signal."""
 
 
-def main() -> None:
-    """Load the App and serve."""
-    descriptor, parent, selector = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+def _plainly(_selector: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextManager[None]] = _plainly) -> None:
+    """Load the App and serve; ``importing`` is entered with the App's selector while it is imported."""
+    descriptor, parent, selector = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with(parent, signal.SIGKILL)
     # Not SIG_IGN, which programs that tasks start would inherit: nobody could terminate them.
     signal.signal(signal.SIGINT, _do_nothing)
     signal.signal(signal.SIGTERM, _do_nothing)
     child = Child(socket.socket(fileno=descriptor))
     try:
-        registry = load_registry(selector)
+        with importing(selector):
+            registry = load_registry(selector)
     except MainspringError as error:
         child.send(Begun(str(error)))
         return
@@ -127,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

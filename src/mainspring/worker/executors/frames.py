@@ -23,6 +23,13 @@ class Halt(msgspec.Struct, tag="halt", array_like=True):
     reason: str
 
 
+class Refuse(msgspec.Struct, tag="refuse", array_like=True):
+    """End a wait of the running job with an error: the worker has no place for the awaited job."""
+
+    number: int
+    message: str
+
+
 class Begun(msgspec.Struct, tag="begun", array_like=True):
     """The process is ready for its first job, or says why it never will be."""
 
@@ -43,6 +50,19 @@ class Told(msgspec.Struct, tag="told", array_like=True):
     warning: bool
 
 
+class Waits(msgspec.Struct, tag="waits", array_like=True):
+    """The running job waits for another one; the number is the process's own."""
+
+    number: int
+    handle: str
+
+
+class Continues(msgspec.Struct, tag="continues", array_like=True):
+    """Such a wait is over."""
+
+    number: int
+
+
 class Ended(msgspec.Struct, tag="ended", array_like=True):
     """What ran has ended; ``memory`` is the process's resident size in bytes."""
 
@@ -52,8 +72,8 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
     memory: int
 
 
-ToChild: TypeAlias = Run | Halt
-ToParent: TypeAlias = Begun | Progress | Told | Ended
+ToChild: TypeAlias = Run | Halt | Refuse
+ToParent: TypeAlias = Begun | Progress | Told | Waits | Continues | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode

@@ -10,20 +10,25 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
+from mainspring.client.waiting import Awaited
 from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.executors.frames import (
     Begun,
+    Continues,
     Ended,
     Halt,
     Progress,
+    Refuse,
     Run,
     ToChild,
     Told,
     Unframer,
+    Waits,
     decode_to_parent,
     frame,
 )
@@ -32,6 +37,9 @@ from mainspring.worker.performance import Settlement, failure, stopped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+TASK_PROCESS: Final = (sys.executable, "-m", "mainspring.worker.executors.child")
+"""The command of a process that runs functions, without its arguments."""
+
 STOP_GRACE: Final = 5.0
 """Seconds that a cancelled function has to stop by itself before its process is killed."""
 
@@ -39,21 +47,34 @@ _log = structlog.get_logger(__name__)
 
 
 class ProcessExecutor:
-    """Runs each delivery in one of at most ``limit`` processes, which import the App that ``selector`` names.
+    """Runs each delivery in one of at most ``most`` processes, which import the App that ``selector`` names.
 
-    A process lives on for the next job; one that has grown beyond ``max_rss`` bytes, or was killed, is replaced when it
-    is needed.
+    A process lives on for the next job, ``usual`` of them at most where no more are needed. One that has grown beyond
+    ``max_rss`` bytes, or was killed, is replaced when it is needed. ``command`` starts one; what
+    `mainspring.worker.executors.child` takes comes after it.
     """
 
-    def __init__(self, limit: int, selector: str | None, finish: Finish, *, max_rss: int | None = None) -> None:
-        self._limit = limit
+    def __init__(
+        self,
+        usual: int,
+        selector: str | None,
+        finish: Finish,
+        *,
+        most: int,
+        max_rss: int | None = None,
+        command: Sequence[str] = TASK_PROCESS,
+    ) -> None:
+        self._usual = usual
+        self._limit = most
         self._selector = selector
         self._finish = finish
         self._max_rss = max_rss
+        self._command = command
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Child] = []
         self._busy: dict[Delivery, _Child] = {}
         self._waiting: deque[Delivery] = deque()
+        self._warned: set[str] = set()
         self._ends: set[asyncio.Task[None]] = set()
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - threads need to know
@@ -82,6 +103,11 @@ class ProcessExecutor:
             child.send(Halt(delivery.job.stop_reason or ""))
             child.reaper = self._loop.call_later(STOP_GRACE, child.kill)
 
+    def shrink(self) -> None:
+        """Kill the idle processes beyond the usual number."""
+        while self._idle and len(self._idle) + len(self._busy) > self._usual:
+            self._idle.pop().kill()
+
     async def close(self) -> None:
         """Kill all processes, and wait until they are gone."""
         for child in [*self._idle, *self._busy.values()]:
@@ -98,12 +124,11 @@ class ProcessExecutor:
         ours, theirs = socket.socketpair()
         try:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [sys.executable, "-m", "mainspring.worker.executors.child", str(theirs.fileno()), str(os.getpid()),
-                 self._selector],
+                [*self._command, str(theirs.fileno()), str(os.getpid()), self._selector],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # to kill it with all that its function has started
-            )  # fmt: skip
+            )
         except OSError:
             ours.close()
             raise
@@ -124,6 +149,18 @@ class ProcessExecutor:
         else:
             self._idle.append(child)
         self._report(delivery, Settlement(message.outcome, message.detail, message.data), seconds)
+
+    def waits(self, delivery: Delivery) -> None:
+        """A function waits for another job."""
+        name = delivery.function.name
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning(
+                "a task in a process waits for other jobs",
+                function=name,
+                remedy="each wait keeps a process and its memory: let the awaited job submit the next step, or run this task in "
+                "a thread or as a coroutine",
+            )
 
     def died(self, child: _Child, error: str) -> None:
         """A process has ended, or closes its pipe and will be killed."""
@@ -162,6 +199,7 @@ class _Child(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._delivery: Delivery | None = None
+        self._awaited: dict[int, Awaited] = {}
         self._begun = 0.0
         self._error = ""
         self.killed = False
@@ -187,6 +225,13 @@ class _Child(asyncio.Protocol):
                     delivery.job.progress(message.done, message.total)
                 case Told() if delivery is not None:
                     (delivery.job.warning if message.warning else delivery.job.data)(message.data)
+                case Waits() if delivery is not None:
+                    self._executor.waits(delivery)
+                    awaited = Awaited(message.handle, partial(self._refuse, message.number))
+                    self._awaited[message.number] = awaited
+                    delivery.job.waits(awaited)
+                case Continues() if delivery is not None and message.number in self._awaited:
+                    delivery.job.continues(self._awaited.pop(message.number))
                 case Begun():
                     self._error = message.error
 
@@ -207,9 +252,16 @@ class _Child(asyncio.Protocol):
         else:
             self._transport.write(frame(message))
 
+    def _refuse(self, number: int, error: BaseException) -> None:
+        self.send(Refuse(number, str(error)))
+
     def done(self) -> tuple[Delivery | None, float]:
         """Return the job that the process had, with the seconds that it took, and have none."""
         delivery, self._delivery = self._delivery, None
+        if delivery is not None:
+            for awaited in self._awaited.values():
+                delivery.job.continues(awaited)
+            self._awaited.clear()
         if self.reaper is not None:
             self.reaper.cancel()
             self.reaper = None

@@ -27,10 +27,11 @@ RESCUE_AFTER: Final = 0.002
 
 
 class ThreadExecutor:
-    """Runs functions in at most ``threads`` threads, which start when they are needed."""
+    """Runs functions in at most ``most`` threads, which start when they are needed; ``usual`` of them stay."""
 
-    def __init__(self, threads: int, finish: Finish) -> None:
-        self._limit = threads
+    def __init__(self, usual: int, finish: Finish, *, most: int) -> None:
+        self._usual = usual
+        self._limit = most
         self._finish = finish
         self._loop = asyncio.get_running_loop()
         self._todo: deque[Delivery] = deque()
@@ -54,6 +55,13 @@ class ThreadExecutor:
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:
         """Do nothing: a thread can only be asked, and the job has been."""
+
+    def shrink(self) -> None:
+        """End the idle threads beyond the usual number."""
+        kept = max(self._usual, self._held)
+        for _ in range(self._started - kept):  # there are at least so many idle ones: each takes one, and ends
+            self._wake_ups.put(False)
+        self._started = min(self._started, kept)
 
     async def close(self) -> None:
         """Let the threads end when they have finished what they run."""

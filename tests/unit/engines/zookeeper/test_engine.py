@@ -14,7 +14,7 @@ from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.errors import SettingsError, StoreUnavailableError
 from mainspring.ids import NodeId
-from mainspring.server.quantities import parse_duration
+from mainspring.quantities import parse_duration
 
 from .a_session import run
 
@@ -51,7 +51,7 @@ def test_a_term_that_does_not_begin_at_once_begins_later(monkeypatch: pytest.Mon
     run(check())
 
 
-@pytest.mark.parametrize(("granted", "lease"), [(10.0, "10s"), (2.5, "2.5s"), (0.4, "0.4s")])
+@pytest.mark.parametrize(("granted", "lease"), [(10.0, "10s"), (2.5, "2.5s"), (0.4, "400ms")])
 def test_a_lease_that_no_session_lasts_is_refused_with_one_that_will_do(granted: float, lease: str) -> None:
     async def check() -> None:
         tree = MemoryTree(MemoryContent(), session_timeout=granted)

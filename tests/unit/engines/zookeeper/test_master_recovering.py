@@ -14,7 +14,7 @@ from mainspring.engines.zookeeper.master.recovering import Recoverer, abandoned
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
 from mainspring.errors import StoreFencedError
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Assign
+from mainspring.jobs.store import Assign, LostAttempt, Recovered
 
 from .a_master import Fleet, Member, eventually, fleet, ignore, run
 
@@ -45,7 +45,8 @@ def test_what_was_leased_is_suspect_and_what_ran_was_tried() -> None:
             leased, running, mine = await lost.held(), await lost.held(), await living.held()
             await lost.one(Assign([running], ignore, ignore))
             await lost.kill()
-            assert await living.recover(lost.session.term) == (2, {(b"f", 1): 2}, False)
+            attempts = frozenset({LostAttempt(running.id, b"f", 1)})
+            assert await living.recover(lost.session.term) == Recovered(2, {(b"f", 1): 2}, False, attempts)
             assert pending(nodes, leased) == (State.PENDING, 0, 1, 0)
             assert pending(nodes, running) == (State.PENDING, 1, 0, 0)
             assert nodes.queue(living) == [f"f:~{mine.id}"]
@@ -104,7 +105,7 @@ def test_a_node_that_is_at_it_as_the_master_is_not_in_its_own_way() -> None:
             living.tree.children = late  # type: ignore[method-assign, assignment]
             master = asyncio.create_task(Recoverer(living.session, Check(paths.MASTER_TERM)).step())
             await under_way.wait()
-            assert await living.recover(lost.session.term) == (0, {}, False)
+            assert await living.recover(lost.session.term) == Recovered(0, {}, False)
             go_on.set()
             assert await master == 1
             assert nodes.queue(lost) == []
@@ -117,7 +118,7 @@ def test_who_lives_is_left_alone() -> None:
         async with fleet() as nodes:
             living, other = await pair(nodes)
             await other.held()
-            assert await living.recover(other.session.term) == (0, {}, False)
+            assert await living.recover(other.session.term) == Recovered(0, {}, False)
             assert len(nodes.queue(other)) == 1
             assert await abandoned(living.tree) == []
 

@@ -13,7 +13,7 @@ from mainspring.engines.zookeeper import handlers, paths
 from mainspring.engines.zookeeper import relay as module
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.tree import Delete
-from mainspring.events.relay import Progress, Settled
+from mainspring.events.relay import Ask, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
 
     from .a_session import Node
+
+
+def test_what_is_encoded_is_decoded() -> None:
+    messages: list[Message] = [
+        Settled([1, 2]),
+        Pending([b"f\xff"]),
+        Progress(3, "status", b"\0", b"2"),
+        Stop(4, "stop"),
+        Ask(5, 6),
+        Running(5, 7, 1, "w", b"1", b"\xff"),
+    ]
+    assert module.decode(module.encode(7, messages)) == messages
 
 
 class Ear:

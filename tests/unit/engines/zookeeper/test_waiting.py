@@ -14,7 +14,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import succeeded
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, falls_behind, fleet, ignore, one_node, run
 
 if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
@@ -50,6 +50,18 @@ def test_whoever_waits_is_noted_once_and_found_by_the_others() -> None:
             assert await watchers(other, job.id) == {job.id: [3]}
             await leave(third, job.id)
             assert await watchers(other, job.id) == {}
+            assert await watchers(node, job.id) == {job.id: [2]}
+
+    run(check())
+
+
+def test_who_waits_is_known_though_this_nodes_member_of_the_ensemble_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with fleet() as made:
+            node, other = await made.join("n1"), await made.join("n2")
+            job = await node.held()
+            await wait(other, job.id)
+            falls_behind(node.tree, monkeypatch)
             assert await watchers(node, job.id) == {job.id: [2]}
 
     run(check())

@@ -30,6 +30,9 @@ UNKNOWN = "H:n:1000000999999"
         ("jobs.list", b'{"before": "x"}', "not_found"),
         ("jobs.list", b'{"state": "asleep"}', "usage"),
         ("jobs.list", b'{"limit": 0}', "usage"),
+        ("worker.slots", b"", "usage"),
+        ("worker.slots", b'{"slots": 0}', "usage"),
+        ("worker.slots", b'{"slots": 1000001}', "usage"),
         ("jobs.list", b'{"limit": 1001}', "usage"),
     ],
 )
@@ -42,6 +45,13 @@ def test_calls_that_cannot_be_answered(node: Node, method: str, params: bytes, c
 @pytest.mark.parametrize("method", ["jobs.show", "jobs.cancel", "jobs.retry"])
 def test_unknown_jobs(node: Node, method: str) -> None:
     assert node.connect(extended=True).call(method, handle=UNKNOWN) == "not_found"
+
+
+def test_a_worker_says_how_many_jobs_it_runs_at_a_time(node: Node) -> None:
+    stream = node.stream(places=20)
+    assert stream.call("worker.slots", slots=4) == {}
+    (worker,) = node.service.dispatch.workers
+    assert (worker.slots, worker.credit) == (4, 20)
 
 
 def test_a_store_that_fails_is_unavailable(node: Node) -> None:
@@ -78,6 +88,7 @@ def test_a_job_is_shown_with_its_progress(node: Node) -> None:
     worker.say(Type.WORK_STATUS, handle.encode(), b"1", b"many")
     shown = tool.call("jobs.show", handle=handle)
     assert (shown["state"], shown["worker"], shown["numerator"], shown["denominator"]) == ("running", "me", 1, 0)
+    assert (shown["done"], shown["total"]) == (1, 0)
     worker.say(Type.WORK_COMPLETE, handle.encode(), b"done")
     node.commit()
     shown = tool.call("jobs.show", handle=handle)

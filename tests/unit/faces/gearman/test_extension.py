@@ -90,6 +90,14 @@ def test_options_that_cannot_be_right_are_refused(node: Node, said: Any) -> None
     assert submit(client)
 
 
+def test_a_worker_is_not_told_its_own_policy(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
+    submit(client)
+    _, _, info = assigned(worker)
+    assert info["max_attempts"] == 5
+    assert "retry" not in info
+
+
 def test_options_reach_the_job_and_its_worker(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(
@@ -106,6 +114,7 @@ def test_options_reach_the_job_and_its_worker(node: Node) -> None:
         "max_attempts": 4,
     }
     assert info["deadline"] == pytest.approx(node.clock.wall() + 5)
+    assert info["retry"] == {"max_attempts": 4, "initial": 1.0, "factor": 2.0, "maximum": 3600.0, "jitter": 0.1}
     shown = show(node, handle)
     assert (shown["priority"], shown["state"], shown["max_attempts"]) == ("high", "running", 4)
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from mainspring.faces.gearman import function_calls
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.function_calls import METHODS
 from mainspring.jobs.model import Options
+from mainspring.jobs.registered import SETTLING
 from mainspring.resources.model import Limits, Rate
 from mainspring.wire.gearman.packets import Type
 
@@ -29,9 +31,41 @@ def test_a_function_that_nothing_is_said_of(tool: Peer) -> None:
     assert tool.call("functions.list") == {"functions": []}
     assert tool.call("functions.show", function="f") == "not_found"
     tool.background()
-    shown = {"function": "f", "paused": False, **NOTHING, "waiting": 1, "running": 0, "workers": 0}
+    shown = {"function": "f", "paused": False, **NOTHING, "waiting": 1, "running": 0, "workers": 0, "registered": None}
     assert tool.call("functions.show", function="f") == shown
     assert tool.call("functions.list") == {"functions": [shown]}
+
+
+def test_whether_a_worker_has_registered_a_function(tool: Peer, node: Node) -> None:
+    assert tool.call("functions.registered", function="g")["registered"] is None, "workers may be on their way"
+    node.wait(SETTLING)
+    asked = tool.call("functions.registered", function="g")
+    assert asked == {"registered": False, "shared": False, "functions": []}
+    assert tool.call("functions.list") == {"functions": []}, "a question makes no function"
+    node.worker(b"f")
+    assert tool.call("functions.registered", function="g") == asked | {"functions": ["f"]}
+    assert tool.call("functions.registered", function="f") == asked | {"registered": True}
+    assert tool.call("functions.show", function="f")["registered"] is True
+
+
+def test_workers_of_other_nodes_count(tool: Peer, node: Node) -> None:
+    node.wait(SETTLING)
+    node.service.registered.elsewhere = lambda: frozenset([b"g"])
+    assert tool.call("functions.registered", function="g")["registered"] is True
+    assert tool.call("functions.registered", function="f")["functions"] == ["g"]
+    assert tool.call("functions.show", function="g")["workers"] == 0
+    assert [shown["function"] for shown in tool.call("functions.list")["functions"]] == ["g"]
+    node.service.registered.elsewhere = lambda: None
+    node.worker(b"h")
+    assert tool.call("functions.registered", function="g")["registered"] is None, "it cannot be known now"
+    assert tool.call("functions.registered", function="h")["registered"] is True
+    assert tool.call("functions.show", function="g") == "not_found"
+
+
+def test_an_answer_names_so_many_functions_at_most(tool: Peer, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function_calls, "MOST_NAMES", 2)
+    node.worker(b"a", b"c", b"b")
+    assert tool.call("functions.registered", function="x")["functions"] == ["a", "b"]
 
 
 def test_limits_are_added_one_by_one_and_taken_away(tool: Peer) -> None:

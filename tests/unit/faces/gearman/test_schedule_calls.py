@@ -59,7 +59,7 @@ def test_a_schedule_from_its_making_to_its_end(tool: Peer) -> None:
     assert tool.call("schedules.pause", name="a")["state"] == "paused"
     assert tool.call("schedules.next", name="a") == {"schedule": "a", "paused": True, "times": []}
     assert tool.call("schedules.resume", name="a")["state"] == "active"
-    assert tool.call("schedules.edit", name="a", every=90, timeout=None)["when"] == "every 0:01:30"
+    assert tool.call("schedules.edit", name="a", every=90, timeout=None)["when"] == "every 1m30s"
     shown = tool.call("schedules.show", name="a")
     assert (shown["every"], shown["cron"], shown["timeout"], shown["version"]) == (90.0, None, None, 4)
     assert tool.call("schedules.next", name="a", count=2)["times"] == [
@@ -178,7 +178,7 @@ def test_code_declares_its_schedules(tool: Peer) -> None:
     assert tool.call("schedules.declare", app="x", schedules=[a, b])["changes"] == []
     assert tool.call("schedules.show", name="a")["app"] == "x"
     (changed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}, b])["changes"]
-    assert changed == {"kind": "changed", "name": "a", "text": "changed a: every 0:01:00 → every 0:00:30"}
+    assert changed == {"kind": "changed", "name": "a", "text": "changed a: every 1m → every 30s"}
     (removed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}])["changes"]
     assert (removed["kind"], removed["name"]) == ("removed", "b")
     assert names(tool) == ["a"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.faces.http.app import Measure, http_app
+from mainspring.faces.http.app import Distribution, Measure, http_app
 from mainspring.faces.http.listener import HttpListener
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ class View:
     def ready(self) -> bool:
         return self.good
 
-    def metrics(self) -> list[Measure]:
+    def metrics(self) -> list[Measure | Distribution]:
         jobs = [({"function": 'a"\n', "state": "pending"}, 3), ({"function": "b", "state": "running"}, 1)]
         return [
             Measure("mainspring_jobs", "gauge", "Jobs by state.", jobs),
             Measure("mainspring_jobs_submitted_total", "counter", "Accepted jobs.", [({}, 7)]),
             Measure("mainspring_nothing", "gauge", "No samples.", []),
+            Distribution("mainspring_wait_seconds", "Waits.", (0.5, 10.0), [({"function": "f"}, [2, 0, 1], 61.5)]),
+            Distribution("mainspring_none_seconds", "No samples.", (0.5, 10.0), []),
         ]
 
 
@@ -68,6 +70,19 @@ def test_metrics_are_prometheus_text() -> None:
     assert 'mainspring_jobs{function="a\\"\\n",state="pending"} 3.0' in lines
     assert "mainspring_jobs_submitted_total 7.0" in lines
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
+
+
+def test_distributions_are_histograms() -> None:
+    ((_, _, body),) = visit(View(), "/metrics")
+    assert [line for line in body.splitlines() if "mainspring_wait_seconds" in line] == [
+        "# HELP mainspring_wait_seconds Waits.",
+        "# TYPE mainspring_wait_seconds histogram",
+        'mainspring_wait_seconds_bucket{function="f",le="0.5"} 2.0',
+        'mainspring_wait_seconds_bucket{function="f",le="10.0"} 2.0',
+        'mainspring_wait_seconds_bucket{function="f",le="+Inf"} 3.0',
+        'mainspring_wait_seconds_count{function="f"} 3.0',
+        'mainspring_wait_seconds_sum{function="f"} 61.5',
+    ]
 
 
 def test_health_and_readiness() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreUnavailableError
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,4 +166,5 @@ class Questions:
 
     def _expire(self, request: Request) -> None:
         if request.give_up():  # a commit that was sent hears from the connection, or of its loss
-            request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {self._patience:g} s"))
+            patience = format_duration(self._patience)
+            request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {patience}"))

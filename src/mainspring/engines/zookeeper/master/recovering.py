@@ -111,6 +111,8 @@ class Recovery:
         self._guards = guards
         self.back: list[Waiting] = []
         """What is pending again."""
+        self.lost: list[ops.LostAttempt] = []
+        """The attempts that were lost with the worker."""
         self.dropped = 0
 
     async def run(self, limit: int) -> bool:
@@ -155,6 +157,8 @@ class Recovery:
                 continue  # somebody else has done it, or it has changed: it is listed again
             if back is not None:
                 self.back.append(back)
+                if records.decode(held.assignment.data).get("state") == "running":
+                    self.lost.append(ops.LostAttempt(back.job.id, back.job.function, back.job.attempt))
             else:
                 log.error("an assignment without its task was taken away", worker=self._who, task=held.task)
         tell(self._session, self.back[before:])  # at once: what is given back first is assigned while the rest follows
@@ -267,16 +271,18 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     pending: dict[tuple[bytes, int], int] = {}
     number = 0
     more = False
+    attempts: list[ops.LostAttempt] = []
     for who in lost:
         recovery = Recovery(session, who, alive)
         more = await recovery.run(operation.rows - number) or more
         number += len(recovery.back)
+        attempts += recovery.lost
         for one in recovery.back:
             key = (one.job.function, one.job.priority)
             pending[key] = pending.get(key, 0) + 1
         if more:
             break
-    return ops.Recovered(number, pending, more)
+    return ops.Recovered(number, pending, more, frozenset(attempts))
 
 
 def tell(session: Session, back: Sequence[Waiting]) -> None:

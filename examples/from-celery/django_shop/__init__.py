@@ -1,0 +1,1 @@
+"""10. Django: a job for what a transaction has committed."""

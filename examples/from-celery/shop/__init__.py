@@ -1,0 +1,1 @@
+"""The tasks of a shop, one module each."""

@@ -1,0 +1,48 @@
+"""Which of an App's tasks a worker runs."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from mainspring.cli.near import did_you_mean
+from mainspring.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LISTED: Final = 20
+"""Tasks that an error names."""
+
+
+def choose(names: Sequence[str], wanted: Sequence[str], unwanted: Sequence[str]) -> list[str]:
+    """Return the names that match one of the wanted patterns (all, where there are none) and none of the unwanted ones.
+
+    Patterns are those of the shell, upper and lower case apart. Raises SettingsError for one that matches no name, and where
+    nothing is left.
+    """
+    for option, patterns in (("--functions", wanted), ("--not", unwanted)):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise SettingsError(f"{option} {pattern!r} matches no task of the App{_near(pattern, names)}")
+    chosen = [
+        name
+        for name in names
+        if (not wanted or any(fnmatchcase(name, pattern) for pattern in wanted))
+        and not any(fnmatchcase(name, pattern) for pattern in unwanted)
+    ]
+    if names and not chosen:
+        raise SettingsError(f"--functions and --not leave no task of the App: {_listed(names)}")
+    return chosen
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    # Patterns are less like a name than a misspelt name is.
+    return f", which has {_listed(names)}{did_you_mean(pattern, names, most=3, cutoff=0.5)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(sorted(names)[:LISTED]) + more

@@ -1,0 +1,41 @@
+"""Messages about functions that no worker has registered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.cli.near import did_you_mean
+from mainspring.errors import MainspringError, NotFoundError
+
+if TYPE_CHECKING:
+    from mainspring.client.blocking import Client
+
+NEAR = 3
+"""Similar names in a message, at most."""
+PATIENCE = 2.0
+"""Seconds to wait for the answer. It is only a hint, so the command does not wait longer."""
+
+
+def no_worker(client: Client, function: str) -> str | None:
+    """Return a sentence where no worker of any node has registered a function; None where one has, or the server cannot know."""
+    try:
+        answer = client.call("functions.registered", {"function": function}, PATIENCE)
+    except (MainspringError, TimeoutError, ValueError):
+        return None  # an older server, one that has gone, or a name that is no text
+    if answer["registered"] is not False:
+        return None
+    known = ", as of the nodes' last heartbeats" if answer["shared"] else ""
+    near = did_you_mean(function, answer["functions"], most=NEAR)
+    return f"no worker has registered {function}{known}; the job waits{near}"
+
+
+def check_known(client: Client, function: str) -> None:
+    """Raise NotFoundError where a function has no jobs, no workers and no limits: its name may be misspelt."""
+    try:
+        client.call("functions.show", {"function": function})
+    except NotFoundError:
+        listed: list[dict[str, Any]] = client.call("functions.list")["functions"]
+        near = did_you_mean(function, [known["function"] for known in listed], most=NEAR)
+        raise NotFoundError(
+            f"the server knows no jobs, workers or limits of a function {function}; add --create if the name is right{near}"
+        ) from None

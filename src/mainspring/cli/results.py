@@ -1,0 +1,52 @@
+"""Prints a job's result: its bytes for people and pipes, a JSON object for programs."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mainspring.client.outcomes import Outcome
+
+
+def print_raw(data: bytes) -> None:
+    """Write a result as it is. On a terminal a newline follows, so that the prompt begins on a line of its own."""
+    sys.stdout.buffer.write(data)
+    if data and not data.endswith(b"\n") and sys.stdout.isatty():
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+
+
+def describe(handle: str, outcome: Outcome | None) -> dict[str, Any]:
+    """Return how a job ended as programs read it; docs/reference/cli.md lists the keys.  None: it has not ended."""
+    described: dict[str, Any] = dict.fromkeys(
+        ("handle", "state", "attempt", "result", "encoding", "error", "traceback")
+    )
+    described["handle"] = handle
+    if outcome is not None:
+        described |= {"state": outcome.state, "attempt": outcome.attempt}
+        if outcome.state == "succeeded":
+            described["encoding"], described["result"] = _decoded(outcome.data)
+        if outcome.error is not None:
+            parts = (outcome.error.type, outcome.error.message)
+            described["error"] = ": ".join(part for part in parts if part) or None
+            described["traceback"] = outcome.error.traceback
+    return described
+
+
+def _decoded(data: bytes) -> tuple[str, Any]:
+    """Return a result's encoding, and the result in it: ``json`` (null where it is empty), ``text`` or ``base64``."""
+    if not data:
+        return "json", None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "base64", base64.b64encode(data).decode()
+    try:
+        # Not decoded and written again: that would round numbers.
+        return "json", msgspec.Raw(msgspec.json.format(data, indent=-1))
+    except (msgspec.DecodeError, RecursionError):  # the latter: nested too deeply for readers as well
+        return "text", text

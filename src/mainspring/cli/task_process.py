@@ -1,0 +1,40 @@
+"""A process for tasks with ``executor="process"``: ``python -m mainspring.cli.task_process LOG FD PARENT SELECTOR``.
+
+It logs as its worker does; LOG is its `LogSettings` as JSON. The rest is `mainspring.worker.executors.child`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mainspring.server.logs import start_logging
+from mainspring.server.settings import LogSettings
+from mainspring.server.standard_logging import importing
+from mainspring.worker.executors import child
+from mainspring.worker.log_fields import add_job_fields
+
+
+def task_process(log: LogSettings) -> list[str]:
+    """Return the command of such a process, without the arguments that its worker adds."""
+    settings = msgspec.json.encode(log, enc_hook=str).decode()
+    return [sys.executable, "-m", "mainspring.cli.task_process", settings]
+
+
+def start_task_logging(log: LogSettings) -> None:
+    """Log in a process that runs tasks: their lines carry the job.  Raises SettingsError where the file cannot be opened."""
+    start_logging(log, context=[add_job_fields], follow=True)
+
+
+def read_path(kind: type, value: object) -> object:
+    """Read what JSON has no type for, with `msgspec`."""
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(kind)
+
+
+if __name__ == "__main__":
+    start_task_logging(msgspec.json.decode(sys.argv[1], type=LogSettings, dec_hook=read_path))
+    child.main(sys.argv[2:], importing)

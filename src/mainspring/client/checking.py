@@ -1,0 +1,92 @@
+"""Checks of options, where the caller gives them.
+
+The errors name the option, what it takes, and the value with its type. Callers without a type checker give anything, so all
+values are objects here.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mainspring.errors import UsageError
+from mainspring.jobs.model import UNIQUE_LIMIT
+from mainspring.resources.said import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+N = TypeVar("N")
+
+
+def refusal(what: str, accepted: str, value: object) -> UsageError:
+    """Return the error for a value that an option does not take; ``accepted`` is what it does take."""
+    return UsageError(f"{what} must be {accepted}; it is {reprlib.repr(value)} ({type(value).__name__})")
+
+
+def check_whole(value: object, what: str, least: int | None = None, most: int | None = None) -> None:
+    """Raise UsageError for what is no whole number, or not within these bounds."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or (least is not None and value < least)
+        or (most is not None and value > most)
+    ):
+        lower = "" if least is None else f" from {least}"
+        upper = "" if most is None else f" to {most}"
+        raise refusal(what, f"a whole number{lower}{upper or (lower and ' on')}", value)
+
+
+def check_number(value: object, what: str, accepted: str, least: float, most: float | None = None) -> None:
+    """Raise UsageError for what is no finite number in these bounds; ``accepted`` describes them for the error."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value) or value < least:
+        raise refusal(what, accepted, value)
+    if most is not None and value > most:
+        raise refusal(what, accepted, value)
+
+
+def check_flag(value: object, what: str) -> None:
+    """Raise UsageError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise refusal(what, "True or False", value)
+
+
+def check_text(value: object, what: str, accepted: str = "text") -> str:
+    """Return a text.  Raises UsageError for anything else, and for text that has no form in UTF-8."""
+    if not isinstance(value, str):
+        raise refusal(what, accepted, value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} cannot be written in UTF-8: {error}") from None
+    return value
+
+
+def check_unique(value: object, what: str, accepted: str = "text") -> str:
+    """Return a unique.  Raises UsageError for what is none."""
+    unique = check_text(value, what, accepted)
+    if (size := len(unique.encode())) > UNIQUE_LIMIT:
+        raise UsageError(f"{what} has {size} bytes: give it at most {UNIQUE_LIMIT}")
+    return unique
+
+
+def check_key(value: object, what: str, accepted: str = "text") -> str:
+    """Return a concurrency key.  Raises UsageError for what is none."""
+    key = check_text(value, what, accepted)
+    key_of(key)
+    return key
+
+
+def check_name_or_maker(value: N, what: str, check: Callable[[object, str, str], str]) -> N:
+    """Return an option that is a text, checked with ``check``, or a function that makes it of a job's arguments."""
+    if not callable(value):
+        check(value, what, "text, or a function that makes it of the arguments")
+    return value
+
+
+def _finite(number: Any) -> bool:
+    try:
+        return isfinite(number)
+    except OverflowError:  # a whole number above all floats
+        return False

@@ -1,0 +1,60 @@
+"""Writes Python values as JSON. Errors name the place of a value that JSON cannot represent."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.errors import PayloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None = None) -> bytes:
+    """Write a value as JSON.
+
+    ``what`` names the value in errors. Where the value is a list or an object of values that have names of their own,
+    ``name`` returns that of the one at an index or under a key.
+
+    Raises PayloadError where the value has no such form; NaN and Infinity have none.
+    """
+    try:
+        written = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise PayloadError(f"{what} cannot be written as JSON: {error}") from error
+    # The encoder writes null for what is not finite, so that most values need no second look.
+    if b"null" in written and (found := _not_finite(value)) is not None:
+        path, number = found
+        if name is not None:
+            what, path = name(path[0]), path[1:]
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+        raise PayloadError(
+            f"{what}{f' at {where}' if where else ''} is {number}, which JSON cannot represent: pass None or text instead"
+        )
+    return written
+
+
+def _not_finite(value: Any) -> tuple[tuple[int | str, ...], float] | None:
+    """Return the place of a NaN or an infinity in a value that can be encoded, and that number; None where it has none."""
+    # Raw is JSON already, and the one type that can be encoded and not taken apart.
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_nothing)
+    ahead: list[tuple[tuple[int | str, ...], Any]] = [((), plain)]
+    while ahead:
+        path, one = ahead.pop()
+        if isinstance(one, float):
+            if not isfinite(one):
+                return path, one
+        elif isinstance(one, (dict, list, tuple)):
+            inner: Iterable[tuple[int | str, Any]] = one.items() if isinstance(one, dict) else enumerate(one)
+            parts = [((*path, key), part) for key, part in inner if isinstance(part, (float, dict, list, tuple))]
+            ahead += reversed(parts)  # the first is taken next
+    return None
+
+
+def _nothing(_: object) -> None:
+    return None

@@ -1,0 +1,67 @@
+"""What the node that holds a job knows about it and the store does not: its worker, and how far the task is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.events.relay import Ask, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.events.relay import Relay
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.window import Window
+
+ANSWER_WITHIN: Final = 1.0
+"""Seconds that a node has to answer."""
+
+
+class Holders:
+    """Asks the nodes that hold jobs, and answers for those that this node holds."""
+
+    def __init__(self, window: Window, relay: Relay) -> None:
+        self._window = window
+        self._relay = relay
+        self._answers: dict[int, list[Callable[[Running | None], None]]] = {}
+        """By job id, the functions that wait for an answer."""
+
+    def ask(self, job: Job, then: Callable[[Running | None], None]) -> None:
+        """Ask the node that holds a job what its worker does.
+
+        ``then`` is called with None where that node does not hold it any more, or does not answer in time.
+        """
+        answers = self._answers.setdefault(job.id, [])
+
+        def answer(running: Running | None) -> None:
+            timers.cancel(timer)
+            then(running if running is not None and running.started_us else None)
+
+        def give_up() -> None:
+            waiting = self._answers.get(job.id, [])
+            if answer in waiting:
+                waiting.remove(answer)
+                if not waiting:
+                    del self._answers[job.id]
+                then(None)
+
+        timers = self._window.timers
+        timer = timers.at(self._window.clock.monotonic() + ANSWER_WITHIN, give_up)
+        answers.append(answer)
+        if len(answers) == 1:
+            self._relay.send(job.term, Ask(job.id, self._window.term))
+
+    def asked(self, job_id: int, by: int) -> None:
+        """Answer the node with the term ``by``."""
+        held = self._window.held.get(self._window.handles.of(job_id))
+        name = held.worker_name() if held is not None else None
+        if held is None or name is None:
+            self._relay.send(by, Running(job_id, 0))
+            return
+        seen = held.seen()
+        self._relay.send(by, Running(job_id, seen.started_us, seen.attempt, name, held.numerator, held.denominator))
+
+    def answered(self, running: Running) -> None:
+        """Take an answer."""
+        for answer in self._answers.pop(running.id, ()):
+            answer(running)

@@ -1,0 +1,44 @@
+"""Which functions have workers: at this node now, at the other nodes as of their last heartbeats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.clock import Clock
+    from mainspring.jobs.dispatch import Dispatch
+
+SETTLING: Final = 2.0
+"""Seconds after its start in which a node cannot tell: workers are still connecting, or are being started with it."""
+NOWHERE: Final[frozenset[bytes]] = frozenset()
+
+
+class Registered:
+    """Knows the functions that connected workers have registered.
+
+    ``elsewhere`` returns those of the other nodes' workers, as of the nodes' last heartbeats, or None where this node cannot know
+    them at present. The fleet sets it; a node whose store is not shared has no other nodes.
+    """
+
+    def __init__(self, dispatch: Dispatch, clock: Clock) -> None:
+        self._dispatch = dispatch
+        self._clock = clock
+        self._settled = clock.monotonic() + SETTLING
+        self.elsewhere: Callable[[], frozenset[bytes] | None] = lambda: NOWHERE
+
+    def has(self, function: bytes) -> bool | None:
+        """Say whether any worker has registered a function; None where this node cannot know."""
+        queue = self._dispatch.queues.get(function)
+        if queue is not None and queue.workers:
+            return True
+        if self._clock.monotonic() < self._settled:
+            return None
+        elsewhere = self.elsewhere()
+        return None if elsewhere is None else function in elsewhere
+
+    def names(self) -> set[bytes]:
+        """Return the functions that workers have registered, as far as this node knows."""
+        here = {name for name, queue in self._dispatch.queues.items() if queue.workers}
+        return here | (self.elsewhere() or NOWHERE)

@@ -1,0 +1,92 @@
+"""Durations and sizes as people write them: ``250ms 30s 5m 2h 3d`` and ``64M``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from math import isfinite
+
+from mainspring.errors import SettingsError
+
+_UNITS = {
+    "w": Decimal(604800),
+    "d": Decimal(86400),
+    "h": Decimal(3600),
+    "m": Decimal(60),
+    "s": Decimal(1),
+    "ms": Decimal("1e-3"),
+    "us": Decimal("1e-6"),
+}
+"""Seconds in each unit. They are decimal, so that 1h0.1s is the float that is written 3600.1."""
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_duration(text: str) -> float:
+    """Return seconds for ``250ms``, ``30s``, ``5m``, ``2h``, ``3d``, ``1h30m`` or ``0``.
+
+    Raises SettingsError for anything else; a bare number has no unit and is refused, so that nobody's 30 minutes
+    become 30 seconds.
+    """
+    compact = text.strip()
+    if compact == "0":
+        return 0.0
+    total = Decimal(0)
+    position = 0
+    for part in _DURATION_PART.finditer(compact):
+        if part.start() != position:
+            break
+        total += Decimal(part[1]) * _UNITS[part[2]]
+        position = part.end()
+    if position == 0 or position != len(compact) or not isfinite(seconds := float(total)):
+        raise SettingsError(f"{text!r} is no duration: write a number and a unit, such as 250ms, 30s, 5m, 2h or 3d")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds, from 0 on, as `parse_duration` reads them, to the microsecond: ``250ms``, ``1.5s``, ``2s``, ``1h30m``."""
+    microseconds = round(seconds * 1_000_000)
+    if microseconds < 1_000:
+        return f"{microseconds}us" if microseconds else "0s"
+    if microseconds < 1_000_000:
+        return _amount(microseconds, 1_000, "ms")
+    minutes, rest = divmod(microseconds, 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{count}{unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if count]
+    return "".join([*parts, _amount(rest, 1_000_000, "s") if rest else ""])
+
+
+def _amount(microseconds: int, factor: int, unit: str) -> str:
+    """Write a number of units with the fraction that it needs."""
+    whole, fraction = divmod(microseconds, factor)
+    digits = f"{fraction:0{len(str(factor)) - 1}}".rstrip("0")
+    return f"{whole}.{digits}{unit}" if digits else f"{whole}{unit}"
+
+
+def spell_duration(seconds: float) -> str:
+    """Write seconds for a sentence: ``30 s``, ``1 min 30 s``, ``500 ms``."""
+    parts = _DURATION_PART.findall(format_duration(seconds))
+    return " ".join(f"{number} {'min' if unit == 'm' else unit}" for number, unit in parts)
+
+
+def parse_size(text: str) -> int:
+    """Return bytes for ``4096``, ``512K``, ``64M`` or ``1.5G`` (powers of 1024).
+
+    Raises SettingsError for anything else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise SettingsError(f"{text!r} is no size: write bytes, or a number with K, M or G, such as 64M")
+    return int(float(match[1]) * _SIZE_FACTORS[match[2].upper()])
+
+
+def format_size(size: int) -> str:
+    """Write bytes for people: whole below 1 KiB, one decimal above."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{int(amount)} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

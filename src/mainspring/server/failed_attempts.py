@@ -1,0 +1,72 @@
+"""Logs failed attempts at the node: those that no worker logs itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainspring.clock import from_us
+from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.rules import Event, Outcome
+from mainspring.jobs.settling import NODE_LOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.attempt_log import AttemptLog, How
+    from mainspring.ids import Handles
+    from mainspring.jobs.rules import Settlement
+
+LOGGED: Final[dict[Outcome, How]] = {
+    Outcome.FAILED: "failed",
+    Outcome.TIMED_OUT: "timed out",
+    Outcome.LOST: "lost",
+}
+GIVEN_UP: Final[How] = "given up"
+"""No attempt ended, but the job: its last one was lost with a node, and has a line already."""
+
+NOT_KNOWN: Final = "unknown"
+"""The job is back in its place; whether its policy allows another attempt is seen when a node takes it."""
+
+_SUCCEEDED: Final = Outcome.SUCCEEDED
+
+_failure = msgspec.json.Decoder(JobFailure).decode
+
+
+class FailedAttempts:
+    """Logs attempts that timed out or were lost, and those of plain workers that failed. ``wall`` is the time since 1970."""
+
+    def __init__(self, log: AttemptLog, handles: Handles, wall: Callable[[], float]) -> None:
+        self._log = log
+        self._handles = handles
+        self._wall = wall
+
+    def ended(self, settlements: Sequence[Settlement]) -> None:
+        """Take what was settled: `mainspring.jobs.settling.AttemptsEnded`."""
+        for settlement in settlements:
+            outcome = settlement.outcome
+            if outcome is _SUCCEEDED or settlement.reported:
+                continue
+            if outcome is not None:
+                how = LOGGED.get(outcome)
+                if how is not None:
+                    self._write(how, settlement)
+            elif settlement.event is Event.FAIL:
+                self._write(GIVEN_UP, settlement)
+
+    def _write(self, how: How, settlement: Settlement) -> None:
+        job = settlement.job
+        function = job.function.decode("utf-8", "backslashreplace")
+        if not self._log.allows(function):
+            return
+        next_retry: float | str | None = None
+        if settlement.event is Event.RETRY:
+            next_retry = from_us(settlement.due_us)
+        elif settlement.event is Event.LOSE:
+            next_retry = NOT_KNOWN if settlement.why == NODE_LOST else self._wall()
+        error = settlement.why
+        if not error:
+            failed = _failure(settlement.error)
+            error = f"{failed.type}: {failed.message}"
+        self._log.write(how, function, self._handles.of(job.id).decode(), settlement.counted, error, next_retry)

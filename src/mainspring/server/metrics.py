@@ -1,0 +1,100 @@
+"""The figures of one node, as the page ``/metrics`` has them."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from mainspring.faces.http.app import Distribution, Measure
+from mainspring.jobs.attempts import BOUNDS, OUTCOMES
+from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.model import Priority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.jobs.service import JobService
+    from mainspring.server.oldest import Oldest
+    from mainspring.storage.commit_queue import CommitQueue
+
+MEASURED: Final = 1000
+"""Functions with figures of their own: any client can name new ones."""
+
+
+class Metrics:
+    """Reads a node's figures."""
+
+    def __init__(self, service: JobService, face: GearmanFace, commits: CommitQueue, oldest: Oldest) -> None:
+        self._service = service
+        self._face = face
+        self._commits = commits
+        self._oldest = oldest
+
+    def figures(self) -> Iterable[Measure | Distribution]:
+        """Return the figures of this moment."""
+        known = list(self._service.dispatch.queues.values())
+        number_known = len(known)
+        if number_known > MEASURED:
+            known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), sum(queue.workers.values())))
+        queues = [(_label(queue.name), queue) for queue in known]
+        waiting = [
+            ({"function": name, "priority": priority.name.lower()}, float(number))
+            for name, queue in queues
+            for priority, number in zip(Priority, queue.waiting_by_priority(), strict=True)
+        ]
+        yield Measure("mainspring_jobs_waiting", "gauge", "Jobs that wait for a worker.", waiting)
+        figures: tuple[tuple[str, str, Callable[[FunctionQueue], float]], ...] = (
+            ("mainspring_jobs_running", "Jobs with workers.", lambda queue: queue.running),
+            ("mainspring_jobs_live", "Jobs that have not ended.", FunctionQueue.total),
+            (
+                "mainspring_workers",
+                "Workers that registered for a function.",
+                lambda queue: sum(queue.workers.values()),
+            ),
+        )
+        for name, text, value in figures:
+            yield Measure(name, "gauge", text, [({"function": at}, value(queue)) for at, queue in queues])
+        ended = [({"function": at}, float(queue.ended)) for at, queue in queues]
+        yield Measure("mainspring_deliveries_total", "counter", "Deliveries that have ended, in any way.", ended)
+        oldest = [({"function": _label(name)}, age) for name, age in self._oldest.ages()]
+        yield Measure(
+            "mainspring_oldest_waiting_seconds", "gauge", "For how long the oldest due job has waited.", oldest
+        )
+        yield from self._attempts()
+        for kind, name, text, number in (
+            ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number_known),
+            ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self._face.peers)),
+            ("counter", "mainspring_connections_opened_total", "Connections taken.", self._face.connections),
+            ("counter", "mainspring_commits_total", "Groups given to the store.", self._commits.groups),
+            (
+                "counter",
+                "mainspring_committed_jobs_total",
+                "Jobs submitted, recorded as running or settled in them.",
+                self._commits.jobs,
+            ),
+            ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self._commits.bytes),
+            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self._service.window.held)),
+        ):
+            yield Measure(name, kind, text, [({}, float(number))])  # type: ignore[arg-type]
+
+    def _attempts(self) -> Iterable[Measure | Distribution]:
+        """Return what was counted of attempts."""
+        counted = [(_label(one.name), one) for one in self._service.attempts.figures(self._service.clock.monotonic())]
+        ends = [
+            ({"function": at, "outcome": outcome}, float(number))
+            for at, one in counted
+            for outcome, number in zip(OUTCOMES, one.outcomes, strict=True)
+        ]
+        yield Measure("mainspring_attempts_total", "counter", "Attempts that have ended, by how.", ends)
+        measured = [({"function": at}, one) for at, one in counted if one.measured]
+        ran = [(labels, one.ran_counts.counts, one.ran_counts.total_us / 1e6) for labels, one in measured]
+        yield Distribution("mainspring_attempt_seconds", "How long attempts ran.", BOUNDS, ran)
+        waited = [(labels, one.waited_counts.counts, one.waited_counts.total_us / 1e6) for labels, one in measured]
+        text = "How long jobs had been due when an attempt started."
+        yield Distribution("mainspring_wait_seconds", text, BOUNDS, waited)
+
+
+def _label(name: bytes) -> str:
+    """Return a function's name as text that no other name has; Prometheus refuses all of a page with the same labels twice."""
+    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")

@@ -1,0 +1,73 @@
+"""Logs failed attempts at the worker: those that it reports to the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.jobs.model import Retry
+from mainspring.jobs.retry import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.attempt_log import AttemptLog
+    from mainspring.worker.current import CurrentJob
+    from mainspring.worker.performance import Settlement
+    from mainspring.worker.registry import Function
+
+UNKNOWN = "unknown"
+"""The job is retried by a policy of its own, which this worker's server does not tell."""
+
+
+class _Error(msgspec.Struct):
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+class _Detail(msgspec.Struct):
+    error: _Error
+    final: bool = False
+
+
+_decode = msgspec.json.Decoder(_Detail).decode
+
+
+class FailedAttempts:
+    """Logs failures. ``wall`` is the time since 1970; ``tracebacks``: with their tracebacks."""
+
+    def __init__(self, log: AttemptLog, wall: Callable[[], float], *, tracebacks: bool) -> None:
+        self._log = log
+        self._wall = wall
+        self._tracebacks = tracebacks
+
+    def failed(self, job: CurrentJob, function: Function | None, settlement: Settlement) -> None:
+        """Take an attempt that is reported as failed. ``function`` is None where this worker has none of the name."""
+        if not self._log.allows(job.function):
+            return
+        detail = _decode(settlement.detail)
+        self._log.write(
+            "failed",
+            job.function,
+            job.handle,
+            job.attempt,
+            f"{detail.error.type}: {detail.error.message}",
+            None if detail.final else self._next_retry(job, function),
+            detail.error.traceback if self._tracebacks else None,
+        )
+
+    def _next_retry(self, job: CurrentJob, function: Function | None) -> float | str | None:
+        """Return when the job is tried again, but for the policy's jitter, which is the server's."""
+        info = job.info
+        if info.max_attempts is None or info.attempt >= info.max_attempts or job.stop_reason == "cancelled":
+            return None
+        policy: dict[str, Any] | None = None
+        if info.retry is not None:
+            policy = msgspec.structs.asdict(info.retry)
+        elif function is not None and function.retry is not None:
+            policy = function.retry.wire()
+        if policy is None or policy["max_attempts"] != info.max_attempts:
+            return UNKNOWN
+        return self._wall() + backoff(Retry(**policy), info.attempt, 0.5)

@@ -1,0 +1,210 @@
+"""Signals stop a node or workers: what they wait for, what they say, and how to stop them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .processes import Node, command, environment, mainspring, node
+from .servers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+APP = """
+import os, time
+from mainspring import App
+
+app = App()
+
+@app.task
+def wait_for(path: str) -> str:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "there"
+"""
+STORE = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
+WAITING = "1 job running; waiting up to 1 min; Ctrl-C again to stop now"
+"""With a grace of a minute, a command that ends within the patience of these tests was hurried."""
+
+
+@pytest.fixture(autouse=True)
+def app(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Node]:
+    with node("serve", *STORE, "--grace", "1m", cwd=tmp_path) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def workers(server: Node, directory: Path, *options: str) -> Iterator[Node]:
+    """Run ``mainspring worker``, connected."""
+    arguments = ("worker", "app.py", "--server", server.address, "--grace", "1m", *options)
+    with node(*arguments, cwd=directory, faces=()) as running:
+        eventually(lambda: "connected" in running.log.read_text(), "the worker connects")
+        yield running
+
+
+def begin(server: Node, directory: Path) -> str:
+    """Submit a job that runs until the file ``gate`` is there; returns its handle once it runs."""
+    done = mainspring("submit", "wait_for", '["gate"]', "--background", "--server", server.address, cwd=directory)
+    handle = done.stdout.decode().strip()
+    assert handle, done
+    eventually(lambda: shown(server, directory, handle)["state"] == "running", "the job runs")
+    return handle
+
+
+def shown(server: Node, directory: Path, handle: str) -> dict[str, Any]:
+    done = mainspring("jobs", "show", handle, "--json", "--server", server.address, cwd=directory)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def said(running: Node, words: str) -> int:
+    """Count the lines of the log that say something."""
+    return sum(words in line for line in running.log.read_text().splitlines())
+
+
+def assert_handed_back(directory: Path, handle: str) -> None:
+    """Start a node on the same store, and look whether the job waits there as if it had never run."""
+    with node("serve", *STORE, cwd=directory) as again:
+        job = shown(again, directory, handle)
+        assert (job["state"], job["attempt"]) == ("pending", 0), job
+
+
+def test_ctrl_c_on_run_says_what_it_waits_for_and_another_stops_at_once(tmp_path: Path) -> None:
+    with node("run", "app.py", *STORE, "--grace", "1m", "--processes", "2", cwd=tmp_path) as running:
+        handle = begin(running, tmp_path)
+        running.press_ctrl_c()
+        eventually(lambda: said(running, WAITING), "it says what it waits for")
+        assert running.process.poll() is None
+        running.press_ctrl_c()
+        assert running.wait() == 0
+        log = running.log.read_text()
+        assert (said(running, "waiting up to"), said(running, "1 job handed back")) == (1, 1), log
+        assert "Traceback" not in log
+    assert_handed_back(tmp_path, handle)
+
+
+def test_a_second_sigint_ends_a_server_and_jobs_of_connected_workers_count(tmp_path: Path, server: Node) -> None:
+    with workers(server, tmp_path):
+        handle = begin(server, tmp_path)
+        server.press_ctrl_c()
+        eventually(lambda: said(server, WAITING), "it says what it waits for")
+        server.press_ctrl_c()
+        assert server.wait() == 0
+    assert_handed_back(tmp_path, handle)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: int) -> None:
+    waits = WAITING if processes == 1 else "waiting up to 1 min for running jobs of 2 worker processes"
+    with workers(server, tmp_path, "--processes", str(processes)) as running:
+        handle = begin(server, tmp_path)
+        running.press_ctrl_c()
+        eventually(lambda: said(running, waits), "it says what it waits for")
+        running.press_ctrl_c()
+        assert running.wait() == 0
+        log = running.log.read_text()
+        assert said(running, "waiting up to") == 1, log
+        assert "Traceback" not in log
+    job = shown(server, tmp_path, handle)
+    assert (job["state"], job["attempt"]) == ("pending", 0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_repeated_sigterm_does_not_hurry_workers(tmp_path: Path, server: Node, processes: int) -> None:
+    with workers(server, tmp_path, "--processes", str(processes)) as running:
+        handle = begin(server, tmp_path)
+        running.signal(signal.SIGTERM)
+        eventually(lambda: said(running, "waiting up to"), "it says what it waits for")
+        for _ in range(3):
+            os.killpg(running.process.pid, signal.SIGTERM)  # as systemd and containers do, all processes get it
+            time.sleep(0.2)
+        time.sleep(1.5)  # a worker in a hurry would hand the job back after a second
+        assert shown(server, tmp_path, handle)["state"] == "running"
+        (tmp_path / "gate").touch()
+        assert running.wait() == 0
+        assert said(running, "waiting up to") == 1
+    assert shown(server, tmp_path, handle)["state"] == "succeeded"
+
+
+def test_repeated_sigterm_does_not_hurry_a_node(tmp_path: Path) -> None:
+    with node("run", "app.py", *STORE, "--grace", "1m", cwd=tmp_path) as running:
+        handle = begin(running, tmp_path)
+        for _ in range(3):
+            running.signal(signal.SIGTERM)
+            eventually(lambda: said(running, WAITING), "it says what it waits for")
+        (tmp_path / "gate").touch()
+        assert running.wait() == 0
+        assert (said(running, WAITING), said(running, "handed back")) == (1, 0)
+    with node("serve", *STORE, cwd=tmp_path) as again:
+        assert shown(again, tmp_path, handle)["state"] == "succeeded"
+
+
+def test_a_stop_after_the_work_is_done_warns_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gate").touch()
+    with node("run", "app.py", *STORE, cwd=tmp_path) as running:
+        done = mainspring("submit", "wait_for", '["gate"]', "--server", running.address, cwd=tmp_path)
+        assert done.returncode == 0, done
+        running.stop()
+        lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+    assert [line for line in lines if line["level"] != "info"] == []
+    assert "stopped" in {line["event"] for line in lines}
+
+
+@pytest.mark.parametrize("options", [(), ("--log-format", "json"), ("--log-file", "own.log")])
+def test_a_terminal_shows_the_sentence_alone(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ours, theirs = pty.openpty()
+    arguments = command("run", "app.py", *STORE, "--grace", "1m", *options)
+    process = subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    running = Node(process, tmp_path / "terminal")
+    assert process.stdout is not None
+    running.ports["gearman"] = process.stdout.readline().decode().split()[2]
+    try:
+        begin(running, tmp_path)
+        running.press_ctrl_c()
+        shown_lines = _until(ours, WAITING)
+        running.press_ctrl_c()
+        shown_lines += _until(ours, "handed back")
+        lines = [line.strip() for line in shown_lines.splitlines() if "waiting up to" in line or "handed" in line]
+        assert lines == [f"mainspring: {WAITING}", "mainspring: 1 job handed back"]
+        assert running.wait() == 0
+        assert ("--log-file" in options) == (tmp_path / "own.log").exists()
+        if "--log-file" in options:
+            assert WAITING in (tmp_path / "own.log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        os.close(ours)
+
+
+def _until(terminal: int, words: str) -> str:
+    """Read what a terminal shows until some words are there and their line has ended."""
+    shown = ""
+    while words not in shown or not shown.endswith("\n"):
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:
+            break
+        shown += data.decode()
+    return shown

@@ -1,0 +1,30 @@
+"""A terminal for what commands print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Terminal(io.StringIO):
+    """Standard output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(show: Callable[[], object], width: int) -> list[str]:
+    """Return the lines that are shown on a terminal of so many columns, without colours."""
+    written = Terminal()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", str(width))
+        show()
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue()).splitlines()

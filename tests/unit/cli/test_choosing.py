@@ -1,0 +1,44 @@
+"""Workers for some of an App's tasks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mainspring.cli.choosing import choose
+from mainspring.errors import SettingsError
+
+NAMES = ["mail.send", "mail.bulk", "video.encode", "Report"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "unwanted", "chosen"),
+    [
+        ([], [], NAMES),
+        (["mail.*"], [], ["mail.send", "mail.bulk"]),
+        (["mail.send", "R*"], [], ["mail.send", "Report"]),
+        (["mail.*"], ["*.bulk"], ["mail.send"]),
+        ([], ["mail.*"], ["video.encode", "Report"]),
+        (["?eport"], [], ["Report"]),
+        (["[mv]*"], ["mail.b*"], ["mail.send", "video.encode"]),
+    ],
+)
+def test_what_is_chosen(wanted: list[str], unwanted: list[str], chosen: list[str]) -> None:
+    assert choose(NAMES, wanted, unwanted) == chosen
+
+
+def test_what_matches_nothing_is_refused_with_what_there_is() -> None:
+    there = "which has Report, mail.bulk, mail.send, video.encode"
+    with pytest.raises(
+        SettingsError, match=rf"^--functions 'report' matches no task of the App, {there}; did you mean 'Report'\?$"
+    ):
+        choose(NAMES, ["mail.*", "report"], [])
+    with pytest.raises(SettingsError, match=rf"^--not 'nothing\*' matches no task of the App, {there}$"):
+        choose(NAMES, [], ["nothing*"])
+    with pytest.raises(SettingsError, match=re.escape("did you mean 'mail.send' or 'mail.bulk'?")):
+        choose(NAMES, ["mial.*"], [])
+    with pytest.raises(SettingsError, match="--functions and --not leave no task of the App: Report,"):
+        choose(NAMES, ["mail.*"], ["mail.*"])
+    with pytest.raises(SettingsError, match=r"which has t000, .*t019 and 80 more$"):
+        choose([f"t{number:03}" for number in range(100)], ["x*"], [])

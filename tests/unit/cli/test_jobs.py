@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from mainspring.cli.jobs import COLUMNS
+from mainspring.cli.main import main
+from mainspring.client.blocking import Client
+
+from .terminal import shown
+
+HANDLES = ["H:laptop:1000000000001", "H:laptop:1000000000002"]
+TIME = "2030-01-31T12:00:00.123456Z"
+
+
+def job(handle: str, **more: Any) -> dict[str, Any]:
+    return {
+        "handle": handle,
+        "function": "shop.pictures.generate_thumbnails_of_album",
+        "unique": "album-8c3a7f6c-53f7-4d5c-a1f1-3c7a5f",
+        "state": "succeeded",
+        "priority": "normal",
+        "attempt": 1,
+        "created_at": TIME,
+        "started_at": TIME,
+        "ended_at": TIME,
+        "error": None,
+    } | more
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the server has."""
+    known = [job(handle) for handle in HANDLES]
+    monkeypatch.setattr(Client, "call", lambda *_: {"jobs": known})
+    monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(TIME).timestamp() + 200)
+    return known
+
+
+def listed(width: int) -> list[str]:
+    """Return the lines of the list on a terminal of so many columns."""
+    return [line.rstrip() for line in shown(lambda: main(["jobs", "list"]), width)]
+
+
+ERROR = "ValueError: " + "no such thing as that " * 10
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160, 200, 250, 400])
+@pytest.mark.parametrize("error", [None, ERROR], ids=["done", "failed"])
+def test_a_job_has_one_line_that_fits(jobs: list[dict[str, Any]], error: str | None, width: int) -> None:
+    jobs[1] |= {"error": error, "state": "failed" if error else "succeeded"}
+    head, *lines = listed(width)
+    assert max(map(len, (head, *lines))) <= width
+    assert [line.split()[0] for line in lines] == HANDLES
+    assert ("failed" if error else "succeeded") in lines[1].split()
+
+
+def test_80_columns_have_what_is_looked_for_first(jobs: list[dict[str, Any]]) -> None:
+    head, line, _ = listed(80)
+    assert head.split() == ["HANDLE", "FUNCTION", "STATE", "CREATED", "ENDED"]
+    assert re.split("  +", line)[1:] == ["shop.pictures.…ails_of_album", "succeeded", "3m ago", "3m ago"]
+    jobs[1] |= {"error": ERROR, "state": "failed"}
+    head, _, line = listed(80)
+    assert head.split() == ["HANDLE", "FUNCTION", "STATE", "CREATED", "ERROR"]
+    assert re.split("  +", line)[1:] == ["shop.pi…_album", "failed", "3m ago", "ValueError: no such…"]
+
+
+def test_a_wide_terminal_shows_all(jobs: list[dict[str, Any]]) -> None:
+    head, line, _ = listed(200)
+    assert head.split() == [name.upper() for name in COLUMNS if name != "error"]
+    assert line.split() == [str(jobs[0][name]).replace(".123456", "") for name in COLUMNS if name != "error"]
+
+
+def test_the_longest_handle_is_whole(jobs: list[dict[str, Any]]) -> None:
+    jobs[0]["handle"] = handle = "H:" + "n" * 47 + ":1000000000001"
+    lines = listed(80)
+    assert lines[1].split()[0] == handle
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_pipe_gets_everything(
+    jobs: list[dict[str, Any]], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    jobs[0]["error"] = ERROR
+    assert main(["jobs", "list"]) == 0
+    head, line, _ = capsys.readouterr().out.splitlines()
+    assert head.split("\t") == list(COLUMNS)
+    assert line.split("\t") == [str(jobs[0][name]) for name in COLUMNS]

@@ -1,0 +1,114 @@
+"""What `mainspring submit` says where no worker has registered the function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.cli import submit
+from mainspring.cli.main import main
+from mainspring.client.blocking import Client
+from mainspring.client.outcomes import Outcome, Submitted
+from mainspring.errors import ConnectionLostError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SENTENCE = "mainspring: no worker has registered resise; the job waits; did you mean 'resize'?\n"
+ALONE: dict[str, Any] = {"registered": False, "shared": False, "functions": ["resize", "mail"]}
+
+
+class Server:
+    """Answers the client: a job ends when it is waited for the second time."""
+
+    def __init__(self, registered: object) -> None:
+        self.registered = registered
+        self.waited: list[float | None] = []
+        self.brief = False
+
+    def submit(self, *_: object) -> Submitted:
+        return Submitted("H:n:1", False)
+
+    def call(self, method: str, params: dict[str, Any], _timeout: float) -> object:
+        assert (method, params) == ("functions.registered", {"function": "resise"})
+        if isinstance(self.registered, Exception):
+            raise self.registered
+        return self.registered
+
+    def outcome(self, handle: str, timeout: float | None, *, hear: object) -> Outcome:
+        del hear
+        self.waited.append(timeout)
+        if len(self.waited) == 1 and not self.brief:
+            raise TimeoutError
+        return Outcome(handle, "succeeded", 1, None, b"done")
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Server]:
+    def begin(registered: object) -> Server:
+        server = Server(registered)
+        monkeypatch.setattr(Client, "submit", server.submit)
+        monkeypatch.setattr(Client, "call", server.call)
+        monkeypatch.setattr(Client, "outcome", server.outcome)
+        return server
+
+    return begin
+
+
+def test_it_says_so_while_it_waits(serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]) -> None:
+    server = serve(ALONE)
+    assert main(["submit", "resise"]) == 0
+    assert tuple(capsys.readouterr()) == ("done", SENTENCE)
+    assert server.waited == [submit.SOON, None]
+
+
+def test_the_time_that_was_waited_counts(serve: Callable[[object], Server]) -> None:
+    server = serve(ALONE)
+    assert main(["submit", "resise", "--timeout", "5s"]) == 0
+    assert server.waited == [submit.SOON, 5 - submit.SOON]
+
+
+def test_a_job_that_is_done_soon_is_not_explained(
+    serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(UsageError("nobody asks"))
+    server.brief = True
+    assert main(["submit", "resise"]) == 0
+    assert tuple(capsys.readouterr()) == ("done", "")
+
+
+def test_in_the_background_it_says_so_at_once(
+    serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(ALONE)
+    assert main(["submit", "resise", "--background"]) == 0
+    assert tuple(capsys.readouterr()) == ("H:n:1\n", SENTENCE)
+
+
+def test_of_other_nodes_it_knows_what_they_last_said(
+    serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve({"registered": False, "shared": True, "functions": []})
+    assert main(["submit", "resise", "-b"]) == 0
+    expected = "mainspring: no worker has registered resise, as of the nodes' last heartbeats; the job waits\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    "registered",
+    [
+        {"registered": True, "shared": True, "functions": []},
+        {"registered": None, "shared": True, "functions": ["resize"]},
+        UsageError("there is no method 'functions.registered'"),
+        ConnectionLostError("the connection to the server broke"),
+        TimeoutError(),
+    ],
+)
+def test_it_says_nothing_that_it_does_not_know(
+    serve: Callable[[object], Server], capsys: pytest.CaptureFixture[str], registered: object
+) -> None:
+    serve(registered)
+    assert main(["submit", "resise"]) == 0
+    assert main(["submit", "resise", "--background"]) == 0
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,121 @@
+"""What a node logs of attempts: those that no worker logs, each once, with what the store has recorded."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.jobs.a_node import Node, side
+
+from mainspring.attempt_log import AttemptLog
+from mainspring.clock import from_us
+from mainspring.ids import Handles
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Options, Retry, State
+from mainspring.server.failed_attempts import FailedAttempts
+
+ERROR = failure("WorkFailed", "the worker sent WORK_FAIL")
+RETRY = Options(retry=Retry(max_attempts=2, initial=2.0, jitter=0.5))
+
+
+class Lines(AttemptLog):
+    """Notes what would be written."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0, lambda _seconds, _function: None)
+        self.written: list[tuple[object, ...]] = []
+
+    def write(self, *values: object) -> None:
+        self.written.append(values)
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def node(lines: Lines) -> Node:
+    failed = FailedAttempts(lines, Handles({1: "n"}), lambda: 5000.0)
+    return Node(attempts_ended=(failed.ended,))
+
+
+def test_a_failure_of_a_plain_worker_is_logged_with_the_next_retry(node: Node, lines: Lines) -> None:
+    worker = node.stream()
+    job = node.background("1", options=RETRY)
+    node.settling.failed(side(worker).given[0], ERROR)
+    assert lines.written == []
+    node.commit()
+    ((how, function, handle, attempt, error, next_retry),) = lines.written
+    assert (how, function, attempt, error) == ("failed", "f", 1, "WorkFailed: the worker sent WORK_FAIL")
+    assert handle == f"H:n:{job.id}"
+    assert next_retry == from_us(node.stored(job.id).due_us)
+
+
+def test_what_its_worker_reported_is_the_workers_to_log(node: Node, lines: Lines) -> None:
+    worker = node.stream(places=4)
+    for _ in range(4):
+        node.background("1", options=RETRY)
+    given = list(side(worker).given)
+    node.settling.failed(given[0], ERROR, reported=True)
+    node.settling.succeeded(given[1], b"")
+    node.settling.released(given[2])
+    node.settling.cancelled(given[3], "asked")
+    node.commit()
+    assert lines.written == []
+
+
+def test_a_lost_attempt_is_tried_again_at_once_or_not_at_all(node: Node, lines: Lines) -> None:
+    for _ in range(2):
+        worker = node.stream()
+        if not side(worker).given:
+            node.background("1", options=RETRY)
+        node.service.gone(worker)
+        node.commit()
+    first, second = lines.written
+    assert first[0] == second[0] == "lost"
+    assert first[3:] == (1, "its worker's connection ended", 5000.0)
+    assert second[3:] == (2, "WorkerLost: its worker's connection ended; attempt 2 was the last", None)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_timeout_is_logged(node: Node, lines: Lines, plain: bool) -> None:
+    worker = node.worker(timeout=2.0) if plain else node.stream(timeout=2.0)
+    node.background("1")
+    node.given(worker)
+    node.wait(2.1)
+    ((how, _, _, attempt, error, next_retry),) = lines.written
+    assert (how, attempt) == ("timed out", 1)
+    assert "ran for longer than 2s" in str(error)
+    assert next_retry == (5000.0 if plain else None)
+
+
+def test_foreground_jobs_are_logged_too(node: Node, lines: Lines) -> None:
+    worker = node.stream()
+    node.foreground("1")
+    node.settling.failed(side(worker).given[0], ERROR)
+    assert [line[0] for line in lines.written] == ["failed"]
+
+
+def test_a_function_that_fails_often_gets_ten_lines_a_second(node: Node, lines: Lines) -> None:
+    worker = node.stream(places=30)
+    node.submit(*[node.job(str(at)) for at in range(30)])
+    node.commit()
+    for held in list(side(worker).given):
+        node.settling.failed(held, ERROR)
+    node.commit()
+    assert len(lines.written) == 10
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_an_attempt_that_was_lost_with_its_node_is_logged_once(node: Node, lines: Lines, attempts: int) -> None:
+    node.stream()
+    job = node.background("1", options=Options(retry=Retry(max_attempts=attempts)))
+    node.background("2", options=Options(retry=Retry(max_attempts=attempts)))  # it does not run
+    node.wait(2.0)
+    assert node.state(job.id) is State.RUNNING, "recorded"
+    again = node.restart()
+    (lost,) = lines.written
+    assert lost == ("lost", "f", f"H:n:{job.id}", 1, "its node was lost", "unknown")
+    again.stream()
+    again.commit()
+    given_up = ("given up", "f", f"H:n:{job.id}", 1, "WorkerLost: its node was lost at the last attempt", None)
+    assert lines.written[1:] == ([given_up] if attempts == 1 else [])

@@ -1,0 +1,85 @@
+"""What people read about a stop, and when."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.server.logs import start_logging
+from mainspring.server.settings import LogSettings
+from mainspring.server.stopping import ReportedStop, tell, tell_handed_back, tell_waiting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("jobs", "grace", "sentence"),
+    [
+        (1, 30.0, "1 job running; waiting up to 30 s; Ctrl-C again to stop now"),
+        (2, 90.0, "2 jobs running; waiting up to 1 min 30 s; Ctrl-C again to stop now"),
+        (1, None, "1 job running; waiting until it ends; Ctrl-C to wait no longer than the grace"),
+        (2, None, "2 jobs running; waiting until they end; Ctrl-C to wait no longer than the grace"),
+    ],
+)
+def test_what_a_stop_waits_for(jobs: int, grace: float | None, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    tell_waiting(LogSettings(), jobs, grace)
+    assert terminal.getvalue() == f"mainspring: {sentence}\n"
+
+
+def test_without_a_terminal_the_log_has_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    start_logging(LogSettings(format="json"), stream=written)
+    tell_handed_back(LogSettings(), 2)
+    line = json.loads(written.getvalue())
+    assert (line["event"], line["jobs"]) == ("2 jobs handed back", 2)
+
+
+def test_a_log_elsewhere_has_it_beside_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    settings = LogSettings(file=tmp_path / "log")
+    sink = start_logging(settings, stream=terminal)
+    tell(settings, "stopping now")
+    sink.close()
+    assert terminal.getvalue() == "mainspring: stopping now\n"
+    assert "stopping now" in (tmp_path / "log").read_text()
+
+
+class Target:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def interrupt(self) -> None:
+        self.done.append("interrupt")
+
+
+@pytest.mark.parametrize(
+    ("signals", "told"),
+    [
+        (["stop", "stop"], ["waits"]),
+        (["interrupt", "stop"], ["waits"]),
+        (["interrupt", "interrupt", "interrupt"], ["waits", "hurries"]),
+        (["stop", "interrupt", "stop"], ["waits", "hurries"]),
+    ],
+)
+def test_each_is_told_once(signals: list[str], told: list[str]) -> None:
+    target, heard = Target(), list[str]()
+    stop = ReportedStop(target, lambda: heard.append("waits"), lambda: heard.append("hurries"))
+    for name in signals:
+        getattr(stop, name)()
+    assert target.done == signals
+    assert heard == told

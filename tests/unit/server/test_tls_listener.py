@@ -1,0 +1,142 @@
+"""The listener on the loops that a node may run on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import structlog
+import uvloop
+
+from mainspring.server.settings import TlsSettings
+from mainspring.server.tls import server_context
+from mainspring.server.tls_listener import TlsListener
+
+from .certificates import Pair, self_signed, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+
+Pki = tuple[Pair, Pair, Pair]
+PLAIN = b"this port speaks TLS"
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    directory = tmp_path_factory.mktemp("pki")
+    authority = self_signed(directory, "authority")
+    return authority, signed(directory, "server", authority), signed(directory, "client", authority)
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none of asyncio's by class.
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+def listen(
+    pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop], client: Callable[[int], object], timeout: float = 10.0
+) -> tuple[object, list[str]]:
+    """Run a blocking client against a listener; return its value, and the reasons in the log."""
+    authority, server, _ = pki
+    bound = socket.create_server(("127.0.0.1", 0))
+    bound.setblocking(False)
+    port: int = bound.getsockname()[1]
+
+    async def run() -> object:
+        context = server_context(TlsSettings(*server, authority.certificate))
+        listener = TlsListener(bound, Echo, context, handshake_timeout=timeout, plain_answer=PLAIN)
+        listener.start()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, client, port)
+        finally:
+            await listener.close()
+
+    with structlog.testing.capture_logs() as lines, asyncio.Runner(loop_factory=loop) as runner:
+        value = runner.run(run())
+    assert all(line["event"] == "tls handshake refused" for line in lines)
+    assert all(line["peer"].startswith("127.0.0.1:") for line in lines)
+    return value, [line["reason"] for line in lines]
+
+
+def context(pki: Pki, *, known: bool) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=pki[0].certificate)
+    if known:
+        made.load_cert_chain(*pki[2])
+    return made
+
+
+def greeting(tls: ssl.SSLContext) -> Callable[[int], object]:
+    """Return a client that sends a word and returns what comes, or the reason of the alert."""
+
+    def greet(port: int) -> object:
+        with socket.create_connection(("127.0.0.1", port), 20) as plain:
+            try:
+                with tls.wrap_socket(plain, server_hostname="localhost") as wrapped:
+                    wrapped.sendall(b"hello")
+                    return wrapped.recv(100)
+            except ssl.SSLError as error:
+                return error.reason
+
+    return greet
+
+
+loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@loops
+def test_known_clients_are_served(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    assert listen(pki, loop, greeting(context(pki, known=True))) == (b"hello", [])
+
+
+@loops
+@pytest.mark.parametrize(
+    ("version", "alert"),
+    [
+        (ssl.TLSVersion.TLSv1_3, "TLSV13_ALERT_CERTIFICATE_REQUIRED"),
+        (ssl.TLSVersion.TLSv1_2, "SSLV3_ALERT_HANDSHAKE_FAILURE"),
+    ],
+)
+def test_a_client_without_a_certificate_is_told(
+    pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop], version: ssl.TLSVersion, alert: str
+) -> None:
+    tls = context(pki, known=False)
+    tls.maximum_version = version
+    assert listen(pki, loop, greeting(tls)) == (alert, ["the client showed no certificate"])
+
+
+@loops
+def test_a_client_without_tls_is_told(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    def greet(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), 20) as plain:
+            plain.sendall(b"\0REQ\0\0\0\x10\0\0\0\0")
+            return plain.recv(100)
+
+    assert listen(pki, loop, greet) == (PLAIN, ["the client does not speak TLS"])
+
+
+@loops
+def test_a_client_that_leaves_makes_no_line(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    def look(port: int) -> object:
+        socket.create_connection(("127.0.0.1", port), 20).close()
+        return greeting(context(pki, known=True))(port)
+
+    assert listen(pki, loop, look) == (b"hello", [])
+
+
+@loops
+def test_a_silent_client_is_ended(pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    def wait(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), 20) as silent:
+            return silent.recv(100)
+
+    assert listen(pki, loop, wait, timeout=0.2) == (b"", ["the handshake took longer than 200ms"])

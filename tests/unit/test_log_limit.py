@@ -1,0 +1,41 @@
+from mainspring.log_limit import KeyedLogLimit, LogLimit
+
+
+def test_lines_within_the_time_are_left_out_and_counted() -> None:
+    limit = LogLimit(5.0)
+    assert [limit.left_out(now) for now in (100.0, 100.5, 104.9)] == [0, None, None]
+    assert [limit.left_out(now) for now in (105.0, 105.1, 200.0, 300.0)] == [2, None, 1, 0]
+
+
+def test_the_first_line_goes_through_at_any_time() -> None:
+    assert LogLimit(5.0).left_out(0.0) == 0
+
+
+def test_so_many_lines_a_second_go_through_for_each_key() -> None:
+    limit = KeyedLogLimit(lines=3)
+    assert [limit.allows("f", now) for now in (5.0, 5.1, 5.2, 5.3, 5.9)] == [True, True, True, False, False]
+    assert limit.allows("g", 5.5)
+    assert limit.next_end == 6.0
+    assert limit.left_out(5.95) == []
+    assert limit.allows("f", 6.0)
+    assert limit.left_out(6.0) == [("f", 2)]
+    assert limit.left_out(9.0) == []
+    assert limit.next_end is None
+
+
+def test_keys_are_forgotten_and_too_many_share_a_limit() -> None:
+    limit = KeyedLogLimit(lines=2, keys=100)
+    allowed = [limit.allows(f"f{at}", 1.0) for at in range(10_000)]
+    assert allowed.count(True) == 102
+    assert len(limit._seconds) <= 101
+    assert limit.left_out(2.0) == [("", 9_898)]
+    assert not limit._seconds
+
+
+def test_a_second_counts_what_it_began_with() -> None:
+    limit = KeyedLogLimit(lines=1)
+    for at in range(100):
+        limit.allows("f", at / 10)
+    told = limit.left_out(11.0)
+    assert sum(number for _, number in told) == 90
+    assert len(told) == 10

@@ -1,0 +1,133 @@
+"""What a worker logs of attempts that failed. (Nobody has started the log here: the lines go by `logging`.)"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from mainspring import App, Retry, Snooze
+from mainspring.attempt_log import AttemptLog
+from mainspring.worker.current import CurrentJob
+from mainspring.worker.failed_attempts import UNKNOWN, FailedAttempts
+from mainspring.worker.performance import failure
+from mainspring.worker.reports import Reports
+from mainspring.worker.waits import Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.client.extension_server import ExtensionServer
+    from tests.unit.worker.conftest import Running
+
+    from mainspring.worker.registry import Function
+
+
+@pytest.fixture(autouse=True)
+def _unconfigured() -> None:
+    structlog.reset_defaults()
+
+
+class Lines(AttemptLog):
+    """Notes what would be written."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0, lambda _seconds, _function: None)
+        self.written: list[tuple[object, ...]] = []
+
+    def write(self, *values: object) -> None:
+        self.written.append(values)
+
+
+def a_function(retry: Retry | None) -> Function:
+    app = App()
+
+    @app.task(name="f", retry=retry)
+    def f() -> None: ...
+
+    (function,) = app.registry
+    return function
+
+
+def log_of(info: bytes, retry: Retry | None, *, final: bool = False, tracebacks: bool = False) -> tuple[object, ...]:
+    lines = Lines()
+    job = CurrentJob(b"H:n:1", b"", "f", info, Reports(Waits(1, lambda: None)))
+    settlement = failure("ValueError", "no", "Traceback …", final=final)
+    FailedAttempts(lines, lambda: 1000.0, tracebacks=tracebacks).failed(job, a_function(retry), settlement)
+    (written,) = lines.written
+    return written
+
+
+OWN = b'"retry":{"max_attempts":3,"initial":5,"factor":2,"maximum":60,"jitter":0.5,"news":1}'
+
+
+@pytest.mark.parametrize(
+    ("info", "retry", "next_retry"),
+    [
+        (b'{"attempt":1}', None, None),
+        (b'{"attempt":1,"max_attempts":3}', Retry(3, initial=2, factor=3), 1002.0),
+        (b'{"attempt":2,"max_attempts":3}', Retry(3, initial=2, factor=3), 1006.0),
+        (b'{"attempt":3,"max_attempts":3}', Retry(3, initial=2, factor=3), None),
+        (b'{"attempt":2,"max_attempts":3,' + OWN + b"}", Retry(9), 1010.0),
+        (b'{"attempt":2,"max_attempts":3}', Retry(9), UNKNOWN),  # a server that does not tell the job's own policy
+    ],
+)
+def test_the_line_says_when_the_job_is_tried_again(
+    info: bytes, retry: Retry | None, next_retry: float | str | None
+) -> None:
+    how, function, handle, attempt, error, said, traceback = log_of(info, retry)
+    assert (how, function, handle, error, traceback) == ("failed", "f", "H:n:1", "ValueError: no", None)
+    assert attempt == int(info[11:12])
+    assert said == next_retry
+
+
+def test_what_is_final_has_no_next_retry_and_a_traceback_where_one_is_wanted() -> None:
+    written = log_of(b'{"attempt":1,"max_attempts":3}', Retry(3), final=True, tracebacks=True)
+    assert written[-2:] == (None, "Traceback …")
+
+
+def test_each_failure_is_logged_once_and_nothing_else_is(
+    server: ExtensionServer, run: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App()
+
+    @app.task
+    def raises() -> None:
+        raise ValueError("no")
+
+    @app.task
+    async def later() -> None:
+        raise KeyError("k")
+
+    @app.task
+    def fine() -> int:
+        return 1
+
+    @app.task
+    def snoozes() -> None:
+        raise Snooze(100)
+
+    running = run(app)
+    jobs = [server.add(name) for name in ("raises", "later", "fine")]
+    server.add("snoozes")
+    unfit = server.add("fine", b"[1,2]")
+    server.wait_for(lambda: unfit.ended and all(job.ended for job in jobs))
+    running.stop()
+    running.ended()
+    lines = [record for record in caplog.records if record.name == "mainspring.attempts"]
+    assert all(record.levelno == logging.WARNING for record in lines)
+    said = sorted(record.getMessage().partition(" next_retry")[0] for record in lines)
+    assert [line.split()[2] for line in said] == ["function=fine", "function=later", "function=raises"]
+    assert (
+        said[2]
+        == f'event="attempt failed" function=raises handle={jobs[0].handle.decode()} attempt=1 error="ValueError: no"'
+    )
+
+
+def test_a_time_in_a_line_is_one_that_programs_read(caplog: pytest.LogCaptureFixture) -> None:
+    AttemptLog(lambda: 0.0, lambda _seconds, _function: None).write("failed", "f", "H:n:1", 1, "x", 1000.0)
+    said = caplog.records[0].getMessage().partition("next_retry=")[2]
+    assert datetime.fromisoformat(said) == datetime.fromtimestamp(1000, UTC)
