@@ -55,6 +55,13 @@ def _check(schedule: Schedule) -> None:
     ):
         if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
             raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")
+    if not schedule.function:
+        raise UsageError(
+            "the function's name is empty: name one, or leave it out for a function of the schedule's name"
+        )
+    for what, text in (("the function's name", schedule.function), ("unique", schedule.unique)):
+        if b"\0" in text:  # which ends an argument of a packet
+            raise UsageError(f"{what} contains a NUL byte: leave it out")
     if len(schedule.function) > FUNCTION_LIMIT:
         raise UsageError(f"the function's name has {len(schedule.function)} bytes: give it at most {FUNCTION_LIMIT}")
     if len(schedule.unique) > UNIQUE_LIMIT:

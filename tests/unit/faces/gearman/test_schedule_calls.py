@@ -38,6 +38,7 @@ def names(tool: Peer) -> list[str]:
 
 def test_what_no_submit_could_say_is_refused(tool: Peer) -> None:
     assert tool.call("schedules.add", name="a", cron="@daily", unique="u" * 65) == "usage"
+    assert tool.call("schedules.add", name="a", cron="@daily", function="") == "usage"
     assert names(tool) == []
 
 
