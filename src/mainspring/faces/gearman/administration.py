@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.clients import said_unique
-from mainspring.jobs.model import State
+from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman import admin
 
@@ -122,6 +122,9 @@ def _cancel_job(peer: Peer, asked: Command) -> None:
 
 
 def _create_function(peer: Peer, asked: Command) -> None:
+    if len(asked.args[0]) > FUNCTION_LIMIT:
+        peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE a+function's+name+has+at+most+%d+bytes\r\n" % FUNCTION_LIMIT)
+        return
     peer.service.dispatch.queue(asked.args[0])
     peer.outbox.send(admin.OK)
 

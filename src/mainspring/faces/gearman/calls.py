@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs.failures import JobFailure
-from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.model import FUNCTION_LIMIT, Job, Priority, State
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman.packets import Type, response
 
@@ -25,6 +25,10 @@ _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(JobFailure).decode
 COST = 64
 """What a call counts among the questions that a peer may have unanswered: it may list a thousand jobs."""
+CALL_ID_LIMIT = 1024
+"""Bytes of a call's id: a watch keeps it as long as the connection, and sends it with each event."""
+REASON_LIMIT = 4096
+"""Letters of the reason of a cancel: it is stored with the job."""
 MOST_SLOTS = 1_000_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread before it misses events."""
@@ -44,11 +48,11 @@ class _HandleParams(msgspec.Struct, forbid_unknown_fields=True):
 
 class _CancelParams(msgspec.Struct, forbid_unknown_fields=True):
     handle: str
-    reason: str = "cancelled on request"
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
 
 
 class _WatchParams(msgspec.Struct, forbid_unknown_fields=True):
-    function: str | None = None
+    function: Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None = None
     handle: str | None = None
 
 
@@ -128,6 +132,10 @@ class Calls:
 
     def __call__(self, peer: Peer, call_id: bytes, method: str, params: bytes) -> None:
         """Answer one call."""
+        if len(call_id) > CALL_ID_LIMIT:
+            message = b"the id of a CALL has at most %d bytes, and this one has %d"
+            peer.refuse(b"ARGUMENT_TOO_LARGE", message % (CALL_ID_LIMIT, len(call_id)))
+            return
         call = Call(peer, call_id)
         known = self._methods.get(method)
         if known is None:

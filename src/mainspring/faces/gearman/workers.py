@@ -26,6 +26,10 @@ _PLAIN = Ability()
 _NUMBER = re.compile(rb"[ \t\n\v\f\r]*\+?0*([0-9]+)")
 _LONGEST = 10**12 - 1
 """Milliseconds, about 31 years, that stand for any longer timeout."""
+CLIENT_ID_LIMIT = 1024
+"""Bytes of a client id. It is kept as long as the connection, and each `workers` line lists all of them."""
+PROGRESS_LIMIT = 64
+"""Bytes of each number of WORK_STATUS: both are kept as long as the job runs."""
 
 
 class WorkerSide:
@@ -111,7 +115,11 @@ def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
 
 
 def _set_client_id(peer: Peer, args: list[bytes]) -> None:
-    peer.client_id = args[0] or b"-"
+    if len(args[0]) > CLIENT_ID_LIMIT:
+        message = b"a client id has at most %d bytes, and this one has %d: the id stays %b"
+        peer.refuse(b"ARGUMENT_TOO_LARGE", message % (CLIENT_ID_LIMIT, len(args[0]), peer.client_id))
+    else:
+        peer.client_id = args[0] or b"-"
 
 
 # ---- asking for jobs ----
@@ -214,6 +222,8 @@ def _status(peer: Peer, args: list[bytes]) -> None:
     held = peer.running(args[0])
     if held is None:
         _not_found(peer, args[0])
+    elif len(args[1]) > PROGRESS_LIMIT or len(args[2]) > PROGRESS_LIMIT:
+        peer.refuse(b"ARGUMENT_TOO_LARGE", b"a number of WORK_STATUS has at most %d bytes" % PROGRESS_LIMIT)
     else:
         peer.service.status(held, args[1], args[2])
 

@@ -111,3 +111,10 @@ def test_texts_and_packets_are_answered_in_their_order(node: Node) -> None:
     names = [name for name, _ in client.hear()]
     assert names[0] == "JOB_CREATED"
     assert set(names[1:]) == {"TEXT", "ECHO_RES"} or names[1:] == ["TEXT"]
+
+
+def test_a_function_that_is_created_has_a_name_of_limited_length(node: Node) -> None:
+    client = node.connect()
+    assert client.text("create function " + "f" * 512) == "OK\r\n"
+    assert client.text("create function " + "f" * 513).startswith("ERR ARGUMENT_TOO_LARGE")
+    assert list(node.service.dispatch.queues) == [b"f" * 512]

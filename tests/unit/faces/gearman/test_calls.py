@@ -204,3 +204,20 @@ def test_functions_that_are_no_text_are_shown_as_far_as_they_are(node: Node) -> 
     tool.background(function=b"\xff" + F)
     (job,) = tool.call("jobs.list")["jobs"]
     assert job["function"] == "\\xfff"
+
+
+def test_what_a_watch_keeps_has_limits(node: Node) -> None:
+    tool = node.connect(extended=True)
+    name, (code, _) = tool.ask(Type.CALL, b"7" * 1025, b"jobs.watch", b"{}")
+    assert (name, code) == ("ERROR", "ARGUMENT_TOO_LARGE")
+    assert tool.call("jobs.watch", function="f" * 513) == "usage"
+    assert tool.wire.peer.watcher is None
+    name, (answered, _) = tool.ask(Type.CALL, b"7" * 1024, b"jobs.watch", b"{}")
+    assert (name, answered) == ("ANSWER", "7" * 1024)
+
+
+def test_the_reason_of_a_cancel_has_a_limit(node: Node) -> None:
+    tool = node.connect(extended=True)
+    handle = tool.background()
+    assert tool.call("jobs.cancel", handle=handle, reason="r" * 4097) == "usage"
+    assert tool.call("jobs.cancel", handle=handle, reason="r" * 4096)["state"] == "cancelled"

@@ -285,3 +285,28 @@ def test_a_worker_is_named_by_its_id_or_its_address(node: Node) -> None:
     assert made.face.name() == "me\\xff"
     worker.say(Type.SET_CLIENT_ID, b"")
     assert made.face.name() == "localhost"
+
+
+def test_a_client_id_has_a_limit(node: Node) -> None:
+    worker = node.worker()
+    worker.say(Type.SET_CLIENT_ID, b"i" * 1024)
+    assert worker.hear() == []
+    worker.say(Type.SET_CLIENT_ID, b"j" * 1025)
+    ((name, (code, message)),) = worker.hear()
+    assert (name, code) == ("ERROR", "ARGUMENT_TOO_LARGE")
+    assert "at most 1024 bytes, and this one has 1025" in message
+    assert worker.wire.peer.client_id == b"i" * 1024
+
+
+def test_the_numbers_of_a_progress_have_a_limit(node: Node) -> None:
+    worker = node.worker()
+    handle = node.connect().background().encode()
+    worker.ask(Type.GRAB_JOB)
+    worker.say(Type.WORK_STATUS, handle, b"1", b"2" * 64)
+    assert worker.hear() == []
+    for numbers in ((b"1" * 65, b"2"), (b"1", b"2" * 65)):
+        worker.say(Type.WORK_STATUS, handle, *numbers)
+        ((name, (code, _)),) = worker.hear()
+        assert (name, code) == ("ERROR", "ARGUMENT_TOO_LARGE")
+    (held,) = node.service.window.held.values()
+    assert (held.numerator, held.denominator) == (b"1", b"2" * 64)
