@@ -26,11 +26,14 @@ IMPATIENT = (sys.executable, str(Path(__file__).with_name("impatient.py")))
 class Server:
     """A running server. ``process`` is the one that was started, ``pid`` the server itself: a tracer may stand between."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, log: Path, faces: int = 1) -> None:
         self.process = process
         self.directory = directory
         self.log = log
+        self.faces = faces
+        """How many ports it opens: the second one is that of the health checks."""
         self.port = 0
+        self.http = 0
 
     @property
     def pid(self) -> int:
@@ -133,7 +136,7 @@ def launch(
             stderr=sink,
             start_new_session=True,
         )
-    return Server(process, directory, log)
+    return Server(process, directory, log, faces=2 if "--http" in options else 1)
 
 
 def await_ready(server: Server) -> None:
@@ -144,18 +147,21 @@ def await_ready(server: Server) -> None:
     seen = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stdout, selectors.EVENT_READ)
-        while b"\n" not in seen:
+        while seen.count(b"\n") < server.faces:
             assert selector.select(max(0.0, deadline - time.monotonic())), f"not ready: {server.written()}"
             data = os.read(stdout.fileno(), 4096)
             assert data, f"it ended with {server.process.wait(STOP)}: {server.written()}"
             seen += data
-    server.port = listening_port(seen.decode())
+    gearman, *others = seen.decode().splitlines()
+    server.port = listening_port(gearman)
+    if others:
+        server.http = listening_port(others[0], face="http")
 
 
-def listening_port(line: str) -> int:
+def listening_port(line: str, face: str = "gearman") -> int:
     """Read the line that a server prints when it is ready."""
     words = line.split("\n", 1)[0].split()
-    assert words[:2] == ["listening", "gearman"], line
+    assert words[:2] == ["listening", face], line
     return int(words[2].rpartition(":")[2])
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import subprocess
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.interop.packets import Kind, Packet, encode, got
 
+from .disks import Filled, small_file_system
 from .extension import ExtensionPeer, More
-from .servers import Server, assert_no_defect, serving
+from .servers import assert_no_defect, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,40 +81,8 @@ def work_until_it_ends(peer: ExtensionPeer, acknowledged: set[bytes], confirmed:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a file system of 6 MB."""
-    if os.geteuid():
-        pytest.skip("only root may mount a small file system")
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(mount)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no file system may be mounted here ({mounted.stderr.strip()})")
-    try:
+    with small_file_system(tmp_path) as mount:
         yield mount
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True)
-
-
-class Filled:
-    """A server whose disk is filled to the last block and emptied again."""
-
-    def __init__(self, server: Server, disk: Path) -> None:
-        self.server = server
-        self._ballast = disk / "ballast"
-
-    def fill(self) -> None:
-        """Leave no space."""
-        with self._ballast.open("wb", buffering=0) as ballast:
-            try:
-                while True:
-                    ballast.write(bytes(4096))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC  # noqa: PT017 - what ends the loop
-
-    def free(self) -> None:
-        """Give the space back."""
-        self._ballast.unlink()
 
 
 @pytest.fixture
