@@ -91,8 +91,9 @@ def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
     def backwards(self: JobService, worker: Worker) -> None:
         queues = list(worker.abilities)
         self.settling.worker_gone(worker, "gone")
-        self.dispatch.remove(worker)
+        self.dispatch.leave(worker)
         for queue in queues:
+            self.dispatch.unregister(worker, queue)
             self._left(queue)
 
     monkeypatch.setattr(JobService, "gone", backwards)

@@ -111,29 +111,28 @@ class Claiming:
 
         Where others share the store, no more than will be started soon: they may have workers that are free.
         """
-        window = queue.window + queue.places() if self.shared else queue.window or SMALLEST
+        window = queue.window + queue.places() if self.shared else queue.window or max(SMALLEST, 2 * len(queue.workers))
         if queue.mean_size > 1024:
             window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
         return window if queue.gate is None else queue.gate.room(window)
 
-    def adapt(self, seconds: float) -> None:
-        """Fit each function's window to what its workers got through in the last so many seconds."""
-        for queue in self._dispatch.queues.values():
-            rate = queue.settled / seconds
-            queue.ended += queue.settled
-            queue.settled = 0
-            wanted = int(rate * WINDOW_SECONDS)
-            # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
-            wanted = max(wanted, queue.window * 3 // 4)
-            if not self.shared:
-                wanted = max(wanted, SMALLEST, 2 * len(queue.workers))
-            queue.window = min(wanted, LARGEST)
-            if self.shared:
-                waits = queue.size and not rate and not (queue.places() and queue.startable(1))
-                queue.stalled = queue.stalled + seconds if waits else 0.0
-                if queue.stalled >= STALLED:
-                    queue.stalled, queue.window = 0.0, 0
-                    self._window.give_back(queue)
+    def adapt(self, queue: FunctionQueue, seconds: float) -> None:
+        """Fit a function's window to what its workers got through in the last so many seconds."""
+        rate = queue.settled / seconds
+        queue.ended += queue.settled
+        queue.settled = 0
+        wanted = int(rate * WINDOW_SECONDS)
+        # Grows at once, shrinks slowly: a pause of the clients says little about the workers.
+        wanted = max(wanted, queue.window * 3 // 4)
+        if not self.shared:
+            wanted = max(wanted, SMALLEST, 2 * len(queue.workers))
+        queue.window = min(wanted, LARGEST)
+        if self.shared:
+            waits = queue.size and not rate and not (queue.places() and queue.startable(1))
+            queue.stalled = queue.stalled + seconds if waits else 0.0
+            if queue.stalled >= STALLED:
+                queue.stalled, queue.window = 0.0, 0
+                self._window.give_back(queue)
 
     # ---- claims ----
 

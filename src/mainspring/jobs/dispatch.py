@@ -22,6 +22,8 @@ Effect = tuple[Worker, "Held | None"]
 _NO_ABILITY = Ability()
 MANY = 1000
 """Functions that are kept in any case, so that ``status`` lists them also while nobody has to do with them."""
+STEP = 1000
+"""Functions that are looked at in one step."""
 DROPPED = 1000
 """So many jobs that were taken out may stay in a queue until somebody meets them."""
 
@@ -53,14 +55,19 @@ class Dispatch:
             queue = self.queues[name] = FunctionQueue(name)
         return queue
 
-    def tidy(self) -> None:
-        """Forget functions that nobody has to do with, where they are so many that their names must have been made up."""
-        for queue in self.queues.values():
+    def tidy(self) -> Iterator[None]:
+        """Forget functions that nobody has to do with, where they are so many that their names must have been made up.
+
+        Each step looks at some of them.
+        """
+        many = len(self.queues) > MANY
+        for number, (name, queue) in enumerate(list(self.queues.items())):
             if queue.gate is not None:
                 queue.gate.tidy()
-        if len(self.queues) > MANY:
-            for name in [name for name, queue in self.queues.items() if queue.is_idle()]:
+            if many and queue.is_idle() and self.queues.get(name) is queue:
                 del self.queues[name]
+            if number % STEP == STEP - 1:
+                yield
 
     # ---- workers ----
 
@@ -86,11 +93,11 @@ class Dispatch:
         if worker.woken_for is queue:
             self.answered(worker)
 
-    def remove(self, worker: Worker) -> None:
-        """A worker is gone; what it ran is in ``worker.running``."""
+    def leave(self, worker: Worker) -> None:
+        """A worker is gone: it gets nothing more. What it ran is in ``worker.running``, and it is still to be unregistered."""
+        worker.gone = True
+        worker.credit = worker.grabbing = 0
         self.answered(worker)
-        for queue in list(worker.abilities):
-            self.unregister(worker, queue)
         self.workers.pop(worker, None)
 
     @staticmethod
@@ -248,10 +255,13 @@ class Dispatch:
             return
         takers = queue.takers
         while queue.size and takers:
+            worker = next(iter(takers))
+            if worker.gone:
+                del takers[worker]
+                continue
             held = self.pop(queue)
             if held is None:
                 break
-            worker = next(iter(takers))
             worker.credit -= 1
             if worker.credit > 0:  # they take turns
                 del takers[worker]
@@ -261,6 +271,9 @@ class Dispatch:
             yield worker, held
         while queue.sleepers and queue.startable(queue.woken + 1) * self._wakeup > queue.woken:
             worker = next(iter(queue.sleepers))
+            if worker.gone:
+                del queue.sleepers[worker]
+                continue
             self.rouse(worker)
             self._wake(worker, queue)
             yield worker, None

@@ -143,6 +143,7 @@ class Worker:
         "ended",
         "excepted",
         "face",
+        "gone",
         "grabbing",
         "passed",
         "refused",
@@ -157,6 +158,8 @@ class Worker:
         self.face = face
         self.abilities: dict[FunctionQueue, Ability] = {}
         """In the order of registration."""
+        self.gone = False
+        """Its connection has ended. Its functions forget it one after the other, and until then they pass it over."""
         self.asleep = False
         self.woken_for: FunctionQueue | None = None
         self.grabbing = 0
@@ -294,6 +297,17 @@ class FunctionQueue:
         unused = not (self.workers or self.live or self.foreground or self.size or self.running or self.inflight)
         told = self.claiming or self.maximum or (self.gate is not None and self.gate.limited)
         return unused and not (told or any(self.backlog))
+
+    def stirs(self) -> bool:
+        """Say whether anything goes on here that may change with time alone; if not, nobody need look at it now and then."""
+        return bool(
+            self.size
+            or self.settled
+            or self.window
+            or self.uncounted
+            or self.gate is not None
+            or (self.workers and any(self.backlog))
+        )
 
     def queued(self) -> list[Held]:
         """Return the jobs that wait here, each once, also where it was taken out and put back; looks at each."""

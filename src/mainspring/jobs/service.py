@@ -23,9 +23,10 @@ from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.window import Window
+from mainspring.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from mainspring.jobs.settling import AttemptsEnded
     from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
+
+
+FEW = 100
+"""Functions that a worker may leave at once; of more, a part in each turn of the loop."""
 
 
 class JobService:
@@ -71,6 +76,7 @@ class JobService:
         self.hub = hub
         self.dispatch = Dispatch(round_robin=round_robin, wakeup=wakeup)
         self.timers = Timers(earlier)
+        self.slices = Slices(lambda step: self.timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = Listeners()
         self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
@@ -86,7 +92,12 @@ class JobService:
         self.window.give_back = self._give_back
         self._limits = Limits(self.window, self.settling, lost_limit=lost_limit)
         self._upkeep = Upkeep(
-            self.window, self.settling, self._ended_in_store, retention=retention, dead_retention=dead_retention
+            self.window,
+            self.settling,
+            self.slices,
+            self._ended_in_store,
+            retention=retention,
+            dead_retention=dead_retention,
         )
         self.clients = Clients(self.window, self.settling, self.uniques, self.listeners, hub, self._ended_in_store)
         self.foreground.look = self.clients.look_ended
@@ -225,6 +236,25 @@ class JobService:
         self.window.lingering.answer(worker)
         self._left(queue)
 
+    def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
+        """A worker can no longer run anything; ``then`` is called once that is so."""
+
+        def forget() -> Iterator[None]:
+            for queue in list(worker.abilities):
+                self.unregister(worker, queue.name)
+                yield
+
+        self._forget(worker, forget(), then)
+
+    def _forget(self, worker: Worker, functions: Iterator[None], then: Callable[[], None] = lambda: None) -> None:
+        """Have functions forget a worker, one with each step: at once where they are few."""
+        if len(worker.abilities) > FEW:
+            self.slices.run(functions, then)
+            return
+        for _ in functions:
+            pass
+        then()
+
     def ready(self, worker: Worker, places: int) -> None:
         """A streaming worker takes so many more jobs."""
         worker.streams = True
@@ -242,11 +272,16 @@ class JobService:
 
     def gone(self, worker: Worker) -> None:
         """A worker's connection has ended."""
-        queues = list(worker.abilities)
-        self.dispatch.remove(worker)  # first, so that it is not given back what it leaves behind
+        self.dispatch.leave(worker)  # first, so that it is not given back what it leaves behind
         self.settling.worker_gone(worker, "its worker's connection ended")
-        for queue in queues:
-            self._left(queue)
+
+        def forget() -> Iterator[None]:
+            for queue in list(worker.abilities):
+                self.dispatch.unregister(worker, queue)
+                self._left(queue)
+                yield
+
+        self._forget(worker, forget())
 
     def _left(self, queue: FunctionQueue) -> None:
         """A worker no longer runs a function: others take over what it was woken for, or nobody does."""

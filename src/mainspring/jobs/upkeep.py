@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.store import Assign, Sweep, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Woken
     from mainspring.jobs.window import Window
+    from mainspring.slices import Slices
 
 TICK = 0.25
 """Seconds between looks at what needs no exact time: windows, silent workers, what runs for long."""
@@ -25,6 +26,10 @@ SILENT_AFTER = 1.0
 SWEEP_EVERY = 10.0
 SWEEP_SHARED = 60.0
 """Where several nodes have the store: each of them sweeps for all."""
+STEP = 1000
+"""Functions that are looked at in one step."""
+SHARE = 10
+"""A look at all functions takes at most about one part in so many of the time."""
 SLEW = 0.001
 """Seconds to wait at least when the wall clock says that the time has not come, although it should have."""
 
@@ -40,6 +45,7 @@ class Upkeep:
         self,
         window: Window,
         settling: Settling,
+        slices: Slices,
         ended: Callable[[Job, int], None],
         *,
         retention: float,
@@ -47,14 +53,18 @@ class Upkeep:
     ) -> None:
         self._window = window
         self._settling = settling
+        self._slices = slices
         self._ended = ended
         self._retention = retention
         self._dead_retention = dead_retention
         self._clock = window.clock
         self._next_wake_us = 0
         self._waking = False
-        self._adapted = self._swept = self._clock.monotonic()
+        self._adapted = self._swept = self._looked = self._clock.monotonic()
         self._woken: dict[Worker, float] = {}
+        self._passing = False
+        """A pass over the functions is under way."""
+        self._pass_at = self._adapted
 
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
@@ -62,23 +72,50 @@ class Upkeep:
         now = self._clock.monotonic()
         window.timers.run(now)
         if now - self._adapted >= TICK:
-            window.claiming.adapt(now - self._adapted)
             self._adapted = now
             self._record_running()
             self._pass_over_silent(now)
             if self._settling.unsettled:
                 self._settling.try_again()
             window.suspects.next()
-            for queue in window.dispatch.queues.values():
-                window.serve(queue)
+            self._look_at_functions(now)
             if self._next_wake_us and self._clock.wall() * 1_000_000 >= self._next_wake_us:
                 self.wake()  # the wall clock was stepped
         if now - self._swept >= (SWEEP_SHARED if window.claiming.shared else SWEEP_EVERY):
             self._swept = now
-            window.dispatch.tidy()
+            self._slices.run(window.dispatch.tidy())
             self._sweep()
         following = window.timers.next()
         return min(now + TICK, following) if following is not None else now + TICK
+
+    def _look_at_functions(self, now: float) -> None:
+        """Fit the windows of all functions to their workers, and serve each: where they are many, a part in each turn."""
+        if self._passing or now < self._pass_at:
+            return
+        window = self._window
+        functions = list(window.dispatch.queues.values())
+        seconds, self._looked = now - self._looked, now
+
+        def look() -> Iterator[None]:
+            for number, queue in enumerate(functions):
+                if queue.stirs():
+                    window.claiming.adapt(queue, seconds)
+                    window.serve(queue)
+                if number % STEP == STEP - 1:
+                    yield
+
+        def looked() -> None:
+            self._passing = False
+            ended = self._clock.monotonic()
+            self._pass_at = ended + SHARE * (ended - now)
+
+        self._passing = True
+        if len(functions) > STEP:
+            self._slices.run(look(), looked)
+        else:
+            for _ in look():
+                pass
+            looked()
 
     # ---- jobs that become due or expire in the store ----
 

@@ -215,21 +215,21 @@ def test_windows_grow_at_once_and_shrink_slowly(node: Node) -> None:
     node.stream(places=0)
     queue = node.queue()
     queue.settled = 1000
-    node.window.claiming.adapt(0.25)
+    node.window.claiming.adapt(node.queue(), 0.25)
     assert queue.window == 2000
     assert queue.ended == 1000
-    node.window.claiming.adapt(0.25)
+    node.window.claiming.adapt(node.queue(), 0.25)
     assert queue.window == 1500
     for _ in range(30):
-        node.window.claiming.adapt(0.25)
+        node.window.claiming.adapt(node.queue(), 0.25)
     assert queue.window == SMALLEST
     queue.settled = 10**9
-    node.window.claiming.adapt(0.25)
+    node.window.claiming.adapt(node.queue(), 0.25)
     assert queue.window == LARGEST
 
 
 def test_a_window_has_places_for_all_workers(node: Node) -> None:
     for _ in range(SMALLEST):
         node.worker()
-    node.window.claiming.adapt(0.25)
+    node.window.claiming.adapt(node.queue(), 0.25)
     assert node.queue().window == 2 * SMALLEST

@@ -177,13 +177,24 @@ def test_a_sleeper_is_woken_for_a_function_that_it_registers_in_its_sleep() -> N
 def test_who_is_gone_is_not_woken() -> None:
     dispatch = Dispatch()
     first, second, third = (worker(dispatch, asleep=True) for _ in range(3))
-    dispatch.remove(first)
+    dispatch.leave(first)
     push(dispatch, "1")
     assert match(dispatch) == [(second, "wake")]
-    dispatch.remove(second)
+    dispatch.leave(second)
     assert match(dispatch) == [(third, "wake")]
     assert list(dispatch.workers) == [third]
-    assert list(dispatch.queue(b"f").workers) == [third]
+
+
+def test_who_is_gone_is_handed_nothing() -> None:
+    dispatch = Dispatch()
+    first, second = worker(dispatch, credit=2), worker(dispatch, credit=1)
+    for who in (first, second):
+        dispatch.offer(who)
+    dispatch.leave(first)
+    push(dispatch, "1")
+    assert match(dispatch) == [(second, "1")]
+    dispatch.unregister(first, dispatch.queue(b"f"))
+    assert list(dispatch.queue(b"f").workers) == [second]
 
 
 def test_a_worker_that_forgets_the_function_it_was_woken_for() -> None:

@@ -8,6 +8,7 @@ from mainspring.errors import ConflictError, NotFoundError, StoreFullError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Retry, State
+from mainspring.jobs.service import FEW
 
 from .a_node import Client, Node, side, unexpected
 
@@ -461,3 +462,31 @@ def test_options_of_a_job_reach_its_worker(node: Node) -> None:
     policy = node.settling.policy(held)
     assert policy is not None
     assert policy.max_attempts == 3
+
+
+# ---- workers of very many functions ----
+
+
+def test_a_worker_of_many_functions_leaves_them_in_steps(node: Node) -> None:
+    names = [str(number) for number in range(10 * FEW)]
+    worker, other = node.worker(*names), node.stream("7")
+    node.service.gone(worker)
+    queues = node.service.dispatch.queues.values()
+    assert sum(worker in queue.workers for queue in queues) == len(names), "that comes in the next turns"
+    node.foreground("1", "3")
+    node.background("2", "7")
+    assert side(worker).take() == []
+    assert side(other).take() == ["job 2"]
+    node.wait(1.0)
+    assert not any(worker in queue.workers for queue in queues)
+    assert not worker.abilities
+
+
+def test_what_a_worker_of_many_functions_ran_goes_to_others_at_once(node: Node) -> None:
+    worker = node.worker(*map(str, range(10 * FEW)))
+    node.background("1", "3")
+    assert node.given(worker).job.payload == b"1"
+    node.service.gone(worker)
+    other = node.stream("3")
+    node.commit()
+    assert side(other).take() == ["job 1"]

@@ -16,11 +16,16 @@ class Nobody:
         raise AssertionError(f"nobody was to be told: {name}")
 
 
+def tidy(functions: Dispatch) -> None:
+    for _ in functions.tidy():
+        pass
+
+
 def test_few_functions_are_kept() -> None:
     functions = Dispatch()
     for number in range(dispatch.MANY):
         functions.queue(b"%d" % number)
-    functions.tidy()
+    tidy(functions)
     assert len(functions.queues) == dispatch.MANY
 
 
@@ -34,12 +39,13 @@ def test_of_many_functions_those_in_use_are_kept() -> None:
     functions.queue(b"foreground").foreground = 1
     functions.queue(b"claiming").claiming = True
     functions.queue(b"limited").maximum = (1, 1, 1)
-    functions.tidy()
+    tidy(functions)
     assert set(functions.queues) == {b"worked", b"stored", b"foreground", b"claiming", b"limited"}
-    functions.remove(worker)
+    functions.leave(worker)
+    functions.unregister(worker, functions.queue(b"worked"))
     for number in range(3 * dispatch.MANY):
         functions.queue(b"%d" % number)
-    functions.tidy()
+    tidy(functions)
     assert b"worked" not in functions.queues
 
 

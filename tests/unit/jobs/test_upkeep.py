@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.jobs.claiming import SMALLEST
 from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.upkeep import STEP, TICK
 
 from .a_node import Node, side
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 
@@ -220,7 +224,37 @@ def test_a_node_says_when_it_wants_to_be_asked_again(node: Node) -> None:
 
 def test_windows_follow_what_workers_get_through(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     adapted: list[float] = []
-    monkeypatch.setattr(node.window.claiming, "adapt", adapted.append)
+    node.queue().window = SMALLEST
+    monkeypatch.setattr(node.window.claiming, "adapt", lambda _, seconds: adapted.append(seconds))
     node.wait(1.1)
     assert 3 <= len(adapted) <= 5
     assert sum(adapted) <= 1.1
+
+
+def test_functions_that_nothing_changes_are_passed_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.stream("idle")
+    node.background("1", "waits")
+    served: list[bytes] = []
+    monkeypatch.setattr(node.window, "serve", lambda queue: served.append(queue.name))
+    node.wait(1.0)
+    assert served == []
+    node.queue("idle").backlog[1] += 1
+    node.wait(1.0)
+    assert set(served) == {b"idle"}, "a claim may have failed"
+
+
+def test_many_functions_are_looked_at_in_steps(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3 * STEP):
+        node.queue(str(number)).window = SMALLEST
+    looked: list[bytes] = []
+    monkeypatch.setattr(node.window.claiming, "adapt", lambda queue, _: looked.append(queue.name))
+    node.clock.advance(TICK)
+    steps: list[Callable[[], None]] = []
+    monkeypatch.setattr(node.service.slices, "put", steps.append)
+    node.service.tick()
+    assert looked == []
+    while steps:
+        before = len(looked)
+        steps.pop()()
+        assert len(looked) - before <= STEP
+    assert len(looked) == 3 * STEP

@@ -56,7 +56,8 @@ def test_no_line_where_a_worker_is_here_or_comes_in_time() -> None:
     worker = Worker(Side("w"))
     looker.dispatch.register(worker, b"f")
     assert looker.look(20) == []
-    looker.dispatch.remove(worker)
+    looker.dispatch.leave(worker)
+    looker.dispatch.unregister(worker, looker.dispatch.queue(b"f"))
     assert looker.look(30) == []
     assert looker.look(30 + GRACE) == [("f", 1)]
 

@@ -110,8 +110,9 @@ def _cant_do(peer: Peer, args: list[bytes]) -> None:
 
 def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
     del args
-    for queue in list(peer.as_worker().abilities):
-        peer.service.unregister(peer.as_worker(), queue.name)
+    # What it says next comes after that.
+    peer.reading.pause("reset", paused=True)
+    peer.service.unregister_all(peer.as_worker(), lambda: peer.reading.pause("reset", paused=False))
 
 
 def _set_client_id(peer: Peer, args: list[bytes]) -> None:

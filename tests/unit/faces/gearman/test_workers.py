@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.jobs.service import FEW
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node
@@ -262,6 +263,15 @@ def test_abilities_are_reset(node: Node) -> None:
     assert worker.ask(Type.GRAB_JOB) == ("NO_JOB", [])
     assert node.service.dispatch.queues[F].backlog == [0, 1, 0]
     assert not node.service.dispatch.queues[G].workers
+
+
+def test_what_follows_the_reset_of_many_abilities_comes_after_it(node: Node) -> None:
+    worker = node.worker(*(b"%d" % number for number in range(10 * FEW)))
+    worker.send(request(Type.RESET_ABILITIES) + request(Type.CAN_DO, b"3") + request(Type.GRAB_JOB))
+    assert worker.hear() == [], "it is reset in steps"
+    node.wait(1.0)
+    assert worker.hear() == [("NO_JOB", [])]
+    assert [name for name, queue in node.service.dispatch.queues.items() if queue.workers] == [b"3"]
 
 
 def test_requests_in_one_read_are_answered_like_single_ones(node: Node) -> None:

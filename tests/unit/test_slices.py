@@ -1,0 +1,66 @@
+"""Long work takes turns with everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.slices import SLICE, Slices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Loop:
+    """A loop whose turns the test runs; each step of the work takes a part of a slice."""
+
+    def __init__(self, share: float) -> None:
+        self.now = 0.0
+        self.soon: list[Callable[[], None]] = []
+        self.slices = Slices(self.soon.append, lambda: self.now)
+        self.did: list[str] = []
+        self._share = share
+
+    def work(self, name: str, steps: int) -> Iterator[None]:
+        for number in range(steps):
+            self.now += self._share * SLICE
+            self.did.append(f"{name}{number}")
+            yield
+
+    def turn(self) -> list[str]:
+        """Run one turn and return what was done in it."""
+        soon, self.soon[:] = list(self.soon), []
+        self.did.clear()
+        for function in soon:
+            function()
+        return list(self.did)
+
+
+def test_a_slice_ends_with_its_time_and_the_next_turn_goes_on() -> None:
+    loop = Loop(0.4)
+    loop.slices.run(loop.work("a", 5), lambda: loop.did.append("end"))
+    assert loop.did == [], "whoever asks for it goes on first"
+    assert [loop.turn(), loop.turn(), loop.turn()] == [["a0", "a1", "a2"], ["a3", "a4", "end"], []]
+
+
+def test_works_take_turns() -> None:
+    loop = Loop(0.5)
+    loop.slices.run(loop.work("a", 3))
+    loop.slices.run(loop.work("b", 2))
+    assert [loop.turn(), loop.turn(), loop.turn()] == [["a0", "b0"], ["a1", "b1"], ["a2"]]
+    loop.turn()
+    assert loop.soon == [], "nothing is left"
+
+
+def test_a_step_that_fails_ends_its_work_alone() -> None:
+    loop = Loop(0.5)
+
+    def fail() -> None:
+        raise ValueError
+
+    loop.slices.put(fail)
+    loop.slices.run(loop.work("a", 2))
+    with pytest.raises(ValueError):
+        loop.turn()
+    assert loop.turn() == ["a0", "a1"]
