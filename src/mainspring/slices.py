@@ -1,7 +1,7 @@
 """Long work in slices, in turns with everything else that a node's loop has to do.
 
-Whoever connects, disconnects or asks can cause work for very many names at once. Done in one go it would hold up heartbeats, health
-checks and everybody's answers; so it is cut into steps of at most about a millisecond each, and the steps of all such work take turns.
+Whoever connects, disconnects or asks can cause work for very many names at once. Done in one go it would hold up heartbeats,
+health checks and all other answers. So it is cut into steps of at most about a millisecond each, which take turns.
 """
 
 from __future__ import annotations
