@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.interop.packets import encode
 
 from .actors import PATIENCE, Actor, Addresses, ForegroundClient, Pace, PlainWorker, StreamingWorker, Submitter
-from .extension import More
+from .extension import FaultError, More
 from .fleet import LEASE, Fleet, FleetNode, Nursery
 from .ledger import Ledger, LonersLedger
 
@@ -124,7 +124,8 @@ class Chaos:
             nodes = [seat.ready() for seat in self.seats]
             asked = self.random.choice(nodes)
             states = dict(_fates(asked, self.ledger.acknowledged))
-            said = _statuses(nodes) if b"alive" in states.values() else ""
+            alive = [handle for handle, state in states.items() if state == b"alive"]
+            statuses = _statuses(nodes, alive) if alive else ""
             self.addresses.end()
         lost = sorted(handle for handle, state in states.items() if state != b"succeeded")
         written = "".join(node.log.read_text() for node in {node.name: node for node in self.fleet.nodes}.values())
@@ -136,7 +137,7 @@ class Chaos:
             Counter(states.values()),
             self.ledger.counts,
             written.count("given up its jobs"),
-            f"{asked.name} was asked; {said}{written}",
+            f"{written}{asked.name} was asked\n{statuses}",
         )
 
     def launch(self, *seats: Seat) -> None:
@@ -171,7 +172,7 @@ class Findings(NamedTuple):
     fenced: int
     """How often a node has given up its lease."""
     story: str
-    """What the nodes have logged, and what they said of themselves where jobs did not end."""
+    """What the nodes have logged, and what they knew where jobs did not end."""
 
     def __str__(self) -> str:
         lost = f"{len(self.lost)} lost {self.lost[:3]}"
@@ -199,14 +200,15 @@ def _fates(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]
                 yield handle, b"alive"
 
 
-def _statuses(nodes: Sequence[FleetNode]) -> str:
-    """Return what nodes say of themselves."""
+def _statuses(nodes: Sequence[FleetNode], alive: Sequence[bytes]) -> str:
+    """Return what nodes know of themselves, and of the first jobs that have not ended."""
     lines = []
     for node in nodes:
         try:
+            jobs = [node.ask("jobs.show", handle=handle.decode()) for handle in alive[:3]]
+            lines.append(f"{node.name}: {jobs} {node.ask('functions.list')} {node.status()}\n")
             node.tell_tasks()
-            lines.append(f"{node.name}: {node.status()}\n")
-        except (OSError, AssertionError) as error:
+        except (OSError, AssertionError, FaultError) as error:
             lines.append(f"{node.name} does not answer: {error!r}\n")
     return "".join(lines)
 
