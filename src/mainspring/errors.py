@@ -12,7 +12,7 @@ MainspringError
 ├── StoreError                the durable record failed
 │   ├── StoreFullError        no space is left; nothing that was accepted is lost
 │   ├── StoreBusyError        another node has the store
-│   ├── StoreUnavailableError the store's server cannot be reached, or refuses connections
+│   ├── StoreUnavailableError the store's server or file cannot be reached, or refuses connections
 │   ├── StoreFencedError      the node's term was ended by other nodes, for they took it for dead
 │   ├── StoreCorruptError     the store's content is damaged
 │   ├── StoreBrokenError      the disk failed; the process must end
@@ -87,7 +87,7 @@ class StoreBusyError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store's server cannot be reached, or refuses connections."""
+    """The store's server cannot be reached, or refuses connections; or the store's file is not in its place."""
 
 
 class StoreFencedError(StoreError):

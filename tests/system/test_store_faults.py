@@ -241,7 +241,7 @@ def test_too_many_open_files_are_named_as_the_reason(path: Path) -> None:
         with suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(2):  # the lock, and the look at the file's first bytes
+        for _ in range(3):  # the lock, the file, and the file again as SQLite opens it
             os.close(taken.pop())
         with pytest.raises(StoreError, match=r"cannot open .*: too many open files; raise the limit \(ulimit -n"):
             store.open()

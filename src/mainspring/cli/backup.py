@@ -15,6 +15,7 @@ from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, ServerOptions, option, plain
 from mainspring.engines.sqlite.opening import check_file
 from mainspring.errors import ServerError, StoreCorruptError, StoreError, StoreFullError, UsageError
+from mainspring.private_files import MODE, open_private
 from mainspring.quantities import format_size
 from mainspring.server.settings import DEFAULT_STORE, parse_store
 
@@ -104,7 +105,7 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
             reader.set_busy_timeout(10_000)
             # The transaction holds one moment of the store for all steps; writers go on in its WAL file.
             reader.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
-            _copy_pages(reader, partial, progress)
+            _copy_pages(reader, partial, source.stat().st_mode & MODE | 0o600, progress)
         finally:
             reader.close()
         with partial.open("rb") as copy:
@@ -149,7 +150,10 @@ def _remove_abandoned(target: Path) -> None:
             continue
 
 
-def _copy_pages(reader: apsw.Connection, partial: Path, progress: Callable[[int, int], None] | None) -> None:
+def _copy_pages(reader: apsw.Connection, partial: Path, mode: int, progress: Callable[[int, int], None] | None) -> None:
+    partial.unlink(missing_ok=True)
+    # No more readable than the store: SQLite would leave that to the umask.
+    os.close(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     writer = apsw.Connection(str(partial))
     try:
         with writer.backup("main", reader, "main") as steps:

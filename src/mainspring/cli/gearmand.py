@@ -20,6 +20,7 @@ from mainspring.cli.gearmand_options import (
 from mainspring.cli.node import run_node, serve_node
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
+from mainspring.private_files import open_private
 from mainspring.server.addresses import TcpAddress
 from mainspring.server.settings import (
     JobSettings,
@@ -282,8 +283,7 @@ def _with_usable_log(settings: ServerSettings) -> ServerSettings:
     if file is None:
         return settings
     try:
-        with file.open("a"):
-            pass
+        open(file, "a", opener=open_private).close()
     except OSError as error:
         complain(f"could not open the log file {file} ({error.strerror}), switching to stderr")
         return replace(settings, log=replace(settings.log, file=None))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, cast
 import structlog
 
 from mainspring.errors import SettingsError
+from mainspring.private_files import open_private
 from mainspring.server.standard_logging import ToLog, install
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class FileSink(StreamSink):
 
     def _open(self) -> TextIO:
         try:
-            return self._path.open("a", encoding="utf-8", buffering=1)
+            # Links are followed: a log may be on another disk, or be /dev/stdout.
+            return open(self._path, "a", encoding="utf-8", buffering=1, opener=open_private)
         except OSError as error:
             raise SettingsError(f"cannot open the log file {self._path}: {error.strerror}") from error
 

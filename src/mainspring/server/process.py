@@ -6,6 +6,7 @@ the node. The pid file is written by whoever may write it, before rights are giv
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import resource
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from mainspring.errors import SettingsError
+from mainspring.private_files import open_own, why
 
 SPARE_FILES = 32
 """Open files that are no connection of a client or worker: those to come of the store, of HTTP and of child processes."""
@@ -78,28 +80,37 @@ class PidFile:
     def __init__(self, path: Path, *, owner: str | None = None) -> None:
         self._path = path
         self._owner = owner
+        self._descriptor = -1
 
     def __enter__(self) -> Self:
         """Write the file, as of ``owner`` so that it can be removed after the rights are gone."""
         try:
-            self._path.write_text(f"{os.getpid()}\n", encoding="ascii")
+            self._descriptor = open_own(self._path)
+            os.truncate(self._descriptor, 0)
+            os.write(self._descriptor, b"%d\n" % os.getpid())
             if self._owner is not None and os.geteuid() == 0:
-                os.chown(self._path, pwd.getpwnam(self._owner).pw_uid, -1)
+                os.chown(self._descriptor, pwd.getpwnam(self._owner).pw_uid, -1)
         except KeyError:
             raise SettingsError(f"there is no user {self._owner!r} on this machine") from None
         except OSError as error:
-            raise SettingsError(f"cannot write the pid file {self._path}: {error.strerror}") from error
+            raise SettingsError(f"cannot write the pid file {self._path}: {why(error)}") from error
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the file, or empty it where its directory belongs to somebody else."""
+        """Remove the file, or empty it where its directory belongs to somebody else.
+
+        What others have put in its place meanwhile is left alone: the file is the one that is open, whatever has its name.
+        """
         try:
-            self._path.unlink(missing_ok=True)
+            if os.path.samestat(self._path.lstat(), os.fstat(self._descriptor)):
+                self._path.unlink()
+        except FileNotFoundError:
+            pass
         except OSError:
-            try:
-                os.truncate(self._path, 0)
-            except OSError:
-                pass
+            with contextlib.suppress(OSError):
+                os.truncate(self._descriptor, 0)
+        finally:
+            os.close(self._descriptor)
 
 
 class Detachment:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,22 @@ def test_a_store_in_use_is_copied_as_of_one_moment(
     assert size == target.stat().st_size
     assert not list(tmp_path.glob("copy.db-*"))
     assert not list(tmp_path.glob(".copy.db*"))
+
+
+@pytest.mark.parametrize(("mode", "copied"), [(0o644, 0o640), (0o600, 0o600)])
+def test_a_copy_is_for_those_who_may_read_the_store(source: Source, tmp_path: Path, mode: int, copied: int) -> None:
+    source[0].chmod(mode)
+    modes: list[int] = []
+
+    def meanwhile(*_: object) -> None:
+        modes.extend(stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob(".copy.db*"))
+
+    usual = os.umask(0o022)
+    try:
+        copy_store(source[0], tmp_path / "copy.db", meanwhile)
+    finally:
+        os.umask(usual)
+    assert {*modes, stat.S_IMODE((tmp_path / "copy.db").stat().st_mode)} == {copied}
 
 
 def test_a_damaged_store_leaves_no_copy(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_the_log_is_made_by_the_user_who_writes_to_it(tmp_path: Path, monkeypatc
     monkeypatch.setattr("mainspring.cli.gearmand.serve_node", serve)
     assert gearmand(["-L", "127.0.0.1", "-p", "0", "-u", "nobody", "-l", str(log)], {}) == 0
     assert steps == [("now nobody", False), (f"served with {log}", True)]
+    assert not log.stat().st_mode & 0o007, "other users may not read it"
     log.unlink()
     log.mkdir()  # what cannot be written to
     assert gearmand(["-L", "127.0.0.1", "-p", "0", "-l", str(log)], {}) == 0

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +38,23 @@ def test_json_lines_carry_what_was_said() -> None:
     entry = json.loads(line)
     assert (entry["event"], entry["port"], entry["level"]) == ("started", 4730, "info")
     assert entry["timestamp"].endswith("Z")
+
+
+def test_other_users_may_not_read_a_log(tmp_path: Path) -> None:
+    path, disk = tmp_path / "node.log", tmp_path / "other-disk.log"
+    path.symlink_to(disk)  # a log may be kept elsewhere
+    usual = os.umask(0o022)
+    try:
+        sink = start_logging(LogSettings(file=path))
+        structlog.get_logger().info("started")
+        assert stat.S_IMODE(disk.stat().st_mode) == 0o640
+        disk.rename(tmp_path / "moved")
+        sink.reopen()
+        assert stat.S_IMODE(disk.stat().st_mode) == 0o640
+    finally:
+        os.umask(usual)
+    sink.close()
+    assert "started" in (tmp_path / "moved").read_text()
 
 
 def test_libraries_write_to_the_same_place() -> None:

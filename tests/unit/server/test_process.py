@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import subprocess
 import sys
 import textwrap
@@ -33,6 +34,37 @@ def test_a_pid_file_that_somebody_removed_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "node.pid"
     with PidFile(path):
         path.unlink()
+
+
+def test_other_users_may_not_read_a_pid_file(tmp_path: Path) -> None:
+    path = tmp_path / "node.pid"
+    usual = os.umask(0)
+    try:
+        with PidFile(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(usual)
+
+
+def test_a_pid_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "node.pid"
+    precious.write_text("precious")
+    path.symlink_to(precious)
+    with (
+        pytest.raises(SettingsError, match=r"cannot write the pid file .*node\.pid: it is a symbolic link"),
+        PidFile(path),
+    ):
+        pass
+    assert precious.read_text() == "precious"
+    assert path.is_symlink()
+
+
+def test_what_has_taken_the_place_of_the_pid_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "node.pid"
+    with PidFile(path):
+        path.rename(tmp_path / "moved")
+        path.write_text("1\n")
+    assert path.read_text() == "1\n"
 
 
 def test_a_pid_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

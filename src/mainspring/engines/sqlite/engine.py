@@ -98,6 +98,8 @@ class SqliteEngine:
         except BaseException:
             self._close()
             raise
+        self._lock.remember()
+        opening.warn_of_readers(self._path)
         opening.lay_out_log(self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
@@ -164,6 +166,7 @@ class SqliteEngine:
     def _end(self, outcomes: list[Any]) -> list[Any]:
         for index, operation in self._lists:
             outcomes[index] = queries.list_jobs(self._tx, operation)
+        self._lock.check()  # what goes into a file that was moved away is not acknowledged
         self._tx.cursor.execute("COMMIT")
         try:
             self._folding.after_commit()
@@ -184,6 +187,9 @@ class SqliteEngine:
                 self._break(failure)
             self._roll_back()
             return failure
+        except StoreError as refusal:
+            self._roll_back()
+            return refusal
         except Exception as error:  # noqa: BLE001 - a defect of ours costs one group, not the engine's thread
             self._roll_back()
             failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING
 
 import apsw
@@ -14,12 +15,15 @@ from mainspring.errors import (
     StoreError,
     StoreForeignError,
     StoreFullError,
+    StoreUnavailableError,
 )
+from mainspring.private_files import why
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
@@ -38,15 +42,61 @@ def explain(error: apsw.Error, path: Path, system_error: int = 0) -> StoreError:
             f"{path} is damaged ({error}); look into the system's log whether its disk fails, restore a backup, "
             "or save what can be read, as docs/how-to/back-up.md says"
         )
-    if isinstance(error, apsw.CantOpenError) and system_error in {errno.EMFILE, errno.ENFILE}:
-        return StoreError(
-            f"cannot open {path}: too many open files; raise the limit (ulimit -n; systemd's LimitNOFILE=)"
-        )
+    if isinstance(error, apsw.CantOpenError) and system_error in _NO_FILES:
+        return _too_many_files(path)
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)):
-        return StoreError(f"cannot write {path} ({error}); check the permissions of the file and of its directory")
+        return _no_permission(path, str(error))
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return StoreBusyError(f"another program has locked {path} ({error}); close it there, and try again")
     return StoreError(f"{path}: {error}")
+
+
+def cannot_open(path: Path, error: OSError) -> StoreError:
+    """The system does not open or create the file."""
+    if error.errno in _NO_SPACE:
+        return full_at_start(path)
+    if error.errno in _NO_FILES:
+        return _too_many_files(path)
+    return _no_permission(path, why(error))
+
+
+def _too_many_files(path: Path) -> StoreError:
+    return StoreError(f"cannot open {path}: too many open files; raise the limit (ulimit -n; systemd's LimitNOFILE=)")
+
+
+def _no_permission(path: Path, reason: str) -> StoreError:
+    return StoreError(f"cannot write {path} ({reason}); check the permissions of the file and of its directory")
+
+
+def file_moved(path: Path, *, deleted: bool, descriptor: int) -> StoreUnavailableError:
+    """The name leads to another file than the one that is open, or to none."""
+    if deleted:
+        return StoreUnavailableError(
+            f"{path} was deleted under the node, and nothing is stored any more: before you stop the node, "
+            f"copy /proc/{os.getpid()}/fd/{descriptor} to {path}, and leave {path}-wal, which belongs to it, in its place"
+        )
+    return StoreUnavailableError(
+        f"{path} was moved or replaced under the node, and nothing is stored until the same file is back: put it there again, "
+        f"and leave {path}-wal, which belongs to it, in its place"
+    )
+
+
+def file_gone(path: Path) -> StoreError:
+    """There is a log without its file."""
+    return StoreError(
+        f"{path} is gone or empty, and its log {path}-wal is still there: the file was moved or deleted while a node used "
+        "it, and the log can have accepted jobs; put the file back, or, to begin with an empty store, "
+        f"move {path}-wal and {path}-shm away"
+    )
+
+
+def file_replaced(path: Path, lock: Path) -> StoreError:
+    """There is a log of another file."""
+    return StoreError(
+        f"{path} was replaced, and the log {path}-wal belongs to the file before, and can have accepted jobs; put that back, "
+        f"or, to go on with this one (a restored copy), move {path}-wal and {path}-shm away; "
+        f"if log and file do belong together, remove {lock} and start again"
+    )
 
 
 def disk_failed(path: Path, reason: str, system_error: int = 0) -> StoreError:

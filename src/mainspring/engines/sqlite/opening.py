@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 import apsw
+import structlog
 
 from mainspring.engines.sqlite import failures
 from mainspring.errors import StoreError
+from mainspring.private_files import is_readable_by_all
 
 LOG_PAGES = 8000
 """The write-ahead log is folded into the file when it has so many pages, and then written from its beginning again."""
@@ -25,6 +28,8 @@ APPLICATION_ID = 0x4D535052
 SCHEMA_VERSION = 4
 CACHE_BYTES = 48 * 2**20
 Synchronous = Literal["full", "normal"]
+
+log = structlog.get_logger("mainspring.store")
 
 _HEADER = 100
 _SETTINGS = (
@@ -129,6 +134,17 @@ def write_log_again(connection: apsw.Connection, path: Path) -> None:
             raise failures.disk_failed(path, error.strerror or str(error), error.errno or 0) from error
         finally:
             connection.execute("ROLLBACK")
+
+
+def warn_of_readers(path: Path) -> None:
+    """Warn where every user of the machine may read the payloads: earlier versions left the mode of the files to the umask."""
+    files = (path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
+    if open_to_all := [str(file) for file in files if is_readable_by_all(file)]:
+        log.warning(
+            "every user of this machine can read the jobs in the store",
+            path=str(path),
+            repair=f"chmod o-rwx {shlex.join(open_to_all)}",
+        )
 
 
 def lay_out_log(path: Path) -> None:
