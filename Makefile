@@ -4,14 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Chosen tests, or options for pytest: make test ARGS="tests/unit -k cron"
 ARGS ?=
-# So many tests at a time, of different files; most of them wait for something. make test ARGS="-n 0 …" for one at a time.
-TESTERS ?= 2
+# So many tests at a time, of different files, on two cores: most of them wait for something. make test ARGS="-n 0 …" for one.
+TESTERS ?= 3
 # The directory whose words `make demo` counts; empty: Python's standard library.
 DIR ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup interop lint format types layers test check compiled demo bench clean
+.PHONY: help setup interop lint format types layers test quick check compiled demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,8 +49,14 @@ layers: .venv/.check ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-cache
 
 # The order of sets is part of a simulated run: the same for everybody, so that a seed that fails fails everywhere.
+# Bytecode is kept: the tests start the command a thousand times, and compiling it each time is a quarter of its start.
+PYTEST = PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
+
 test: .venv/.check interop ## do all the set-up for the tests and run them
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
+
+quick: lint types layers ## before each commit: all checks, and of the tests those that start no servers
+	$(PYTEST) tests/unit tests/conformance tests/docs -m "not servers and not system" $(ARGS)
 
 check: lint types layers ## all checks: lint, types, layers, test
 	@$(MAKE) --no-print-directory test
@@ -70,4 +76,5 @@ bench: .venv/.check interop ## measure against gearmand and others, print the ta
 	$(BIN)/python bench/run.py
 
 clean: ## remove what the targets above created, except results
+	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf .venv .demo build bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

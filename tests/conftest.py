@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from mainspring.version import core
+from tests.distribution import LongFirst, place
 from tests.postgres.proxy import Proxy
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
 from tests.zookeeper import server as zookeeper_server
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHROOTS = itertools.count(1)
+SERVERS = frozenset({"postgres_programs", "zookeeper_program"})
+"""The fixtures behind all those of servers."""
 PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
@@ -36,7 +39,20 @@ def pytest_report_header() -> str:
     return f"core: {core()}"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Hand out files as ``tests.distribution`` says, where ``--dist loadfile`` is asked for."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    return LongFirst(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place(item.nodeid.partition("::")[0]))
+    for item in items:
+        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.servers)
     if config.getoption("--long"):
         return
     long_ones = [item for item in items if item.get_closest_marker("long") is not None]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 
 
 def version() -> str:
     """Return the installed version; ``unknown`` where the package runs from its source without being installed."""
+    from importlib import metadata  # noqa: PLC0415 - slow to load, and most commands do not show it
+
     try:
-        return importlib.metadata.version("mainspring")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("mainspring")
+    except metadata.PackageNotFoundError:
         return "unknown"
 
 

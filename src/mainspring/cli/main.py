@@ -22,7 +22,6 @@ from mainspring.cli.failures import (
     exit_code,
     explain,
 )
-from mainspring.cli.gearmand import gearmand
 from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
 from mainspring.cli.manual import ManualPage
 from mainspring.errors import UsageError
@@ -129,6 +128,8 @@ def run(arguments: Sequence[str]) -> int:
     if defaults.found:
         defaults.check(option_names(app))
     if arguments[:1] == ["gearmand"]:
+        from mainspring.cli.gearmand import gearmand  # noqa: PLC0415 - loads asyncio, which most commands do without
+
         return gearmand(arguments[1:], defaults.of_gearmand())
     if arguments[:1] == ["help"]:
         return run([*arguments[1:], "--help"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
     from collections.abc import Callable
 
@@ -34,7 +34,9 @@ async def connect(address: Address, protocol: Callable[[], asyncio.Protocol], tl
 
     Raises OSError.
     """
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop  # noqa: PLC0415 - slow to load, and who has a loop has loaded it
+
+    loop = get_running_loop()
     if address.path is not None:
         await loop.create_unix_connection(protocol, address.path)
     else:

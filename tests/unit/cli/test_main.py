@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -180,3 +182,13 @@ def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: p
     _, out, _ = run(capsys, "--help")
     said = " ".join(out.split())
     assert "Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS" in said
+
+
+def test_a_command_that_asks_a_server_loads_no_event_loop() -> None:
+    """Its start is most of the time that it takes."""
+    program = (
+        "import sys, mainspring.cli.main, mainspring.cli.jobs, mainspring.cli.status\n"
+        "print(*{'asyncio', 'importlib.metadata', 'mainspring.cli.node', 'rich.console'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

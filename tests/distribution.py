@@ -1,0 +1,67 @@
+"""Which worker of ``make test`` runs which files, and in which order.
+
+A file is run by one worker, as with ``--dist loadfile`` (which this takes the place of). The long ones come first: no worker
+idles at the end beside one that has only then begun a long file. Files that use the ensemble of three ZooKeeper servers are
+one piece of work, for one worker: two such ensembles are six JVMs, which starve each other on two cores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    import pytest
+
+ENSEMBLE: Final = frozenset(
+    {
+        "tests/conformance/test_schedules_zookeeper.py",
+        "tests/conformance/test_zookeeper.py",
+        "tests/system/test_fleet_chaos.py",
+        "tests/system/test_fleet_clients.py",
+        "tests/system/test_fleet_counts.py",
+        "tests/system/test_fleet_fencing.py",
+        "tests/system/test_fleet_jobs.py",
+        "tests/system/test_fleet_life.py",
+        "tests/system/test_schedules_fleet.py",
+        "tests/system/test_waiting_tasks.py",
+        "tests/system/test_zookeeper_deaths.py",
+        "tests/system/test_zookeeper_ensemble.py",
+        "tests/system/test_zookeeper_tree.py",
+        "tests/zookeeper/test_faults.py",
+        "tests/zookeeper/test_support.py",
+    }
+)
+"""The files that use an ensemble of three."""
+
+LONG: Final = (
+    "tests/docs/test_pages.py",
+    "tests/system/test_compiled.py",
+    "tests/system/test_cli.py",
+    "tests/system/test_logs.py",
+    "tests/simulation/test_fleet.py",
+    "tests/system/",
+    "tests/simulation/",
+    "tests/interop/",
+)
+"""What comes after them, in this order: files, or all of a directory. Everything else comes last."""
+
+
+def place(path: str) -> int:
+    """Return the place of a file in the order of all; files of one place stay as they are."""
+    if path in ENSEMBLE:
+        return 0
+    return next((number for number, one in enumerate(LONG, start=1) if path.startswith(one)), len(LONG) + 1)
+
+
+class LongFirst(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out files, as they were collected (see ``place``), and those of the ensemble as one."""
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # by the number of tests: the long ones have few, and came last
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "ensemble" if path in ENSEMBLE else path

@@ -1,0 +1,27 @@
+"""The lists of files by which tests are handed out to workers are those of this checkout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.distribution import ENSEMBLE, LONG, place
+
+ROOT = Path(__file__).parents[2]
+USE = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b|\bon_each_store\b|\bSTORES\b|\bZOOKEEPER\b")
+"""What is in a file that uses an ensemble of three: its fixture, one of its own, or the stores that nodes share."""
+
+
+def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
+    tests = ROOT / "tests"
+    places = [
+        path for name in ("conformance", "system", "zookeeper") for path in tests.joinpath(name).glob("test_*.py")
+    ]
+    users = {str(path.relative_to(ROOT)) for path in places if USE.search(path.read_text("utf-8"))}
+    assert users == ENSEMBLE
+
+
+def test_what_is_long_is_there_and_before_the_rest() -> None:
+    assert [name for name in LONG if not (ROOT / name).exists()] == []
+    assert place("tests/system/test_zookeeper_tree.py") < place("tests/docs/test_pages.py")
+    assert place("tests/docs/test_pages.py") < place("tests/system/test_tls.py") < place("tests/unit/test_ids.py")
