@@ -1,0 +1,67 @@
+"""Attacks that make a node hold what its author does not pay for: unread results, long names, many foreground jobs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from tests.interop.packets import Kind, encode
+from tests.system.extension import More
+from tests.system.servers import eventually
+
+from .watching import HELD, MIB, attend, watched
+
+if TYPE_CHECKING:
+    from tests.system.servers import Server
+
+
+def unread_results(server: Server, *, connections: int, waits: int, result: int) -> None:
+    """Ask for one large result many times on many connections, and read nothing; who reads gets it all the same."""
+    with ExitStack() as stack:
+        client = stack.enter_context(server.extended())
+        handle = ended(server, b"large", bytes(result))
+        attackers = [stack.enter_context(server.extended()) for _ in range(connections)]
+        with watched(server):
+            for attacker in attackers:
+                attacker.write(encode(More.WAIT, handle) * waits)
+            attend(client, 2.0)
+            outcome = attackers[-1].result()
+            assert (outcome.handle, outcome.state, len(outcome.data)) == (handle, b"succeeded", result)
+
+
+def ended(server: Server, function: bytes, result: bytes) -> bytes:
+    """Have a job with this result; returns its handle."""
+    with server.extended() as client, server.worker(function) as worker:
+        handle = client.put(function)
+        assert worker.settled_as(worker.job(), b"succeeded", result) == b"recorded"
+    return handle
+
+
+def client_ids(server: Server, *, connections: int, size: int) -> None:
+    """Give each of some connections a long id; it is refused, so that neither it nor a list of connections takes memory."""
+    with ExitStack() as stack:
+        named = stack.enter_context(server.peer())
+        named.send(Kind.SET_CLIENT_ID, b"i" * 1024)
+        with watched(server, growth=HELD):
+            for _ in range(connections):
+                attacker = stack.enter_context(server.peer())
+                attacker.send(Kind.SET_CLIENT_ID, b"i" * size)
+                assert [packet.kind for packet in attacker.pending()] == [Kind.ERROR]
+            lines = named.table(b"workers")
+        assert sum(b"i" * 1024 in line for line in lines) == 1
+        assert max(map(len, lines)) < 2048
+
+
+def foreground_jobs(server: Server, *, count: int, left: int) -> None:
+    """Submit many foreground jobs and leave: at most ``left`` bytes more than before stay in use."""
+    packet = encode(Kind.SUBMIT_JOB, b"foreground", b"", b"")
+    with server.peer() as other:
+        before = server.rss()
+        with server.peer() as client:
+            for begun in range(0, count, 1000):
+                several = min(1000, count - begun)
+                client.write(packet * several)
+                for _ in range(several):
+                    client.expect(Kind.JOB_CREATED)
+        other.settled()
+        eventually(lambda: server.rss() - before < left, f"not over {left / MIB:.0f} MiB are left", patience=15.0)

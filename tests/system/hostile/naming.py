@@ -1,0 +1,95 @@
+"""Attacks by numbers of names: functions that have jobs, abilities of workers, schedules."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.interop.packets import Kind, encode
+from tests.system.extension import FaultError
+
+from .watching import HELD, MIB, watched
+
+if TYPE_CHECKING:
+    from tests.system.extension import ExtensionPeer
+    from tests.system.servers import Server
+
+AT_ONCE = 2000
+
+
+def functions(server: Server, *, count: int, listings: int, connections: int, growth: int = 64 * MIB) -> None:
+    """Let jobs of many functions wait, and ask for long listings of them many times on several connections."""
+    with ExitStack() as stack:
+        client = stack.enter_context(server.extended())
+        with watched(server, growth=growth):
+            submit_to_each(client, count)
+        attackers = [stack.enter_context(server.peer()) for _ in range(connections)]
+        with watched(server):
+            for number in range(listings):
+                attackers[number % connections].write(b"status\n")
+            names = {line.split(b"\t")[0] for line in listed(attackers[0])}
+            known = functions_listed(client)
+        assert sum(name.startswith(b"name-") for name in names) == count
+        assert sum(name.startswith("name-") for name in known) == count
+
+
+def submit_to_each(client: ExtensionPeer, count: int) -> None:
+    """Submit a job to each of so many functions; where that was done before, the jobs join those that wait."""
+    for begun in range(0, count, AT_ONCE):
+        numbers = range(begun, min(begun + AT_ONCE, count))
+        client.write(b"".join(encode(Kind.SUBMIT_JOB_BG, b"name-%d" % number, b"u", b"") for number in numbers))
+        for _ in numbers:
+            client.expect(Kind.JOB_CREATED)
+
+
+def listed(peer: ExtensionPeer) -> list[bytes]:
+    """Read the answer to ``status``."""
+    lines = []
+    while (line := peer.line()) != b".\n":
+        lines.append(line)
+    return lines
+
+
+def functions_listed(client: ExtensionPeer) -> list[str]:
+    """Return the names in ``functions.list``."""
+    return [one["function"] for one in client.call("functions.list")["functions"]]
+
+
+def abilities(server: Server, *, workers: int, count: int, growth: int = HELD) -> None:
+    """Let workers register for many functions each, and disconnect at a time."""
+    with ExitStack() as stack:
+        peers = [stack.enter_context(server.peer()) for _ in range(workers)]
+        with watched(server, growth=growth):
+            for number, peer in enumerate(peers):
+                peer.write(b"".join(encode(Kind.CAN_DO, b"can-%d-%d" % (number, one)) for one in range(count)))
+            for peer in peers:
+                peer.settled()
+            for peer in peers:
+                peer.close()
+            with server.peer() as other:
+                other.settled()
+
+
+def schedules(server: Server, *, count: int) -> None:
+    """Declare many schedules at a time, ask for many times of one, and forget them all."""
+    with server.extended() as client:
+        said = [specified(f"schedule-{number}") for number in range(count)]
+        with watched(server):
+            client.call("schedules.declare", app="hostile", schedules=said)
+        with watched(server):
+            times = client.call("schedules.next", name="schedule-0", count=1000)["times"]
+        assert len(times) == 1000
+        with watched(server):
+            client.call("schedules.declare", app="hostile", schedules=[])
+
+
+def specified(name: str) -> dict[str, Any]:
+    """Return what is said of a schedule that has to be looked for: the 29th of February, if it is a Monday."""
+    return {"name": name, "function": "report", "cron": "0 0 29 2 *", "timezone": "Europe/Berlin"}
+
+
+def empty_function(server: Server) -> None:
+    """Add a schedule of no function."""
+    with server.extended() as client, pytest.raises(FaultError, match="function"):
+        client.call("schedules.add", **specified("nothing") | {"function": ""})
