@@ -11,7 +11,7 @@ MainspringError
 │   └── ConflictError         the job is not in a state that allows it
 ├── StoreError                the durable record failed
 │   ├── StoreFullError        no space is left; nothing that was accepted is lost
-│   ├── StoreBusyError        another node has the store
+│   ├── StoreBusyError        another node has the store, or another program has locked it
 │   ├── StoreUnavailableError the store's server or file cannot be reached, or refuses connections
 │   ├── StoreFencedError      the node's term was ended by other nodes, for they took it for dead
 │   ├── StoreCorruptError     the store's content is damaged
@@ -83,7 +83,7 @@ class StoreFullError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """Another node has the store."""
+    """Another node has the store, or another program has locked it: another try may help."""
 
 
 class StoreUnavailableError(StoreError):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 from tests.interop.packets import Kind, Packet, encode, got
 
 from .disks import Filled, small_file_system
 from .extension import ExtensionPeer, More
-from .servers import assert_no_defect, serving
+from .servers import assert_no_defect, eventually, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,9 +88,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mount
 
 
+def page(port: int, path: str) -> int:
+    """Return the status of a monitoring page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 @pytest.fixture
 def filled(small_disk: Path, tmp_path: Path) -> Iterator[Filled]:
-    with serving(tmp_path, store=f"sqlite:///{small_disk / 'jobs.db'}") as server:
+    with serving(tmp_path, "--http", "127.0.0.1:0", store=f"sqlite:///{small_disk / 'jobs.db'}") as server:
         yield Filled(server, small_disk)
         assert_no_defect(server.written())
 
@@ -114,11 +126,14 @@ def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled)
         batch += [encode(More.SUBMIT, b"backlog", b"", b"", b"x" * 4096)] * 3
         peer.write(b"".join(batch))
         assert [peer.next().kind for _ in batch] == [Kind.ERROR] * 6
+        assert (page(filled.server.http, "/readyz"), page(filled.server.http, "/healthz")) == (503, 200)
+        assert filled.server.written().count("the store refused a group") == 1
         with filled.server.worker(b"quick", places=1) as worker:
             foreground = peer.submit(b"quick", b"", b"needs no disk")
             assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
             assert peer.receive() == got(Kind.WORK_COMPLETE, foreground, b"done")
         filled.free()
+        eventually(lambda: page(filled.server.http, "/readyz") == 200, "ready again, although it gets no jobs")
         handles.append(peer.put(b"backlog", b"after"))
         with filled.server.worker(b"backlog", places=len(handles) + 1) as worker:
             assert [worker.job().handle for _ in handles] == handles
@@ -166,4 +181,32 @@ def test_a_kill_on_a_full_disk_loses_nothing_accepted(filled: Filled, small_disk
         with server.worker(b"backlog", places=len(handles) + 1) as worker:
             assert [worker.job().handle for _ in handles] == handles
             worker.silent()
+        server.assert_calm()
+
+
+# ---- a store that another program has locked ----
+
+
+def test_a_program_that_locks_the_store_holds_up_writes_alone(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--http", "127.0.0.1:0") as server,
+        server.extended() as client,
+        server.extended() as other,
+    ):
+        known = client.put(b"f")
+        foreign = apsw.Connection(str(tmp_path / "jobs.db"))
+        foreign.execute("BEGIN IMMEDIATE")
+        client.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"held")
+        other.send(Kind.ECHO_REQ, b"ping")
+        assert other.receive() == got(Kind.ECHO_RES, b"ping")
+        assert other.show(known)["state"] == "pending"
+        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [known.decode()]
+        other.write(b"status\n")
+        assert other.line().startswith(b"f\t2\t")
+        assert other.line() == b".\n"
+        assert [page(server.http, path) for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+        foreign.execute("ROLLBACK")
+        foreign.close()
+        assert (held := client.hear(Kind.JOB_CREATED)[0])
+        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [held.decode(), known.decode()]
         server.assert_calm()

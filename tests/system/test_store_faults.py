@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -21,6 +22,7 @@ import apsw
 import pytest
 
 import mainspring
+from mainspring.engines.sqlite import engine as engine_module
 from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
@@ -32,6 +34,7 @@ from mainspring.errors import (
     StoreForeignError,
     StoreFullError,
 )
+from mainspring.ids import NodeId
 from mainspring.jobs.model import State
 from mainspring.testing.conformance.driver import Store
 
@@ -295,11 +298,9 @@ def test_a_store_whose_node_was_killed_at_once_is_still_ours(path: Path) -> None
         assert store.opened.nodes == {1: "n1", 2: "n1"}
 
 
-def test_a_program_that_locks_the_file_is_named_as_the_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_locks_the_file_is_named_as_the_reason(path: Path) -> None:
     with store_at(path) as store:
         assert isinstance(store.engine, SqliteEngine)
-        assert store.engine._connection is not None
-        store.engine._connection.set_busy_timeout(1)
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusyError, match="another program has locked"):
@@ -307,6 +308,50 @@ def test_a_program_that_locks_the_file_is_named_as_the_reason(path: Path, monkey
         other.execute("ROLLBACK")
         other.close()
         store.submitted()
+
+
+def test_a_program_that_locks_the_file_keeps_no_reader_out(path: Path) -> None:
+    with store_at(path) as store:
+        job = store.submitted()
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        assert [one.id for one in store.list()] == [job.id]
+        with pytest.raises(StoreBusyError):
+            store.submitted()
+        other.close()
+        store.submitted()
+        assert len(store.list()) == 2
+
+
+def test_a_start_waits_for_a_program_that_has_locked_the_file_and_leaves_the_loop_to_others(path: Path) -> None:
+    opened(path).close()
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+
+    async def test() -> None:
+        engine = SqliteEngine(path)
+        opening = asyncio.create_task(engine.open(NodeId("n1"), lambda function: function()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not opening.done()
+        other.close()
+        assert (await opening).term == 2
+        assert engine._connection is not None
+        assert list(engine._connection.execute("PRAGMA busy_timeout")) == [(0,)]
+        await engine.close()
+
+    asyncio.run(test())
+
+
+def test_a_start_beside_a_lock_that_lasts_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "PAUSES", (0.001, 0.001))
+    opened(path).close()
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusyError, match=f"another program has locked {path}"):
+        opened(path)
+    other.close()
+    opened(path).close()
 
 
 @pytest.mark.parametrize("content", [b"garbage " * 1000, b"x", b"SQLite format 3\0", b"SQLite format 2\0" * 10])

@@ -27,9 +27,9 @@ def test_keys_are_forgotten_and_too_many_share_a_limit() -> None:
     limit = KeyedLogLimit(lines=2, keys=100)
     allowed = [limit.allows(f"f{at}", 1.0) for at in range(10_000)]
     assert allowed.count(True) == 102
-    assert len(limit._seconds) <= 101
+    assert len(limit._spans) <= 101
     assert limit.left_out(2.0) == [("", 9_898)]
-    assert not limit._seconds
+    assert not limit._spans
 
 
 def test_a_second_counts_what_it_began_with() -> None:
@@ -39,3 +39,9 @@ def test_a_second_counts_what_it_began_with() -> None:
     told = limit.left_out(11.0)
     assert sum(number for _, number in told) == 90
     assert len(told) == 10
+
+
+def test_a_span_may_be_longer_than_a_second() -> None:
+    limit = KeyedLogLimit(lines=1, seconds=60.0)
+    assert [limit.allows("full", now) for now in (0.0, 1.5, 59.9, 60.0, 61.0)] == [True, False, False, True, False]
+    assert limit.left_out(60.0) == [("full", 2)]

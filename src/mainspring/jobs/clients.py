@@ -227,13 +227,25 @@ class Clients:
 
     # ---- looking up ----
 
-    def find(self, job_id: int, done: Callable[[Job | None], None], failed: Callable[[StoreError], None]) -> None:
-        """Look a job up, wherever it is; one in memory is told as it is there."""
+    def find(
+        self,
+        job_id: int,
+        done: Callable[[Job | None], None],
+        failed: Callable[[StoreError], None],
+        *,
+        overtakes: bool = False,
+    ) -> None:
+        """Look a job up, wherever it is; one in memory is told as it is there.
+
+        With ``overtakes`` it may be told as it was before what is on its way to the store: see `Operation.overtakes`.
+        """
         held = self._window.held.get(self._handles.of(job_id))
         if held is not None:
             done(held.seen())
             return
-        self._commits.put(Find([job_id], lambda jobs: done(jobs.get(job_id)), failed))
+        operation = Find([job_id], lambda jobs: done(jobs.get(job_id)), failed)
+        operation.overtakes = overtakes
+        self._commits.put(operation)
 
     def show(
         self, job_id: int, done: Callable[[Job | None, Running | None], None], failed: Callable[[StoreError], None]
@@ -247,7 +259,7 @@ class Clients:
             else:
                 sharing.holders.ask(job, lambda running: done(job, running))
 
-        self.find(job_id, found, failed)
+        self.find(job_id, found, failed, overtakes=True)
 
     def find_unique(
         self, unique: bytes, done: Callable[[Found | None], None], failed: Callable[[StoreError], None]

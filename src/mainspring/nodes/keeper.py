@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.log_limit import CauseLimit
 from mainspring.nodes.lease import BEAT, LEASE, Lease
 from mainspring.nodes.membership import Membership
 
@@ -79,6 +80,7 @@ class Keeper:
         self._begin = begin
         self._seconds = lease
         self._every = beat
+        self._limit = CauseLimit()
         self._fenced = False
         self._draining = False
         self._counter = 0
@@ -101,6 +103,10 @@ class Keeper:
         except StoreFencedError as error:
             self._fence(str(error))
         except StoreUnavailableError as error:
+            self._say_unanswered(error)
+
+    def _say_unanswered(self, error: StoreError) -> None:
+        if self._limit.allows(str(error), self._clock.monotonic()):
             log.info("the store does not answer", error=str(error))
 
     def _take(self, term: Term, sent_at: float) -> None:
@@ -149,7 +155,7 @@ class Keeper:
                 self._fence(str(error))
             return 0.0
         except StoreError as error:
-            log.info("the store does not answer", error=str(error))
+            self._say_unanswered(error)
             return AGAIN
         now = self._clock.monotonic()
         return min(self.lease.wait(now), self.membership.wait(now))

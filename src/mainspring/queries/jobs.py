@@ -37,6 +37,7 @@ class ListJobs(Operation):
         super().__init__(done, failed)
         self.filter = which
         self.rows = which.limit
+        self.overtakes = True
 
 
 MOST_KEYS = 20
@@ -61,3 +62,4 @@ class FirstInLine(Operation):
     ) -> None:
         super().__init__(done, failed)
         self.functions = functions
+        self.overtakes = True

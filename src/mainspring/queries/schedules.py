@@ -33,6 +33,7 @@ class ListFires(Operation):
         self.name = name
         self.before_us = before_us
         self.rows = limit
+        self.overtakes = True
 
 
 READING: Sequence[type[Operation]] = (ListFires,)

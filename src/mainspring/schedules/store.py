@@ -255,6 +255,7 @@ class ListSchedules(Operation):
     ) -> None:
         super().__init__(done, failed)
         self.names = names
+        self.overtakes = True  # what is changed after it is guarded by versions
 
 
 WRITING: Sequence[type[Operation]] = (

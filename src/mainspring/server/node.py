@@ -13,12 +13,13 @@ import structlog
 
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
-from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreFencedError, StoreUnavailableError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
+from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.following import Following
@@ -35,6 +36,7 @@ from mainspring.server.metrics import Metrics
 from mainspring.server.oldest import Oldest
 from mainspring.server.process import room_for_connections
 from mainspring.server.stopping import tell_handed_back, tell_waiting
+from mainspring.server.store_watch import StoreWatch
 from mainspring.server.unserved import GRACE, Unserved
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.version import version
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.clock import Clock
-    from mainspring.faces.http.app import Distribution, Measure
+    from mainspring.errors import StoreError
+    from mainspring.faces.http.app import Distribution
     from mainspring.ids import Term
     from mainspring.nodes.model import NodeRow
     from mainspring.server.settings import ServerSettings
@@ -88,8 +91,10 @@ class Node:
         opened = await self.engine.open(self.settings.name, loop.call_soon_threadsafe)
         handles = Handles(opened.nodes)
         store_clock = StoreClock(self.clock) if self.engine.shared else None
-        self._store = _Watched(self.engine, self._failing)
-        self.commits = CommitQueue(self._store, loop.call_soon, loop.call_later, pressure=self._pressure)
+        self.commits = CommitQueue(
+            self.engine, loop.call_soon, loop.call_later, pressure=self._pressure, failing=self._failing
+        )
+        self._watch = StoreWatch(self.commits, self.clock.monotonic())
         self.hub = Hub()
         jobs = self.settings.jobs
         clock = store_clock or self.clock
@@ -274,7 +279,7 @@ class Node:
             self._timer.cancel()
             self._timer = None
         self.face.close()
-        self._store.closed = True
+        self.commits.close()
         self._attempt_log.close()
         if self._keeping is not None:
             self._keeping.cancel()
@@ -294,6 +299,7 @@ class Node:
         finally:
             self._arm(following)  # a defect in one timer must not end all of them
         now = self.clock.monotonic()
+        self._watch.look(now)
         if now - self._silence_checked > 1:
             self._silence_checked = now
             self.face.end_silent()
@@ -327,7 +333,7 @@ class Node:
                 self.broken = error
                 self.stopping.set()
         else:
-            log.error("the store refused a group", error=str(error))
+            self._watch.failed(error, self.clock.monotonic())
 
     # ---- what others see ----
 
@@ -337,8 +343,10 @@ class Node:
 
     def ready(self) -> bool:
         """Tell whether the node takes new work."""
+        if not self._ready or self.broken is not None or self.service.settling.unsettled:
+            return False
         fenced = self.fleet is not None and not self.fleet.keeper.believes()
-        return self._ready and self.broken is None and not fenced and not self.service.settling.unsettled
+        return not fenced and self._watch.ready(self.clock.monotonic())
 
     def status(self) -> dict[str, Any]:
         """Return what ``mainspring status`` shows."""
@@ -380,7 +388,11 @@ class Node:
 
     def metrics(self) -> Iterable[Measure | Distribution]:
         """Return the figures of this moment."""
+        yield Measure(
+            "mainspring_ready", "gauge", "1 where /readyz says 200, otherwise 0.", [({}, float(self.ready()))]
+        )
         yield from self._metrics.figures()
+        yield from self._watch.metrics()
         if self.fleet is not None:
             yield from self.fleet.metrics()
 
@@ -389,30 +401,3 @@ def _unless_done(future: asyncio.Future[int], then: Callable[[Any], None], value
     """Go on with a future that may be cancelled: a node that is asked to end does not wait for what its store was asked."""
     if not future.done():
         then(value)
-
-
-class _Watched:
-    """The engine, with an ear for what it could not commit."""
-
-    def __init__(self, engine: Engine, failing: Callable[[StoreError], None]) -> None:
-        self._engine = engine
-        self._failing = failing
-        self.durable = engine.durable
-        self.max_value = engine.max_value
-        self.shared, self.limits, self.lines = engine.shared, engine.limits, engine.lines
-        self.open = engine.open
-        self.close = engine.close
-        self.closed = False
-        """The node has ended. What its connections still bring has happened to nobody."""
-
-    def commit(self, group: Any, committed: Callable[[Any], None]) -> None:
-        """Commit, and tell of a failure first."""
-        if self.closed:
-            return
-
-        def heard(outcomes: Any) -> None:
-            if isinstance(outcomes, StoreError):
-                self._failing(outcomes)
-            committed(outcomes)
-
-        self._engine.commit(group, heard)

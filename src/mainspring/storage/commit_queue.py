@@ -3,13 +3,17 @@
 When a node is idle, an operation is committed at the end of the turn of the loop that brought it; when it is busy, one
 transaction carries thousands. Either way each operation waits for one commit, and nobody waits on a timer: only what nobody
 waits for does.
+
+Where another program has locked the store, a group is kept and tried again by a timer, so that the loop goes on. What is put
+meanwhile waits behind it; only what may overtake (`Operation.overtakes`) does, for a writer's lock does not keep readers out.
+Once a lock has lasted for about 5 s, groups fail at once until one is through: whoever waits is answered.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.errors import StoreError
+from mainspring.errors import StoreBusyError, StoreError
 from mainspring.storage.operation import DEFERRED
 
 if TYPE_CHECKING:
@@ -27,13 +31,17 @@ one row as for a hundred."""
 PATIENCE_BYTES = 2**20
 """With so many bytes, a group has company enough."""
 
+PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, *[0.05] * 99)
+"""Seconds between the attempts to commit what finds the store locked: 5 s together, about what clients wait for an answer."""
+
 
 class CommitQueue:
     """Gathers operations into groups and hands them to the engine, one group at a time.
 
     ``call_soon`` runs a function at the end of the current turn of the node's loop, ``call_later`` after some seconds.
     ``limit`` is the number of bytes that may wait; above it ``pressure(True)`` is called, and ``pressure(False)`` once half of it
-    is free again: the owner stops reading from its connections in between.
+    is free again: the owner stops reading from its connections in between. ``failing`` is called with the reason where nothing of
+    a group was committed, before its operations are told.
     """
 
     def __init__(
@@ -44,14 +52,27 @@ class CommitQueue:
         *,
         limit: int = 64 * 2**20,
         pressure: Callable[[bool], None] | None = None,
+        failing: Callable[[StoreError], None] | None = None,
     ) -> None:
         self._engine = engine
         self._call_soon = call_soon
         self._call_later = call_later
         self._limit = limit
         self._pressure = pressure
+        self._failing = failing
         self._waiting: list[Operation] = []
         self._group: Sequence[Operation] = ()
+        self._locked_out: list[Operation] = []
+        """The group that the store's lock has kept out; nothing that writes passes it."""
+        self._ahead: list[Operation] = []
+        """What overtakes it."""
+        self._is_ahead = False
+        """Whether that is the group under way."""
+        self._tries = 0
+        """How often the store was found locked since the last group that got in."""
+        self._is_resting = False
+        """Whether a timer runs until the next try."""
+        self._is_closed = False
         self._bytes = 0
         self._full = False
         self._scheduled = False
@@ -60,15 +81,19 @@ class CommitQueue:
         self._idle: list[Callable[[], None]] = []
         self._is_answering = False
         self._afterwards: list[Callable[[], None]] = []
+        self.locked: StoreBusyError | None = None
+        """Why a group waits for the store's lock; None where none does."""
         self.groups = 0
-        """How many were handed to the engine."""
+        """How many were handed to the engine; another try is not another group."""
+        self.answered = 0
+        """How many groups have ended, one way or the other; those that overtake others are left out."""
         self.jobs = 0
         """How many jobs they brought: submitted, recorded as running, settled."""
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
-        return not self._waiting and not self._group
+        return not self._waiting and not self._group and not self._locked_out and not self._ahead
 
     @property
     def waiting(self) -> Sequence[Operation]:
@@ -82,13 +107,20 @@ class CommitQueue:
 
     def put(self, operation: Operation) -> None:
         """Add an operation to the next group, which is committed soon if the operation is urgent."""
-        self._waiting.append(operation)
+        if self._tries and operation.overtakes:
+            self._ahead.append(operation)
+        else:
+            self._waiting.append(operation)
         self.grown(operation.size)
         if operation.urgent:
             self.hurry()
         elif not self._patient:
             self._patient = True
             self._call_later(PATIENCE, self._lose_patience)
+
+    def close(self) -> None:
+        """Hand nothing more to the engine: what is still put has happened to nobody, and nobody is told."""
+        self._is_closed = True
 
     def hurry(self) -> None:
         """Commit what waits as soon as possible: somebody waits for it."""
@@ -115,8 +147,24 @@ class CommitQueue:
     def flush(self) -> None:
         """Hand the next group to the engine, unless one is under way."""
         self._scheduled = False
-        if self._group or not self._waiting:
+        if self._group or self._is_closed:
             return
+        if self._locked_out and not self._is_resting:
+            self._group, self._locked_out = self._locked_out, []
+        elif self._ahead:
+            self._group, self._ahead = self._ahead, []
+            self._is_ahead = True
+            self.groups += 1
+        elif self._waiting and not self._locked_out:
+            self._group = self._next()
+            self._urgent = bool(self._waiting)
+            self.groups += 1
+        else:
+            return
+        self._engine.commit(self._group, self._committed)
+
+    def _next(self) -> Sequence[Operation]:
+        """Take the next group from what waits."""
         waiting = self._waiting
         rows = 0
         for end, operation in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
@@ -126,11 +174,8 @@ class CommitQueue:
                 self.jobs += operation.rows
             if rows >= GROUP_ROWS:
                 break
-        self._group = waiting[:end]
         self._waiting = waiting[end:]
-        self._urgent = bool(self._waiting)
-        self.groups += 1
-        self._engine.commit(self._group, self._committed)
+        return waiting[:end]
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call ``then`` once nothing waits and nothing is under way; at once if that is so."""
@@ -161,8 +206,21 @@ class CommitQueue:
 
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
+        is_ahead, self._is_ahead = self._is_ahead, False
+        if isinstance(outcomes, StoreBusyError):
+            group = self._keep_locked_out(group, outcomes)
+            if not group:
+                self._go_on()
+                return
+        elif self._tries and not is_ahead:
+            self._let_in()
+        if not is_ahead:
+            self.answered += 1
         for operation in group:
             self._bytes -= operation.size
+        error = _failure(outcomes)
+        if error is not None and self._failing is not None:
+            self._failing(error)
         self._is_answering = True
         try:
             self._answer(group, outcomes)
@@ -176,10 +234,59 @@ class CommitQueue:
             self._full = False
             if self._pressure is not None:
                 self._pressure(False)
-        if self._waiting:
-            if self._urgent:
-                self.hurry()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """See to the next group, or tell who waits that there is none."""
+        if self._locked_out:
+            ready = bool(self._ahead) or not self._is_resting
+        else:
+            ready = bool(self._ahead) or (bool(self._waiting) and self._urgent)
+        if ready:
+            self.hurry()
         elif self.idle and self._idle:
             then, self._idle = self._idle, []
             for function in then:
                 function()
+
+    # ---- a store that another program has locked ----
+
+    def _keep_locked_out(self, group: Sequence[Operation], error: StoreBusyError) -> Sequence[Operation]:
+        """Keep a group for another try; returns those of it that have waited for long enough."""
+        ahead = [operation for operation in group if operation.overtakes]
+        if len(ahead) < len(group):
+            self._ahead += ahead
+            group = [operation for operation in group if not operation.overtakes]
+        if self._tries >= len(PAUSES):
+            self.locked = None
+            return group
+        self.locked = error
+        self._locked_out += group
+        if not self._is_resting:
+            self._is_resting = True
+            self._call_later(PAUSES[self._tries], self._try_again)
+            self._tries += 1
+        return ()
+
+    def _try_again(self) -> None:
+        self._is_resting = False
+        self.hurry()
+
+    def _let_in(self) -> None:
+        """The lock is gone."""
+        self._tries = 0
+        self.locked = None
+        if self._ahead:
+            self._waiting[:0] = self._ahead
+            self._ahead = []
+            self._urgent = True
+
+
+def _failure(outcomes: Sequence[Any] | StoreError) -> StoreError | None:
+    """Return why nothing of a group was committed; None where something was."""
+    if isinstance(outcomes, StoreError):
+        return outcomes
+    first = outcomes[0] if outcomes else None
+    if isinstance(first, StoreError) and all(isinstance(outcome, StoreError) for outcome in outcomes):
+        return first
+    return None

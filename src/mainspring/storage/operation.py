@@ -37,7 +37,7 @@ class Operation:
     touches at most.
     """
 
-    __slots__ = ("done", "failed", "open", "rows", "size", "urgent")
+    __slots__ = ("done", "failed", "open", "overtakes", "rows", "size", "urgent")
 
     brings_jobs: ClassVar[bool] = False
     """Whether each of its rows is a job that it brings to be written; ``rows`` of others is only a bound."""
@@ -55,6 +55,18 @@ class Operation:
         """Whether somebody waits for the outcome. What nobody waits for goes with the next group, or after `PATIENCE`."""
         self.open = True
         """Whether rows may still be added: not once the operation is part of a group."""
+        self.overtakes = False
+        """Whether it may run before operations that were put earlier, where these wait for a locked store. It changes nothing,
+        and nobody relies on it for what they do: a barrier, or a question about what may be on its way, must not overtake."""
+
+
+class Probe(Operation):
+    """Write what a submission writes, and leave nothing of it: once it is committed, the store takes what is written.
+
+    Outcome: None. Each engine goes as far as it can without a job: rights are looked at, pages are written.
+    """
+
+    __slots__ = ()
 
 
 def unknown(engine: str, kinds: Iterable[type[Operation]]) -> TypeError:

@@ -92,7 +92,7 @@ class Served(Node):
             if server._timer is not None:
                 server._timer.cancel()
                 server._timer = None
-            server._store.closed = True
+            server.commits.close()
         return super().kill()
 
     async def leave(self) -> None:

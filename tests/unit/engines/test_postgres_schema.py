@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+from tests.postgres.server import name_of
 
 from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import migrate_store
 from mainspring.engines.postgres.migrate import MIGRATIONS, Migration, prepare, quoted
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError, StoreForeignError
+from mainspring.storage.operation import Probe
 
-from .a_fleet import eventually, node, session
+from .a_fleet import eventually, ignore, node, session
 
 if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
@@ -146,6 +148,35 @@ def test_somebody_without_the_right_is_told_what_to_ask_for(postgres: PostgresSe
                 pass
 
     asyncio.run(test())
+
+
+def test_a_probe_finds_a_right_that_was_revoked(postgres: PostgresServer, database: str) -> None:
+    """It says so in the same words as the statement that needs the right, and for each table."""
+    postgres.sql("DROP ROLE IF EXISTS revoked; CREATE ROLE revoked LOGIN")
+    postgres.sql("CREATE SCHEMA mainspring AUTHORIZATION revoked", name_of(database))
+
+    async def test() -> None:
+        async with node(database.replace("postgres@", "revoked@")) as one, session(database) as owner:
+            await owner.execute("CREATE TABLE of_somebody_else (number int)")
+            assert await one.group(Probe(ignore, ignore)) == [None]
+            await owner.execute("REVOKE INSERT ON jobs FROM revoked")
+            told = set()
+            for operation in (Probe(ignore, ignore), one.submit(one.job())):
+                with pytest.raises(StoreError, match="permission denied for table jobs") as refused:
+                    await one.group(operation)
+                told.add(str(refused.value))
+            assert len(told) == 1
+            await owner.execute("GRANT INSERT ON jobs TO revoked; REVOKE DELETE ON fires FROM revoked")
+            with pytest.raises(StoreError, match="permission denied for table fires"):
+                await one.group(Probe(ignore, ignore))
+            await owner.execute("GRANT DELETE ON fires TO revoked")
+            assert await one.group(Probe(ignore, ignore)) == [None]
+
+    try:
+        asyncio.run(test())
+    finally:
+        postgres.sql("DROP OWNED BY revoked CASCADE", name_of(database))
+        postgres.sql("DROP ROLE revoked")
 
 
 def test_the_statements_fit_the_schema(database: str) -> None:

@@ -16,6 +16,7 @@ from mainspring.engines.sqlite.folding import READER, Folding
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
+from mainspring.storage.operation import Probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,16 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
         job = Job(next_id(), b"f", b"payload")
         engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], lambda _: None)
     assert log_size(path) == before
+    asyncio.run(engine.close())
+
+
+def test_a_probe_is_written_to_the_log(tmp_path: Path) -> None:
+    """A change that leaves each page as it was would be committed without a word to the disk."""
+    engine, _ = opened(tmp_path / "jobs.db")
+    for _ in range(3):
+        before = engine._folding._pages
+        engine.commit([Probe()], lambda _: None)
+        assert engine._folding._pages > before
     asyncio.run(engine.close())
 
 

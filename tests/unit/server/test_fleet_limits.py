@@ -279,7 +279,7 @@ def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> N
                 else:
                     commit(group, committed)
 
-            monkeypatch.setattr(first._store._engine, "commit", fail)
+            monkeypatch.setattr(first.engine, "commit", fail)
             works = Works(0)
             works.hand(first)
             await submit(first, *[""] * 3)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.jobs.a_node import Client, Side, side, unexpected
 
 from mainspring.engines.memory.engine import MemoryEngine
@@ -20,7 +21,7 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State
 from mainspring.jobs.store import Find
-from mainspring.server import metrics
+from mainspring.server import metrics, store_watch
 from mainspring.server import node as node_module
 from mainspring.server.clock import SystemClock
 from mainspring.server.node import Node
@@ -263,6 +264,29 @@ def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
             engine.error = None
             await draining
             assert (await find(node, job)).state == State.FAILED
+
+    run(test())
+
+
+def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_watch, "PROBE_EVERY", 0.01)
+    monkeypatch.setattr(node_module, "TICK", 0.01)
+
+    async def test() -> None:
+        engine = Failing()
+        async with opened(engine) as node:
+            engine.error = StoreFullError("full")
+            with capture_logs() as logs:
+                for _ in range(20):
+                    with pytest.raises(StoreFullError):
+                        await submit(node)
+                assert not node.ready()
+                assert node.healthy()
+                engine.error = None
+                while not node.ready():  # noqa: ASYNC110 - nobody tells of it
+                    await asyncio.sleep(0.01)
+            assert [line["event"] for line in logs] == ["the store refused a group", "the store commits again"]
+            await submit(node)
 
     run(test())
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.errors import StoreError
-from mainspring.storage.commit_queue import GROUP_ROWS, PATIENCE, PATIENCE_BYTES, CommitQueue
+from mainspring.errors import StoreBusyError, StoreError
+from mainspring.storage.commit_queue import GROUP_ROWS, PATIENCE, PATIENCE_BYTES, PAUSES, CommitQueue
 from mainspring.storage.operation import DEFERRED, Operation
 
 if TYPE_CHECKING:
@@ -30,12 +30,14 @@ class Desk:
         self.committed: Committed | None = None
         self.events: list[object] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
+        self.failures: list[str] = []
         self.queue = CommitQueue(
             self,
             self.soon.append,
             lambda seconds, function: self.later.append((seconds, function)),
             limit=limit,
             pressure=self.events.append,
+            failing=lambda error: self.failures.append(str(error)),
         )
 
     async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
@@ -49,11 +51,14 @@ class Desk:
         self.group = list(group)
         self.committed = committed
 
-    def put(self, name: str, *, rows: int = 1, size: int = 10, urgent: bool = True) -> Operation:
+    def put(
+        self, name: str, *, rows: int = 1, size: int = 10, urgent: bool = True, overtakes: bool = False
+    ) -> Operation:
         operation = Operation(
             lambda outcome: self.events.append((name, outcome)), lambda error: self.events.append((name, str(error)))
         )
         operation.rows, operation.size, operation.urgent = rows, size, urgent
+        operation.overtakes = overtakes
         self.queue.put(operation)
         return operation
 
@@ -78,6 +83,18 @@ class Desk:
         number = len(self.group)
         self.group = None
         self.committed(range(number) if outcomes is None else outcomes)
+
+    def find_locked(self) -> None:
+        """The group under way finds the store locked."""
+        self.answer(StoreBusyError("locked"))
+
+    def wait(self) -> float:
+        """Let the only timer end, and the turn with it; returns its seconds."""
+        ((seconds, function),) = self.later
+        self.later.clear()
+        function()
+        self.turn()
+        return seconds
 
 
 @pytest.fixture
@@ -311,6 +328,141 @@ def test_an_operation_can_fail_alone_or_be_answered_later(desk: Desk) -> None:
     committed([1, StoreError("no"), DEFERRED])
     assert desk.events == [("a", 1), ("b", "no")]
     assert desk.queue.idle
+
+
+def test_the_owner_learns_of_groups_of_which_nothing_was_committed(desk: Desk) -> None:
+    for outcomes in (StoreError("full"), [StoreError("no right"), StoreError("another")], [StoreError("too large"), 1]):
+        desk.put("a")
+        desk.put("b")
+        desk.turn()
+        desk.answer(outcomes)
+    assert desk.failures == ["full", "no right"]
+    assert desk.queue.answered == 3
+
+
+def test_a_closed_queue_hands_nothing_over(desk: Desk) -> None:
+    desk.put("a")
+    desk.queue.close()
+    desk.turn()
+    assert desk.group is None
+    assert desk.events == []
+
+
+# ---- a store that another program has locked ----
+
+
+def test_a_group_that_finds_the_store_locked_is_kept_and_tried_again_by_a_timer(desk: Desk) -> None:
+    first = [desk.put("a"), desk.put("b")]
+    desk.turn()
+    desk.find_locked()
+    desk.put("c")
+    desk.turn()
+    assert desk.group is None, "no try before the timer"
+    assert str(desk.queue.locked) == "locked"
+    assert not desk.queue.idle
+    for pause in PAUSES[:4]:
+        assert desk.wait() == pause
+        assert desk.group == first, "what was put later does not pass it"
+        desk.find_locked()
+    assert desk.wait() == PAUSES[4]
+    desk.answer()
+    assert desk.queue.locked is None
+    desk.turn()
+    desk.answer()
+    assert desk.answered == list("abc")
+    assert (desk.failures, desk.queue.groups, desk.queue.bytes, desk.queue.idle) == ([], 2, 0, True)
+
+
+def test_what_may_overtake_does_not_wait_for_the_lock(desk: Desk) -> None:
+    write, read = desk.put("write"), desk.put("read", overtakes=True)
+    desk.turn()
+    assert desk.group == [write, read], "as long as nothing is locked they go together"
+    desk.find_locked()
+    desk.turn()
+    assert desk.group == [read]
+    desk.answer()
+    barrier, second = desk.put("barrier"), desk.put("second", overtakes=True)
+    desk.turn()
+    assert desk.group == [second]
+    desk.answer()
+    assert desk.answered == ["read", "second"]
+    desk.wait()
+    assert desk.group == [write]
+    desk.put("third", overtakes=True)
+    desk.answer()
+    desk.turn()
+    assert desk.group is not None
+    assert {barrier} < set(desk.group), "once the lock is gone they go together again"
+    desk.answer()
+    assert desk.answered == ["read", "second", "write", "third", "barrier"]
+    assert desk.queue.idle
+    assert desk.queue.answered == 2
+
+
+def test_an_endless_row_of_reads_does_not_keep_what_is_locked_out(desk: Desk) -> None:
+    write = desk.put("write")
+    desk.turn()
+    desk.find_locked()
+    desk.put("read", overtakes=True)
+    desk.turn()
+    desk.wait()
+    desk.put("read", overtakes=True)
+    desk.answer()
+    desk.turn()
+    assert desk.group == [write]
+
+
+def test_readers_wait_too_where_they_are_locked_out(desk: Desk) -> None:
+    read = desk.put("read", overtakes=True)
+    desk.turn()
+    desk.find_locked()
+    desk.turn()
+    assert desk.group is None
+    desk.wait()
+    assert desk.group == [read]
+    desk.answer()
+    assert desk.queue.idle
+
+
+def test_a_lock_that_lasts_fails_groups_until_one_is_let_in(desk: Desk) -> None:
+    desk.put("a")
+    desk.turn()
+    waited = 0.0
+    desk.find_locked()
+    while desk.later:
+        waited += desk.wait()
+        desk.find_locked()
+    assert 4 < waited < 6
+    assert (desk.events, desk.failures) == ([("a", "locked")], ["locked"])
+    desk.put("b")
+    desk.put("read", overtakes=True)
+    desk.turn()
+    desk.answer()  # the one that reads
+    desk.turn()
+    desk.find_locked()
+    assert desk.answered == ["a", "read", "b"]
+    assert desk.later == [], "it has waited long enough"
+    assert desk.queue.bytes == 0
+    desk.put("c")
+    desk.turn()
+    desk.answer()
+    desk.put("d")
+    desk.turn()
+    desk.find_locked()
+    assert desk.answered == ["a", "read", "b", "c"], "the next lock has its own time"
+    assert len(desk.later) == 1
+
+
+def test_idleness_waits_for_what_is_locked_out(desk: Desk) -> None:
+    desk.put("a")
+    desk.turn()
+    desk.find_locked()
+    desk.queue.when_idle(lambda: desk.events.append("idle"))
+    desk.turn()
+    assert desk.events == []
+    desk.wait()
+    desk.answer()
+    assert desk.events == [("a", 0), "idle"]
 
 
 # ---- idleness ----

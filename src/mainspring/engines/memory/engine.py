@@ -14,7 +14,7 @@ from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING, SchedulesPort
 from mainspring.storage.engine import Opened
-from mainspring.storage.operation import unknown
+from mainspring.storage.operation import Probe, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,22 @@ _HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ListJobs: queries.list_jobs,
     FirstInLine: queries.first_in_line,
     **schedules.READERS,
+    Probe: lambda _, __: None,
 }
 _ORDER = {
     kind: phase
     for phase, kind in enumerate(
-        (*ENDING, *WRITING, *PHASES[len(ENDING) :], *RESOURCES, ListJobs, FirstInLine, *READING, *SCHEDULE_QUERIES)
+        (
+            *ENDING,
+            *WRITING,
+            *PHASES[len(ENDING) :],
+            *RESOURCES,
+            Probe,
+            ListJobs,
+            FirstInLine,
+            *READING,
+            *SCHEDULE_QUERIES,
+        )
     )
 }
 _KINDS = frozenset(_ORDER)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.address import Address
+    from mainspring.log_limit import CauseLimit
 
 log = structlog.get_logger("mainspring.postgres")
 T = TypeVar("T")
@@ -123,11 +124,12 @@ class Control:
         self._connection = None
 
 
-async def best_effort(what: str, work: Awaitable[object]) -> None:
-    """Do something that is repeated anyway: where it fails, there is a line in the log."""
+async def best_effort(what: str, work: Awaitable[object], limit: CauseLimit) -> None:
+    """Do something that is repeated anyway: where it fails, there is a line in the log, unless the limit leaves it out."""
     try:
         await work
     except StoreUnavailableError as error:
         log.debug("upkeep has to wait", what=what, reason=str(error))
     except StoreError as error:
-        log.warning("upkeep failed", what=what, reason=str(error))
+        if limit.allows(f"{what}: {error}", asyncio.get_running_loop().time()):
+            log.warning("upkeep failed", what=what, reason=str(error))

@@ -19,6 +19,7 @@ from mainspring.engines.postgres.watch import SLOW, Watch
 from mainspring.engines.postgres.writer import Writer
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.ids import Term
+from mainspring.log_limit import CauseLimit
 from mainspring.nodes.model import NodeRow
 from mainspring.storage.engine import Opened
 
@@ -90,6 +91,7 @@ class PostgresEngine:
         self._cluster = cluster
         self.followers: Followers | None = None
         self._nodes = Nodes()
+        self._limit = CauseLimit()
         self._term = 0
         """The term under which groups are committed; 0 where none has begun."""
         self._group: asyncio.Task[None] | None = None
@@ -206,7 +208,7 @@ class PostgresEngine:
             self._relay.tell_pending(tx.pendings)
         for work in tx.works:
             assert self._control is not None
-            self._start(best_effort("work after a group", self._control.run(work, WORK)), "work")
+            self._start(best_effort("work after a group", self._control.run(work, WORK), self._limit), "work")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks:
@@ -281,13 +283,13 @@ class PostgresEngine:
             nonlocal folded
             folded = await control.run(lambda connection: journal.fold(connection, checksum), FOLDING)
 
-        await best_effort("folding", fold())
+        await best_effort("folding", fold(), self._limit)
         return folded
 
     async def forget_once(self) -> None:
         """Mark the terms that nothing is left of."""
         assert self._control is not None
-        await best_effort("terms", self._control.run(journal.forget_terms, FOLDING))
+        await best_effort("terms", self._control.run(journal.forget_terms, FOLDING), self._limit)
 
     async def _fold_on(self) -> None:
         pause = 1
@@ -302,7 +304,7 @@ class PostgresEngine:
         while True:
             await asyncio.sleep(PARTITIONS)
             assert self._control is not None
-            await best_effort("partitions", self._control.run(partitions.upkeep, WORK))
+            await best_effort("partitions", self._control.run(partitions.upkeep, WORK), self._limit)
 
     # ---- closing ----
 

@@ -20,6 +20,15 @@ SELECT term, node FROM terms WHERE term = ANY ($1::bigint[]);
 WITH begun AS (INSERT INTO terms (node) VALUES ($1) RETURNING term)
 INSERT INTO nodes (term, counter, about) SELECT term, 0, $2::json FROM begun RETURNING term;
 
+-- The first table of the store, by its name, to which the role lacks a right. Partitions are written through their tables, and
+-- what belongs to somebody else is none of ours.
+-- name: withheld
+SELECT min(c.relname) FROM pg_class c, pg_class store
+WHERE store.oid = 'jobs'::regclass AND c.relnamespace = store.relnamespace AND c.relowner = store.relowner
+    AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND NOT (
+        has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'));
+
 -- name: terms
 SELECT term, node FROM terms ORDER BY term DESC LIMIT 10000;
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from mainspring.engines.postgres import jobs, resources, schedules
+from mainspring.engines.postgres import jobs, probing, resources, schedules
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs import store as ops
 from mainspring.jobs.store import ENDING, PHASES, Ended
@@ -15,16 +15,22 @@ from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.resources.store import ListLimits
 from mainspring.schedules.store import READING as SCHEDULES
 from mainspring.schedules.store import WRITING
-from mainspring.storage.operation import Operation, unknown
+from mainspring.storage.operation import Operation, Probe, unknown
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
 
-HANDLERS: Final[dict[type[Operation], Handler]] = {**jobs.HANDLERS, **resources.HANDLERS, **schedules.HANDLERS}
+HANDLERS: Final[dict[type[Operation], Handler]] = {
+    **jobs.HANDLERS,
+    **resources.HANDLERS,
+    **schedules.HANDLERS,
+    Probe: probing.probe,
+}
 ORDER: Final[tuple[type[Operation], ...]] = (
     *WRITING,
     *PHASES[len(ENDING) :],
     *RESOURCES,
+    Probe,
     ListJobs,
     FirstInLine,
     *SCHEDULES,

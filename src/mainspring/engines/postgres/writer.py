@@ -48,6 +48,8 @@ _SQL = load("engine.sql")
 
 ANSWER: Final = 5.0
 """Seconds for what takes the server a moment. Between groups nobody else notices that a way is dead; within one, `watch` does."""
+SAY_AFTER: Final = 5.0
+"""Seconds for which a group is run again before the log says so."""
 RACES: Final = 5
 """How often a group that meets what may be a race is run, before it counts as a defect."""
 
@@ -126,7 +128,7 @@ class Writer:
         pauses = delays()
         races = 0
         clock = asyncio.get_running_loop().time
-        say_at = clock() + EVERY
+        say_at = clock() + SAY_AFTER
         while True:
             if self._connection is None or self._connection.is_closed():
                 await self._connect(None)

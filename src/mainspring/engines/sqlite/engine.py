@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import queue
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import structlog
 
-from mainspring.engines.sqlite import jobs, opening, queries, resources, schedules
+from mainspring.engines.sqlite import jobs, opening, probing, queries, resources, schedules
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
@@ -23,8 +26,9 @@ from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.resources.store import PHASES as RESOURCES
 from mainspring.schedules.store import READING, WRITING
+from mainspring.storage.commit_queue import PAUSES
 from mainspring.storage.engine import Opened
-from mainspring.storage.operation import unknown
+from mainspring.storage.operation import Probe, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,8 +39,12 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
-_ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, FirstInLine, *READING, *SCHEDULE_QUERIES)
-_HANDLERS = {**jobs.HANDLERS, **resources.HANDLERS}
+_ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, Probe, FirstInLine, *READING, *SCHEDULE_QUERIES)
+_HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
+    **jobs.HANDLERS,
+    **resources.HANDLERS,
+    Probe: probing.probe,
+}
 _KNOWN = frozenset(_ORDER)
 _READERS: dict[type[Operation], Callable[[Any, Any], object]] = {
     **schedules.READERS,
@@ -47,6 +55,8 @@ _FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"sched
 THREAD_ROWS = 64
 """Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
 to a thread and back takes as long as the disk."""
+
+log = structlog.get_logger("mainspring.store")
 
 
 class SqliteEngine:
@@ -78,6 +88,10 @@ class SqliteEngine:
         self._thread: threading.Thread | None = None
         self._broken: StoreBrokenError | None = None
         """Why nothing is committed any more."""
+        self._is_writing = False
+        """Whether the transaction under way may write."""
+        self._must_forget = False
+        """Whether the file could not be read after a transaction was rolled back."""
         self._lists: Sequence[tuple[int, Any]] = ()
         """The lists that the group under way asks for, each with its place in the group."""
 
@@ -90,7 +104,7 @@ class SqliteEngine:
         opening.check_file(self._path)
         self._lock.take()
         try:
-            opened = self._open(node)
+            opened = await self._open_patiently(node)
         except (apsw.Error, StoreFullError) as error:
             failure = self._explain(error) if isinstance(error, apsw.Error) else error
             self._close()
@@ -106,6 +120,19 @@ class SqliteEngine:
         # With CPython's default of 5 ms the engine's thread would wait that long for every row beside a busy loop.
         sys.setswitchinterval(1e-4)
         return opened
+
+    async def _open_patiently(self, node: NodeId) -> Opened:
+        """Wait a few seconds for another program that has locked the file, and leave the loop to others meanwhile."""
+        for number, pause in enumerate(PAUSES):
+            try:
+                return self._open(node)
+            except apsw.BusyError as error:
+                if not number:
+                    log.warning("the store is locked: waiting for it", error=str(self._explain(error)))
+                if self._connection is not None:
+                    self._connection.close()
+                await asyncio.sleep(pause)
+        return self._open(node)
 
     def _open(self, node: NodeId) -> Opened:
         connection = self._connection = apsw.Connection(str(self._path))
@@ -124,6 +151,8 @@ class SqliteEngine:
 
     def commit(self, group: Sequence[Operation], committed: Committed) -> None:
         """Run a group's statements here and now, and wait for the disk in the engine's thread, unless the group is tiny.
+
+        Where another program has locked the file, the group fails with StoreBusyError at once: no lock is waited for.
 
         A statement is over sooner than another thread can have the interpreter, row by row, beside a busy loop; the wait for
         the disk needs no interpreter at all. Lists are left to the thread too: they may have to pass over every job there is.
@@ -158,7 +187,15 @@ class SqliteEngine:
 
     def _execute(self, group: Sequence[Operation]) -> list[Any]:
         self._lists = ()
-        self._tx.cursor.execute("BEGIN IMMEDIATE")
+        self._is_writing = False
+        if all(operation.overtakes for operation in group):
+            self._tx.cursor.execute("BEGIN")  # a reader needs no lock that a writer may have
+        else:
+            self._tx.cursor.execute("BEGIN IMMEDIATE")
+            self._is_writing = True
+        if self._must_forget:
+            self._tx.rolled_back()
+            self._must_forget = False
         outcomes = self._handle(group)
         self._tx.write_counts()
         return outcomes
@@ -237,13 +274,15 @@ class SqliteEngine:
 
     def _roll_back(self) -> None:
         connection = self._tx.cursor.connection
-        try:
+        # What is broken shows again at the next group, with its own message.
+        with contextlib.suppress(apsw.Error):
             if connection.in_transaction:
                 self._tx.cursor.execute("ROLLBACK")
-            self._tx.rolled_back()
-        except apsw.Error:
-            # What is broken shows again at the next group, with its own message.
-            return
+        if self._is_writing:
+            try:
+                self._tx.rolled_back()
+            except apsw.Error:
+                self._must_forget = True
 
     def _explain(self, error: apsw.Error) -> StoreError:
         return explain(error, self._path, self._connection.system_errno if self._connection is not None else 0)

@@ -24,6 +24,7 @@ def migrate_file(path: Path) -> list[int]:
     lock.take()
     try:
         connection = apsw.Connection(str(path))
+        connection.set_busy_timeout(5000)  # nobody else waits for this thread
         try:
             ((version,),) = connection.execute("PRAGMA user_version")
             opening.prepare(connection, path)

@@ -80,8 +80,10 @@ def _tables(path: Path) -> set[str]:
 def prepare(
     connection: apsw.Connection, path: Path, *, synchronous: Synchronous = "full", cache_bytes: int = CACHE_BYTES
 ) -> None:
-    """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreError."""
-    connection.set_busy_timeout(5000)
+    """Set a connection up and bring the file's schema up to date; raises apsw.Error or StoreError.
+
+    Where another program has locked the file, it waits as long as the connection's busy timeout says.
+    """
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > SCHEMA_VERSION:
         raise failures.newer(path, version, SCHEMA_VERSION)

@@ -12,6 +12,13 @@ INSERT INTO terms (node) VALUES (?) RETURNING term;
 -- name: terms
 SELECT term, node FROM terms;
 
+-- No job has the id 0, and no function the number 0. A change that changes nothing would not be written.
+-- name: probe
+INSERT INTO jobs (id, function, state, priority, created_us) VALUES (0, 0, 1, 1, 0);
+
+-- name: probed
+DELETE FROM jobs WHERE id = 0;
+
 -- name: submit
 INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload, key)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

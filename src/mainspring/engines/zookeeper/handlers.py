@@ -9,6 +9,7 @@ from typing import Any, Final
 from mainspring.engines.zookeeper import (
     cancelling,
     claiming,
+    probing,
     queries,
     settling,
     submitting,
@@ -24,7 +25,7 @@ from mainspring.queries.jobs import ListJobs
 from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
 from mainspring.schedules.store import READING as SCHEDULES
 from mainspring.schedules.store import WRITING
-from mainspring.storage.operation import DEFERRED, Operation
+from mainspring.storage.operation import DEFERRED, Operation, Probe
 
 Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
@@ -39,6 +40,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **queries.HANDLERS,
     **claiming.HANDLERS,
     **schedules.HANDLERS,
+    Probe: probing.probe,
 }
 ORDER: Final[tuple[type[Operation], ...]] = (
     *ENDING,

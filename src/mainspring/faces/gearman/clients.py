@@ -160,7 +160,7 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
         answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if known else unknown
         peer.outbox.fill(slot, answer)
 
-    peer.service.clients.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown))
+    peer.service.clients.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True)
 
 
 def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
@@ -200,7 +200,10 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:
-    """Answer once everything that the peer sent before is on disk; where some of it was refused, end the connection instead."""
+    """Answer once everything that the peer sent before is on disk; where some of it was refused, end the connection instead.
+
+    What a peer that is no worker sends is answered when it is on disk, and answers keep their order: that is enough.
+    """
     service = peer.service
     answer = response(Type.ECHO_RES, args[0])
 
@@ -208,7 +211,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
         worker = peer.worker
         return worker is not None and worker.refused and not worker.streams  # those that stream are told of each job
 
-    if service.commits.idle and not service.settling.waits:
+    if peer.worker is None or (service.commits.idle and not service.settling.waits):
         if refused():
             peer.close()
         else:

@@ -12,7 +12,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
-from mainspring.storage.operation import Operation
+from mainspring.storage.operation import Operation, Probe
 from mainspring.testing.conformance.driver import NOW, Make, Store, done, ignore
 
 if TYPE_CHECKING:
@@ -92,6 +92,19 @@ class Lifetime:
         store.end(new)
         store.reopen()
         assert store.present(new.id).function == b"new"
+
+    def test_a_probe_leaves_nothing(self, store: Store) -> None:
+        first = store.submitted()
+        before = (store.list(), store.counts())
+        assert store.group(Probe(), Probe()) == [None, None]
+        assert (store.list(), store.counts()) == before
+        second = store.job()
+        assert store.group(Probe(), ops.Submit([second], ignore, ignore)) == [None, {}]
+        assert store.group(Probe()) == [None]
+        assert [job.id for job in store.list()] == [second.id, first.id]
+        assert sum(store.counts().values()) == 2
+        store.reopen()
+        assert [job.id for job in store.list()] == [second.id, first.id]
 
     def test_what_an_engine_does_not_know_is_refused_by_its_name(self, store: Store) -> None:
         """A silent ``None`` as its outcome would pass for one."""

@@ -1,0 +1,165 @@
+"""What becomes of a node's readiness and its log where the store refuses groups, or keeps them waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+from tests.unit.storage.test_commit_queue import Desk
+
+from mainspring.errors import StoreBusyError, StoreFullError
+from mainspring.log_limit import CAUSE_EVERY, CAUSES
+from mainspring.server.store_watch import LATE, PROBE_EVERY, TELL_LOCKED, StoreWatch
+from mainspring.storage.operation import Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
+    from typing import Any
+
+
+class Watched(Desk):
+    """A queue whose groups end as the test says, and who watches it."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=2**20)
+        self.now = 1000.0
+        watch = self.watch = StoreWatch(self.queue, self.now)
+        self.queue._failing = lambda error: watch.failed(error, self.now)
+
+    @property
+    def ready(self) -> bool:
+        return self.watch.ready(self.now)
+
+    def look(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        self.watch.look(self.now)
+        self.turn()
+
+    def refuse(self, cause: str = "full") -> None:
+        self.put("a")
+        self.turn()
+        self.answer(StoreFullError(cause))
+
+    def probes(self) -> bool:
+        """Whether a probe is under way, alone."""
+        return self.group is not None and [type(operation) for operation in self.group] == [Probe]
+
+
+@pytest.fixture
+def desk() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+def test_while_all_is_well_nothing_is_probed(desk: Watched) -> None:
+    for _ in range(100):
+        desk.look(10.0)
+    desk.put("a")
+    desk.turn()
+    desk.answer()
+    desk.look()
+    assert desk.ready
+    assert desk.group is None
+
+
+def test_a_refused_group_makes_the_node_unready_until_a_probe_is_committed(desk: Watched) -> None:
+    desk.refuse()
+    assert not desk.ready
+    desk.look()
+    assert desk.probes(), "at once, for it may have been this group alone"
+    desk.answer(StoreFullError("full"))
+    desk.look(PROBE_EVERY / 2)
+    assert desk.group is None, "not more often"
+    desk.put("small")
+    desk.turn()
+    desk.answer()
+    assert not desk.ready, "another group proves nothing of those that fail"
+    desk.look(PROBE_EVERY / 2)
+    assert desk.probes()
+    desk.look(PROBE_EVERY * 2)
+    desk.answer()
+    assert desk.ready
+    desk.look(PROBE_EVERY * 2)
+    assert desk.group is None
+
+
+def test_a_cause_has_one_line_a_minute(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
+    for _ in range(300):
+        desk.refuse("full")
+        desk.refuse("no right")
+        desk.now += CAUSE_EVERY / 128  # no rounding
+    assert [(line["error"], line["refused"]) for line in logs] == [
+        (cause, number) for minute in (1, 257, 513) for cause, number in (("full", minute), ("no right", minute + 1))
+    ]
+    desk.look()
+    desk.answer()
+    assert logs[-1]["event"] == "the store commits again"
+    assert logs[-1]["refused"] == 600
+
+
+def test_causes_that_are_all_different_do_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
+    for number in range(500):
+        desk.refuse(f"job {number}")
+    assert len(logs) == CAUSES + 1
+
+
+def test_a_recovery_again_and_again_does_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
+    for _ in range(20):
+        desk.refuse()
+        desk.look(PROBE_EVERY)
+        desk.answer()
+        assert desk.ready
+    assert [line["event"] for line in logs] == ["the store refused a group", "the store commits again"]
+
+
+def test_a_store_that_does_not_answer_makes_the_node_unready(desk: Watched) -> None:
+    desk.look(100.0)
+    desk.put("a")
+    desk.turn()
+    desk.look(LATE - 0.1)
+    assert desk.ready
+    desk.look(0.2)
+    assert not desk.ready
+    desk.answer()
+    assert desk.ready, "without waiting for the next look"
+
+
+def test_a_busy_store_is_not_late(desk: Watched) -> None:
+    for _ in range(10):
+        desk.put("a")
+        desk.turn()
+        desk.put("b")  # so that it is never idle
+        desk.look(LATE - 1)
+        assert desk.ready
+        desk.answer()
+
+
+def test_the_log_names_the_program_that_locks_the_store_once(
+    desk: Watched, logs: list[MutableMapping[str, Any]]
+) -> None:
+    desk.put("a")
+    desk.turn()
+    desk.answer(StoreBusyError("another program"))
+    desk.look(TELL_LOCKED / 2)
+    assert logs == [], "many are done by then"
+    while desk.later:
+        desk.wait()
+        desk.look(0.05)
+        if desk.group:
+            desk.answer(StoreBusyError("another program"))
+    desk.refuse("another program")
+    assert [line["error"] for line in logs] == ["another program"]
+    assert not desk.ready
+
+
+def test_refused_groups_are_counted(desk: Watched) -> None:
+    desk.refuse()
+    desk.refuse()
+    (measure,) = desk.watch.metrics()
+    assert (measure.name, measure.kind, measure.samples) == ("mainspring_commits_refused_total", "counter", [({}, 2.0)])
