@@ -90,7 +90,7 @@ def test_a_defect_of_ours_is_one() -> None:
         (server_error("53100"), StoreFullError, "no space"),
         (server_error("53300"), StoreUnavailableError, "max_connections"),
         (server_error("57P03"), StoreUnavailableError, "cannot be reached"),
-        (asyncpg.TargetServerAttributeNotMatched("none"), StoreUnavailableError, "standby"),
+        (server_error("42501"), StoreError, "GRANT ALL ON ALL TABLES IN SCHEMA mainspring"),
         (ConnectionRefusedError(111, "refused"), StoreUnavailableError, "refused"),
         (TimeoutError(), StoreUnavailableError, "no answer in time"),
         (server_error("42601"), StoreError, "SQLSTATE 42601"),

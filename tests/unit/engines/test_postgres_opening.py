@@ -85,6 +85,11 @@ def test_sessions_that_do_not_wait_for_the_disk_are_refused_unless_told_otherwis
     asyncio.run(test())
 
 
+def test_a_server_whose_transactions_are_read_only_is_no_standby(postgres: PostgresServer, database: str) -> None:
+    postgres.sql(f'ALTER DATABASE "{name_of(database)}" SET default_transaction_read_only = on')
+    refused(database, "has default_transaction_read_only on.*ALTER DATABASE", StoreUnavailableError)
+
+
 def test_what_is_switched_off_later_does_not_concern_a_session(postgres_programs: Path) -> None:
     with PostgresServer() as own:
 

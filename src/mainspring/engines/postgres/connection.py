@@ -30,7 +30,7 @@ CLOSE: Final = 1.0
 """Seconds for a polite end; after that the connection is dropped."""
 FIRST_DELAY: Final = 0.05
 LAST_DELAY: Final = 2.0
-EVERY: Final = 5.0
+EVERY: Final = 60.0
 """Seconds between lines in the log while the store is away."""
 
 SETTINGS: Final = {
@@ -96,9 +96,10 @@ async def connect(address: Address, name: str) -> Connection[Record]:
             connection = await asyncpg.connect(
                 dsn,
                 timeout=CONNECT,
+                # `_check` tells a standby from a server on which transactions may not write; the library does not.
+                target_session_attrs=SessionAttribute.any,
                 statement_cache_size=500,
                 max_cached_statement_lifetime=0,
-                target_session_attrs=SessionAttribute.read_write,
                 server_settings={**SETTINGS, "application_name": name, "search_path": quoted(address.schema)},
             )
         except failures.ERRORS as error:
@@ -126,12 +127,17 @@ def _worse(one: StoreError | None, other: StoreError) -> StoreError:
 
 
 async def _check(connection: Connection[Record], address: Address) -> None:
-    """Refuse a server that would lose what it has acknowledged."""
+    """Refuse a server that cannot be written to, or would lose what it has acknowledged."""
     shown = await connection.fetchrow(
-        "SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,"
+        "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only,"
+        " current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,"
         " current_setting('synchronous_commit') AS synchronous_commit, current_setting('server_version') AS version"
     )
     assert shown is not None
+    if shown["is_standby"]:
+        raise failures.standby(address)
+    if shown["read_only"] == "on":
+        raise failures.read_only(address)
     if connection.get_server_version().major < 13:
         raise StoreError(f"{address.shown} is PostgreSQL {shown['version']}: version 13 is the oldest that will do")
     off = {

@@ -99,19 +99,15 @@ def explain(error: BaseException, address: Address) -> StoreError:
         return StoreError(f"{at}: {error}; create the database first (createdb), or name another one in the address")
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return StoreError(
-            f"{at}: {error}; the role has to own the schema {address.schema!r}. Its database's owner creates it with:"
-            f" CREATE SCHEMA {address.schema} AUTHORIZATION <role>"
+            f"{at}: {error}; the role has to own the schema {address.schema!r} and to have all rights to its tables. The"
+            f" database's owner creates it with: CREATE SCHEMA {address.schema} AUTHORIZATION <role>; and gives rights back with:"
+            f" GRANT ALL ON ALL TABLES IN SCHEMA {address.schema} TO <role>"
         )
     if getattr(error, "sqlstate", None) in _FULL:
         return full(address, error)
     if isinstance(error, asyncpg.TooManyConnectionsError):
         return StoreUnavailableError(
             f"{at} has no connection left ({error}): raise its max_connections; each node needs two"
-        )
-    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return StoreUnavailableError(
-            f"{at} is a standby, which cannot be written to: name the primary in the address, or all servers of the cluster with"
-            " commas between them"
         )
     if is_away(error):
         return StoreUnavailableError(f"{at} cannot be reached ({_reason(error)})")
@@ -130,6 +126,23 @@ def is_away(error: BaseException) -> bool:
         return code in _AWAY or code == _READ_ONLY or code.startswith("08")
     # asyncpg's own: the connection is closed, or was closed in the middle of something
     return isinstance(error, asyncpg.InterfaceError) and "connection" in str(error)
+
+
+def standby(address: Address) -> StoreUnavailableError:
+    """It follows another server."""
+    return StoreUnavailableError(
+        f"{address.shown} is a standby, which cannot be written to: name the primary in the address, or all servers of the"
+        " cluster with commas between them"
+    )
+
+
+def read_only(address: Address) -> StoreUnavailableError:
+    """It is no standby, but its transactions may not write."""
+    return StoreUnavailableError(
+        f"{address.shown} has default_transaction_read_only on, and is no standby: switch it off where it was set, which is in"
+        " the server's settings, for the database (ALTER DATABASE … RESET default_transaction_read_only), or for the role"
+        " (ALTER ROLE …)"
+    )
 
 
 def full(address: Address, error: BaseException) -> StoreFullError:
