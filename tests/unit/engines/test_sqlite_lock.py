@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of the time of a test would be spent on a log of 32 MB."""
-    monkeypatch.setattr(opening, "lay_out_log", lambda _: None)
+    monkeypatch.setattr(opening, "lay_out_log", lambda *_: None)
 
 
 @contextmanager

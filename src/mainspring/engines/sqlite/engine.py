@@ -114,7 +114,7 @@ class SqliteEngine:
             raise
         self._lock.remember()
         opening.warn_of_readers(self._path)
-        opening.lay_out_log(self._path)
+        opening.lay_out_log(self._tx.cursor.connection, self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
         # With CPython's default of 5 ms the engine's thread would wait that long for every row beside a busy loop.
