@@ -21,8 +21,8 @@ from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
-from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.following import Following
+from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.service import JobService
 from mainspring.jobs.upkeep import TICK
 from mainspring.nodes.strategies import strategy

@@ -83,7 +83,7 @@ async def submit(node: Node, payload: bytes = b"") -> Job:
 
 async def find(node: Node, job: Job) -> Job:
     found: asyncio.Future[dict[int, Job]] = asyncio.get_running_loop().create_future()
-    node.commits.put(Find([job.id], found.set_result, found.set_exception))
+    node.commits.put(Find([job.id], found.set_result, found.set_exception, room=2**20))
     return (await found)[job.id]
 
 
