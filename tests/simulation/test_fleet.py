@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.jobs import dispatch
+
 from .fleet.running import simulate_fleet
 
 CHUNK = 20
@@ -12,6 +14,14 @@ CHUNK = 20
 @pytest.mark.parametrize("first", range(0, 280, CHUNK))
 def test_no_promise_is_broken_by_a_fleet(first: int) -> None:
     assert simulate_fleet(*range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.parametrize("many", [0, 1])
+def test_no_promise_is_broken_where_functions_without_workers_are_rows(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MANY", many)
+    assert simulate_fleet(*range(CHUNK)) > CHUNK
 
 
 @pytest.mark.long

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.jobs import dispatch
 from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.clients import Clients
+from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.lingering import Lingering
-from mainspring.jobs.lookups import Lookups
+from mainspring.jobs.listeners import Listeners
+from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.uniques import Uniques
@@ -99,6 +102,18 @@ def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
     is_caught(200)
 
 
+def test_functions_that_begin_anew_without_what_the_store_has_of_them(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(dispatch, "MANY", 0)
+    monkeypatch.setattr(Counting, "ask", lambda _self, _queue: None)
+    is_caught(20)
+
+
+def test_foreground_jobs_beside_stored_ones_of_functions_that_are_rows(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(dispatch, "MANY", 0)
+    monkeypatch.setattr(Dispatch, "may_live", lambda self, name: name in self.queues and bool(self.queues[name].live))
+    is_caught(100)
+
+
 def test_a_question_overtaken_by_a_background_job(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Uniques, "overtake", lambda _self, _key: None)
     is_caught(400)
@@ -128,13 +143,23 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
 
 
 def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> None:
-    def missing(self: Lookups, job_id: int, waits: list[Any]) -> None:
-        self._end(waits)
-        if self._window.handles.of(job_id) not in self._window.held:
-            self._listeners.take(job_id)
-            waits[0].unknown()
+    def all_of_them(self: Listeners, job_id: int, _listener: object) -> None:
+        self.take(job_id)
 
-    monkeypatch.setattr(Lookups, "_missing", missing)
+    def look(self: Clients, job_id: int, listener: Any, unknown: Callable[[], None]) -> None:
+        def found(jobs: dict[int, Job]) -> None:
+            job = jobs.get(job_id)
+            if (job is None or State(job.state).ended) and self._listeners.listens(job_id, listener):
+                if job is not None:
+                    self._settling.tell(job)
+                else:
+                    self._listeners.remove(job_id, listener)
+                    unknown()
+
+        self.find(job_id, lambda job: found({} if job is None else {job_id: job}), lambda _: unknown())
+
+    monkeypatch.setattr(Listeners, "remove", all_of_them)
+    monkeypatch.setattr(Clients, "_look", look)
     is_caught(400)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.jobs import dispatch
+
 from .stores import simulate
 
 CHUNK = 50
@@ -17,6 +19,14 @@ def test_no_promise_is_broken_in_memory(first: int) -> None:
 @pytest.mark.parametrize("first", range(0, 150, CHUNK))
 def test_no_promise_is_broken_on_disk(first: int) -> None:
     assert simulate("sqlite", range(first, first + CHUNK)) > CHUNK
+
+
+@pytest.mark.parametrize("many", [0, 1])
+def test_no_promise_is_broken_where_functions_without_workers_are_rows(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MANY", many)
+    assert simulate("memory", range(CHUNK)) > CHUNK
 
 
 @pytest.mark.long

@@ -81,12 +81,24 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     "no worker" is noted where jobs wait and no worker of any node has registered the function.
     """
-    answer = server.client().call("functions.list")
+    known = _all(server.client())
     if json:
-        print_json(answer["functions"])
+        print_json(known)
     else:
-        print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in answer["functions"]])
+        print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in known])
     return DONE
+
+
+def _all(client: Client) -> list[dict[str, Any]]:
+    """Return all functions, in the order of their names. A node of an older version answers without pages."""
+    known: list[dict[str, Any]] = []
+    params: dict[str, Any] = {}
+    while True:
+        answer = client.call("functions.list", params)
+        known += answer["functions"]
+        if answer.get("next") is None:
+            return sorted(known, key=lambda function: str(function["function"]))
+        params = {"after": answer["next"]}
 
 
 @functions.command

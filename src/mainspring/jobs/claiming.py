@@ -77,7 +77,7 @@ class Claiming:
 
         Not while stored jobs of equal or higher priority wait: they came first.
         """
-        if not queue.workers or self._dispatch.paused:
+        if not queue.workers or self._dispatch.paused or not queue.counted:
             return False
         if self.shared and not self._may_take(queue, job):
             return False
@@ -143,7 +143,7 @@ class Claiming:
         backlog = queue.backlog
         if not (backlog[0] or backlog[1] or backlog[2] or queue.uncounted):
             return
-        if queue.claiming or not queue.workers or self._dispatch.paused:
+        if queue.claiming or not queue.counted or not queue.workers or self._dispatch.paused:
             return
         if queue.gate is not None and queue.gate.keyed:
             self._refill_by_key(queue, queue.gate)

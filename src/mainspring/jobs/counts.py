@@ -8,10 +8,16 @@ from mainspring.jobs.model import State
 class Counts(dict[tuple[bytes, int, int], int]):
     """``(function, state, priority)`` to a number. Both held states are counted as LEASED."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: dict[bytes, None] = {}
+        """All that were ever counted, in the order in which they became known."""
+
     def add(self, function: bytes, state: int, priority: int, number: int = 1) -> None:
         """Add to a count; a negative number takes away."""
         if state == State.RUNNING:
             state = State.LEASED
+        self.functions[function] = None
         key = (function, state, priority)
         self[key] = self.get(key, 0) + number
 

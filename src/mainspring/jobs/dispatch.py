@@ -21,7 +21,7 @@ Effect = tuple[Worker, "Held | None"]
 
 _NO_ABILITY = Ability()
 MANY = 1000
-"""Functions that are kept in any case, so that ``status`` lists them also while nobody has to do with them."""
+"""Functions that are kept although nobody here has to do with them; of more, those are rows of the store alone."""
 STEP = 1000
 """Functions that are looked at in one step."""
 DROPPED = 1000
@@ -37,6 +37,13 @@ class Dispatch:
 
     def __init__(self, *, round_robin: bool = False, wakeup: int = 1) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
+        self.order: list[FunctionQueue] = []
+        """The same by their serials, with some that were forgotten since."""
+        self.complete = True
+        """Every function that has jobs in the store has its queue here. It never holds again once they were too many."""
+        self.made: Callable[[FunctionQueue], None] = lambda _: None
+        """Set by the service: called with each new queue."""
+        self._serial = 0
         self.workers: dict[Worker, None] = {}
         self.limited = False
         """Whether any function has a ``maxqueue``."""
@@ -49,25 +56,46 @@ class Dispatch:
         self._wakeup = wakeup or 1_000_000
 
     def queue(self, name: bytes) -> FunctionQueue:
-        """Return a function's queue, a new one for a new name."""
+        """Return a function's queue, a new one for a new name: this node has to do with it."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = FunctionQueue(name)
+            self._serial += 1
+            queue = self.queues[name] = FunctionQueue(name, self._serial)
+            self.order.append(queue)
+            self.made(queue)
         return queue
 
+    def known(self, name: bytes) -> FunctionQueue | None:
+        """Return a function's queue for what the store has of it; None where the store alone counts that."""
+        queue = self.queues.get(name)
+        if queue is None:
+            if not self.complete or len(self.queues) >= MANY:
+                self.complete = False
+                return None
+            queue = self.queue(name)
+        return queue
+
+    def may_live(self, name: bytes) -> bool:
+        """Say whether the store may have jobs of a function that have not ended."""
+        queue = self.queues.get(name)
+        return not self.complete if queue is None else bool(queue.live) or not queue.counted
+
     def tidy(self) -> Iterator[None]:
-        """Forget functions that nobody has to do with, where they are so many that their names must have been made up.
+        """Forget functions that nobody here has to do with, where they are many: what is left of them is in the store.
 
         Each step looks at some of them.
         """
-        many = len(self.queues) > MANY
-        for number, (name, queue) in enumerate(list(self.queues.items())):
+        many = len(self.queues) - MANY
+        for number, queue in enumerate(list(self.order)):
             if queue.gate is not None:
                 queue.gate.tidy()
-            if many and queue.is_idle() and self.queues.get(name) is queue:
-                del self.queues[name]
+            if many > 0 and queue.is_idle() and self.queues.get(queue.name) is queue:
+                del self.queues[queue.name]
+                self.complete = self.complete and not queue.live
+                many -= 1
             if number % STEP == STEP - 1:
                 yield
+        self.order = [queue for queue in self.order if self.queues.get(queue.name) is queue]
 
     # ---- workers ----
 

@@ -27,8 +27,10 @@ class Following:
         key = (job.function, job.unique)
         if job.unique and key in self._window.foreground:
             return False
-        queue = self._window.dispatch.queue(job.function)
-        if job.state == State.PENDING:
+        queue = self._window.dispatch.known(job.function)
+        if queue is None:
+            pass  # the store alone counts it
+        elif job.state == State.PENDING:
             queue.backlog[job.priority] += 1
         else:
             queue.away += 1

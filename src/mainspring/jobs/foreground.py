@@ -60,7 +60,11 @@ class Foreground:
 
     def asks_the_store(self, job: Job) -> bool:
         """Say whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
-        return bool(job.unique) or (self._claiming.shared and not self._window.dispatch.queue(job.function).workers)
+        return bool(job.unique) or (self._claiming.shared and not self._has_workers(job.function))
+
+    def _has_workers(self, function: bytes) -> bool:
+        queue = self._window.dispatch.queues.get(function)
+        return queue is not None and bool(queue.workers)
 
     def submit(self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused) -> None:
         """Take a job that lives as long as somebody waits for it.
@@ -79,7 +83,7 @@ class Foreground:
                 self._listeners.add(known.job.id, listener, again=True)
                 accepted(known.job.id)
                 return
-            if key in self._uniques.questions or window.dispatch.queue(job.function).live:
+            if key in self._uniques.questions or window.dispatch.may_live(job.function):
                 asking = _Asking(job, listener, accepted, refused)
                 self._uniques.ask(key, lambda other: self._answered(asking, other), refused)
                 return
@@ -121,17 +125,18 @@ class Foreground:
     def _store(self, asking: _Asking) -> None:
         """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
         window, job = self._window, asking.job
-        queue = window.dispatch.queue(job.function)
+        queue = window.dispatch.known(job.function)
         job.foreground = True
         job.input_size = len(job.payload)
-        if self._claiming.admits(queue, job):
+        if queue is not None and self._claiming.admits(queue, job):
             job.state, job.term = _LEASED, window.term
             queue.inflight += 1
             if queue.gate is not None:
                 queue.gate.expect(job.key)
         else:
             job.state = _PENDING
-            queue.backlog[job.priority] += 1
+            if queue is not None:
+                queue.backlog[job.priority] += 1
         term = window.term
 
         def stored(joined: dict[int, Found]) -> None:

@@ -84,17 +84,18 @@ class Functions:
     def _learn(self, row: FunctionLimits) -> None:
         if row.version >= self.said(row.function).version:
             self._said[row.function] = row
-            self._apply(row.function)
+            self.apply(row.function)
 
-    def _apply(self, function: bytes) -> None:
+    def apply(self, function: bytes) -> None:
+        """Let what is said of a function hold where this node has to do with it: to be called with each new queue, too."""
         window = self._window
+        queue = window.dispatch.queues.get(function)
+        if queue is None:
+            return
         said = self.said(function)
         limits = rules.effective(said, self._now_us())
-        if limits == UNLIMITED and not said.paused:
-            queue = window.dispatch.queues.get(function)
-            if queue is None or queue.gate is None or not queue.gate.limited:
-                return
-        queue = window.dispatch.queue(function)
+        if limits == UNLIMITED and not said.paused and (queue.gate is None or not queue.gate.limited):
+            return
         gate = window.gate(queue)
         if gate.limits == limits and gate.paused == said.paused:
             return
@@ -113,7 +114,7 @@ class Functions:
         if not rules.is_stale(said, limits, now_us):
             return
         self._said[function] = rules.declared(said, limits, now_us)
-        self._apply(function)
+        self.apply(function)
         self.change(function, lambda said, now_us: rules.declared(said, limits, now_us), lambda _: None, lambda _: None)
 
     def change(
@@ -149,7 +150,7 @@ class Functions:
                     if ability.limits is not None:
                         self.declare(queue.name, ability.limits)
             for function in list(self._said):
-                self._apply(function)
+                self.apply(function)
 
 
 def _told(limits: Limits) -> dict[str, object]:

@@ -190,6 +190,7 @@ class FunctionQueue:
         "away",
         "backlog",
         "claiming",
+        "counted",
         "dropped",
         "ended",
         "foreground",
@@ -202,6 +203,7 @@ class FunctionQueue:
         "name",
         "ready",
         "running",
+        "serial",
         "settled",
         "size",
         "sleepers",
@@ -213,8 +215,10 @@ class FunctionQueue:
         "workers",
     )
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, serial: int = 0) -> None:
         self.name = name
+        self.serial = serial
+        """Which one of all that the node has made."""
         self.ready: tuple[deque[Held], ...] = ()
         """Jobs to hand out, by priority; see `lines`."""
         self.size = 0
@@ -242,6 +246,8 @@ class FunctionQueue:
         """Other stored jobs: those that are not due yet, and those that other nodes hold."""
         self.foreground = 0
         """Jobs that are nowhere but in memory."""
+        self.counted = True
+        """False until the store has said how many jobs it had when the queue was made."""
         self.uncounted = False
         """Another node has announced pending jobs in the store, which ``backlog`` may not count yet."""
         self.claiming = False
@@ -293,10 +299,10 @@ class FunctionQueue:
         return sum(self.backlog) or int(self.uncounted)
 
     def is_idle(self) -> bool:
-        """Say whether nobody has to do with the function: it could be forgotten, and begin anew with its next job or worker."""
-        unused = not (self.workers or self.live or self.foreground or self.size or self.running or self.inflight)
-        told = self.claiming or self.maximum or (self.gate is not None and self.gate.limited)
-        return unused and not (told or any(self.backlog))
+        """Say whether nobody at this node has to do with the function: all its jobs are in the store, if there are any."""
+        unused = not (self.workers or self.foreground or self.size or self.running or self.inflight or self.leased)
+        told = self.maximum or (self.gate is not None and self.gate.limited)
+        return unused and not (told or self.claiming or self.hinted)
 
     def stirs(self) -> bool:
         """Say whether anything goes on here that may change with time alone; if not, nobody need look at it now and then."""

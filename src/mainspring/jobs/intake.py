@@ -52,9 +52,8 @@ class Intake:
         size = 0
         for job in jobs:
             name = job.function
-            queue = queues.get(name)
-            if queue is None:
-                queue = dispatch.queue(name)
+            if name not in queues:
+                dispatch.known(name)
             if foreground and job.unique and (name, job.unique) in foreground:
                 assert len(jobs) == 1, "batches are taken apart before, see joins()"
                 held = foreground[name, job.unique]
@@ -64,13 +63,14 @@ class Intake:
             for job in jobs:
                 uniques.overtake((job.function, job.unique))
         for job in jobs:
-            queue = queues[job.function]
+            queue = queues.get(job.function)
             length = job.input_size = len(job.payload)
             size += length + 300
             if job.due_us:
                 job.state = _SCHEDULED
-                queue.away += 1
-            elif claiming.admits(queue, job):
+                if queue is not None:
+                    queue.away += 1
+            elif queue is not None and claiming.admits(queue, job):
                 job.state = _LEASED
                 job.term = term
                 queue.inflight += 1
@@ -79,7 +79,8 @@ class Intake:
                 queue.mean_size += (length - queue.mean_size) / 64
             else:
                 job.state = _PENDING
-                queue.backlog[job.priority] += 1
+                if queue is not None:
+                    queue.backlog[job.priority] += 1
         self._put(jobs, size, accepted, refused)
 
     def _put(self, jobs: list[Job], size: int, accepted: Accepted, refused: Refused) -> None:
@@ -124,7 +125,9 @@ class Intake:
             elif state == _SCHEDULED:
                 self.wake_at(job.due_us)
             else:
-                touched[queues[job.function]] = None
+                waiting = queues.get(job.function)
+                if waiting is not None:
+                    touched[waiting] = None
             if job.expires_us:
                 self.wake_at(job.expires_us)
         for queue in touched:
@@ -139,7 +142,9 @@ class Intake:
             if gone is not None and job.id not in gone:
                 stored.append(job)
                 continue
-            queue = self._window.dispatch.queues[job.function]
+            queue = self._window.dispatch.queues.get(job.function)
+            if queue is None:
+                continue
             if job.state == _LEASED:
                 queue.inflight -= 1
                 if queue.gate is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.clock import Clock
     from mainspring.jobs.dispatch import Dispatch
@@ -38,7 +38,8 @@ class Registered:
         elsewhere = self.elsewhere()
         return None if elsewhere is None else function in elsewhere
 
-    def names(self) -> set[bytes]:
-        """Return the functions that workers have registered, as far as this node knows."""
-        here = {name for name, queue in self._dispatch.queues.items() if queue.workers}
-        return here | (self.elsewhere() or NOWHERE)
+    def names(self) -> Iterator[bytes]:
+        """Return the functions that workers have registered, as far as this node knows, each once."""
+        queues = self._dispatch.queues
+        yield from (name for name, queue in queues.items() if queue.workers)
+        yield from (name for name in self.elsewhere() or NOWHERE if name not in queues or not queues[name].workers)

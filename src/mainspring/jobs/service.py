@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from mainspring.ids import Term
 from mainspring.jobs.attempts import Attempts
+from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
+from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
@@ -16,10 +18,10 @@ from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.model import State
 from mainspring.jobs.registered import Registered
 from mainspring.jobs.remembered import Remembered
+from mainspring.jobs.roster import Roster
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import Count, Recover
-from mainspring.jobs.telling import Telling
+from mainspring.jobs.store import CountLive, Recover
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.settling import AttemptsEnded
-    from mainspring.jobs.store import Recovered
+    from mainspring.jobs.store import Counted, Recovered
     from mainspring.storage.commit_queue import CommitQueue
 
 
@@ -79,14 +81,11 @@ class JobService:
         self.timers = Timers(earlier)
         self.slices = Slices(lambda step: self.timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = Listeners()
-        self.telling = Telling(handles, self.listeners)
         self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
         self.attempts = Attempts()
         ends = (self.attempts.ended, *attempts_ended)
-        self.settling = Settling(
-            self.window, self.listeners, self.telling, hub, lost_limit=lost_limit, attempts_ended=ends
-        )
+        self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit, attempts_ended=ends)
         self.uniques = Uniques(commits)
         self.intake = Intake(self.window, self.uniques, self.listeners, hub)
         self.foreground = Foreground(
@@ -103,13 +102,15 @@ class JobService:
             retention=retention,
             dead_retention=dead_retention,
         )
-        self.clients = Clients(
-            self.window, self.settling, self.uniques, self.listeners, hub, self.telling, self._ended_in_store
-        )
+        self.clients = Clients(self.window, self.settling, self.uniques, self.listeners, hub, self._ended_in_store)
         self.foreground.look = self.clients.look_ended
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
         self.functions = Functions(self.window)
+        self._counting = Counting(self.window)
+        self.dispatch.made = self._made
         self.registered = Registered(self.dispatch, clock)
+        self.roster = Roster(self.dispatch, commits)
+        self.census = Census(self.dispatch, commits, clock)
         self.sharing: Sharing | None = None
         self._ends = False
 
@@ -123,21 +124,27 @@ class JobService:
             self.functions.load(lambda: sharing.look(lambda: ready(0), failed), failed)
             return
 
-        def counted(counts: dict[tuple[bytes, int, int], int], recovered: int) -> None:
-            for (function, state, priority), number in counts.items():
-                if State(state).ended:
-                    continue
-                queue = self.dispatch.queue(function)
-                if state == State.PENDING:
+        def counted(page: Counted, recovered: int) -> None:
+            for (function, state, priority), number in page.counts.items():
+                queue = self.dispatch.known(function)
+                if queue is None:
+                    pass  # the store alone counts it
+                elif state == State.PENDING:
                     queue.backlog[priority] = number
                 else:
                     queue.away += number
+            if page.next is not None and self.dispatch.complete:
+                count(recovered, page.next)
+                return
             self._upkeep.wake()
             ready(recovered)
 
+        def count(recovered: int, after: bytes = b"") -> None:
+            self.commits.put(CountLive(lambda page: counted(page, recovered), failed, after=after))
+
         def recovered(outcome: Recovered) -> None:
             self.settling.recovered(outcome.lost)
-            self.commits.put(Count(lambda counts: counted(counts, outcome.number), failed))
+            count(outcome.number)
 
         self.functions.load(lambda: self.commits.put(Recover(self.term, recovered, failed)), failed)
 
@@ -146,6 +153,7 @@ class JobService:
         if self.sharing is not None:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
+        self.census.tick(self.clock.monotonic())
         return self._upkeep.tick()
 
     def share(self, relay: Relay) -> Sharing:
@@ -203,12 +211,14 @@ class JobService:
 
     def _ended_in_store(self, job: Job, before: int) -> None:
         """A stored job that waited has ended without having been held."""
-        queue = self.dispatch.queue(job.function)
-        if before == State.PENDING:
+        queue = self.dispatch.known(job.function)
+        if queue is None:
+            pass  # the store alone counts it
+        elif before == State.PENDING:
             self.window.no_longer_pending(queue, job.priority)
         else:
             self.window.no_longer_away(queue)
-        self.telling.tell(job)
+        self.settling.tell(job)
         if self.hub.active:
             self.hub.publish(job)
 
@@ -221,6 +231,16 @@ class JobService:
             then()
         else:
             self.sharing.counted(then)
+
+    def _made(self, queue: FunctionQueue) -> None:
+        """This node has to do with a function that it did not know, or had left to the store."""
+        self.functions.apply(queue.name)
+        if self.dispatch.complete:
+            return
+        if self.sharing is None:
+            self._counting.ask(queue)
+        else:
+            queue.uncounted = True  # the next look counts; a worker need not wait for it
 
     # ---- workers ----
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.model import Retry
     from mainspring.jobs.store import LostAttempt
-    from mainspring.jobs.telling import Telling
     from mainspring.jobs.window import Window
 
     Acknowledge = Callable[[bool], None]
@@ -88,7 +87,6 @@ class Settling:
         self,
         window: Window,
         listeners: Listeners,
-        telling: Telling,
         hub: Hub,
         *,
         lost_limit: int | None = None,
@@ -97,7 +95,6 @@ class Settling:
     ) -> None:
         self._window = window
         self._listeners = listeners
-        self._telling = telling
         self._hub = hub
         self._lost_limit = lost_limit
         self._attempts_ended = attempts_ended
@@ -334,7 +331,7 @@ class Settling:
             after = rules.target(settlement.event)
             if after >= State.SUCCEEDED:
                 if listeners.of(job.id):
-                    self._telling.tell(_settled_job(settlement), exception)
+                    self.tell(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:
                 queue.away += 1
                 self.wake_at(settlement.due_us)
@@ -347,6 +344,22 @@ class Settling:
             self._window.serve(queue)
         for ended in self._attempts_ended:
             ended(settlements)
+
+    def tell(
+        self, job: Job, exception: bytes | None = None, handle: bytes | None = None, asked: int | None = None
+    ) -> None:
+        """Tell everybody who waits for a job that it has ended.
+
+        ``asked`` is the id under which they wait, where that one has joined the job.
+        """
+        if asked is not None and asked != job.id:
+            job = msgspec.structs.replace(job, id=asked)
+        listeners = self._listeners.take(job.id)
+        if listeners:
+            if handle is None:
+                handle = self._window.handles.of(job.id)
+            for listener in listeners:
+                listener.ended(handle, job, exception)
 
     def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
         if isinstance(error, StoreBrokenError):
@@ -387,7 +400,7 @@ class Settling:
         if after >= State.SUCCEEDED:
             window.release(held)
             job = _settled_job(settlement)
-            self._telling.tell(job, exception, is_kept=False)
+            self.tell(job, exception, held.handle)
             if self._hub.active:
                 self._hub.publish(job)
         elif after is State.PENDING:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs import rules
-from mainspring.jobs.failures import failure
+from mainspring.jobs.counting import count_coming
+from mainspring.jobs.failures import JobFailure, failure
 from mainspring.jobs.held import Watchers
 from mainspring.jobs.holders import Holders
 from mainspring.jobs.leasing import Leasing
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.store import Find, Leave, Look, Recover, Submit, TakeInbox, Wait
+from mainspring.jobs.store import Find, Leave, Look, Recover, TakeInbox, Wait
 from mainspring.jobs.store import Watchers as FindWatchers
 
 if TYPE_CHECKING:
@@ -43,6 +46,19 @@ ASK_MOST = 1000
 GONE = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
 WATCHERS_FOR = 1.0
 """Seconds for which the nodes that want to know of a job's progress are remembered."""
+
+_decode_failure = msgspec.json.Decoder(JobFailure).decode
+
+
+def exception_of(job: Job) -> bytes | None:
+    """Return what a plain worker said with its exception, for clients that asked for that; None where a job ended otherwise.
+
+    It is what was stored: the first 64 KiB, as text.
+    """
+    if job.state != State.FAILED or not job.error:
+        return None
+    failed = _decode_failure(job.error)
+    return failed.message.encode() if failed.type == "WorkException" else None
 
 
 class Sharing:
@@ -72,8 +88,6 @@ class Sharing:
         """Questions under way since the node has had its term, for all that somebody waits for here."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
-        self._lookups = service.clients.lookups
-        self._lookups.find = self.find
         service.window.claiming.shared = True
         self.leasing = Leasing(service.window)
         service.settling.drop = self._drop
@@ -148,7 +162,7 @@ class Sharing:
         def learn(outlook: Outlook) -> None:
             self._looking = False
             self._counted = asked
-            self._learn(outlook)
+            self._learn(outlook, functions)
             self._answer_counts()
             then()
 
@@ -160,7 +174,10 @@ class Sharing:
 
         asked = self._looked = self._clock.monotonic()
         self._looking = True
-        self._commits.put(Look(looked, not_looked))
+        # Where very many functions have jobs, only those that somebody here has to do with are counted.
+        dispatch = self._window.dispatch
+        functions = None if dispatch.complete else list(dispatch.queues)
+        self._commits.put(Look(looked, not_looked, functions))
 
     def counted(self, then: Callable[[], None]) -> None:
         """Call a function when the counts are at most `COUNTED_FOR` old, or after `COUNT_PATIENCE` where the store is slow."""
@@ -189,33 +206,28 @@ class Sharing:
         for function in counting:
             function()
 
-    def _learn(self, outlook: Outlook) -> None:
+    def _learn(self, outlook: Outlook, functions: Sequence[bytes] | None) -> None:
+        """Take the counts of some functions; None: of all."""
         self._idle = not outlook.pending and not outlook.inbox
         dispatch = self._window.dispatch
         for name in outlook.live:
-            dispatch.queue(name)
-        for name, queue in dispatch.queues.items():
-            for priority in range(3):
-                queue.backlog[priority] = outlook.pending.get((name, priority), 0)
-            queue.away = max(outlook.live.get(name, 0) - sum(queue.backlog) - queue.leased, 0)
-        self._count_coming()
-        for queue in list(dispatch.queues.values()):
-            self._window.serve(queue)
+            dispatch.known(name)
+        queues = dispatch.queues
+        counted = {name: queues[name] for name in functions if name in queues} if functions is not None else queues
+        for name, queue in counted.items():
+            live = outlook.live.get(name, 0)
+            if live or queue.live:
+                for priority in range(3):
+                    queue.backlog[priority] = outlook.pending.get((name, priority), 0)
+                queue.away = max(live - sum(queue.backlog) - queue.leased, 0)
+        count_coming(self._commits.waiting, counted)
+        for queue in list(counted.values()):
+            if queue.stirs():
+                self._window.serve(queue)
         if outlook.next_us:
             self._service.wake_at(outlook.next_us)
         if outlook.inbox and not self._taking:
             self._take_inbox()
-
-    def _count_coming(self) -> None:
-        """Count the jobs again that are on their way to the store in later groups: they were counted when they came."""
-        for operation in self._commits.waiting:
-            if isinstance(operation, Submit):
-                for job in operation.jobs:
-                    queue = self._window.dispatch.queue(job.function)
-                    if job.state == State.PENDING:
-                        queue.backlog[job.priority] += 1
-                    elif job.state == State.SCHEDULED:
-                        queue.away += 1
 
     def _take_inbox(self) -> None:
         """Move on what users' own transactions have submitted."""
@@ -237,33 +249,28 @@ class Sharing:
 
     def _add_pending(self, pending: dict[tuple[bytes, int], int]) -> None:
         for (function, priority), number in pending.items():
-            queue = self._window.dispatch.queue(function)
-            queue.backlog[priority] += number
-            self._window.serve(queue)
+            queue = self._window.dispatch.known(function)
+            if queue is not None:
+                queue.backlog[priority] += number
+                self._window.serve(queue)
 
     # ---- clients that wait here ----
 
     def ask(self, ids: Sequence[int]) -> None:
         """Ask the store for jobs that somebody here waits for, and note again that they do."""
-        for job_id in self._askable(ids):
-            self._look_up(job_id)
-
-    def _look_up(self, job_id: int) -> None:
-        self._lookups.look(job_id, lambda: self._tell_gone(job_id), of_all=True)
+        wanted = self._askable(ids)
+        if wanted:
+            self.find(wanted, lambda jobs: self._found(wanted, jobs), lambda _: None)
 
     def _askable(self, ids: Sequence[int]) -> list[int]:
-        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up anyway."""
-        on_the_way, will_look = self._service.foreground.on_the_way, self._lookups.will_look
+        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up already."""
+        on_the_way, looking = self._service.foreground.on_the_way, self._service.clients.looking
         waited = [job_id for job_id in ids if self._listeners.of(job_id)]
-        return [job_id for job_id in waited if job_id not in on_the_way and not will_look(job_id)]
+        return [job_id for job_id in waited if job_id not in on_the_way and job_id not in looking]
 
     def find(
-        self,
-        ids: list[int],
-        found: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
-        room: int = 0,
-    ) -> Find | Wait:
+        self, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
+    ) -> None:
         """Look jobs up, and note that somebody here waits for them, once this node has a term to note it under."""
         term = self._window.term
 
@@ -272,9 +279,7 @@ class Sharing:
             for job_id in ids:
                 self.waited(job_id, term)
 
-        operation = Wait(term, ids, noted, failed, room) if term else Find(ids, noted, failed, room)
-        self._commits.put(operation)
-        return operation
+        self._commits.put(Wait(term, ids, noted, failed) if term else Find(ids, noted, failed))
 
     def waited(self, job_id: int, term: int) -> None:
         """Somebody here waits for a job, which was noted under a term."""
@@ -309,13 +314,11 @@ class Sharing:
     def _found(self, wanted: list[int], jobs: dict[int, Job]) -> None:
         for job_id in wanted:
             job = jobs.get(job_id)
-            if job is None or State(job.state).ended:
-                self._look_up(job_id)
-
-    def _tell_gone(self, job_id: int) -> None:
-        """Tell who waits for a foreground job that it is gone: this node's lease had ended, and with it what it had noted."""
-        job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
-        self._service.telling.tell(job, is_kept=False)
+            if job is None:
+                # A foreground job: this node's lease had ended, and with it what it had noted about waiting.
+                job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
+            if State(job.state).ended:
+                self._service.settling.tell(job, exception_of(job), asked=job_id)
 
     def left(self, ids: list[int]) -> None:
         """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
@@ -354,8 +357,10 @@ class Sharing:
         def done(dropped: set[int]) -> None:
             self._stay(self._leaves.pop(operation))
             if dropped:
-                queue = window.dispatch.queue(job.function)
-                if rules.target(settlement.event) is State.PENDING:
+                queue = window.dispatch.known(job.function)
+                if queue is None:
+                    pass  # the store alone counts it
+                elif rules.target(settlement.event) is State.PENDING:
                     window.no_longer_pending(queue, job.priority)
                 else:
                     window.no_longer_away(queue)
@@ -443,7 +448,9 @@ class Sharing:
 
         def recovered(outcome: Recovered) -> None:
             for (function, _), number in outcome.pending.items():
-                self._window.no_longer_away(self._window.dispatch.queue(function), number)
+                queue = self._window.dispatch.known(function)
+                if queue is not None:
+                    self._window.no_longer_away(queue, number)
             self._add_pending(outcome.pending)
             self._service.settling.recovered(outcome.lost)
             if outcome.more:

@@ -12,7 +12,7 @@ from mainspring.jobs.rules import Outcome
 from mainspring.storage.operation import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
@@ -244,7 +244,7 @@ class Cancel(Operation):
 
 
 class Cancelled(NamedTuple):
-    """The outcome of Cancel: the job as it is now, without payload and result, and the state that it was in before."""
+    """The outcome of Cancel: the job as it is now, without payload, and the state that it was in before."""
 
     job: Job | None
     before: int
@@ -254,14 +254,22 @@ class Redrive(Operation):
     """Put an ended, unsuccessful job back to pending, its attempts counted anew.
 
     It is a background job from then on, for the clients of a foreground one have had their answer.
-    Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``.
+    Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``. ``function`` is the job's, for the
+    node's own counts.
     """
 
-    __slots__ = ("id",)
+    __slots__ = ("function", "id")
 
-    def __init__(self, job_id: int, done: Callable[[Redriven], None], failed: Callable[[StoreError], None]) -> None:
+    def __init__(
+        self,
+        job_id: int,
+        done: Callable[[Redriven], None],
+        failed: Callable[[StoreError], None],
+        function: bytes = b"",
+    ) -> None:
         super().__init__(done, failed)
         self.id = job_id
+        self.function = function
 
 
 class Redriven(NamedTuple):
@@ -300,42 +308,16 @@ class Woken(NamedTuple):
 
 
 class Find(Operation):
-    """Look jobs up by id. Outcome: ``dict[int, Job]``, without payloads, and with the results that fit into ``room`` bytes.
+    """Look jobs up by id. Outcome: ``dict[int, Job]``, with results and without payloads."""
 
-    No engine reads a result before it knows its size: the others are left in the store, and ``Job.unread`` says so.
-    """
-
-    __slots__ = ("ids", "room")
+    __slots__ = ("ids",)
 
     def __init__(
-        self,
-        ids: list[int],
-        done: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
-        room: int = 0,
+        self, ids: list[int], done: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
     ) -> None:
         super().__init__(done, failed)
         self.ids = ids
-        self.room = room
         self.rows = len(ids)
-
-
-def fitting(jobs: Mapping[int, Job], room: int) -> list[Job]:
-    """Return those of some jobs whose results are read: in their order, each that fits into what is left of ``room`` bytes."""
-    fit: dict[int, Job] = {}
-    for job in jobs.values():
-        if 0 < job.output_size <= room and job.id not in fit:
-            fit[job.id] = job
-            room -= job.output_size
-    return list(fit.values())
-
-
-def leave_unread(jobs: Mapping[int, Job], room: int) -> None:
-    """Drop the results that do not fit, where it costs nothing to have read them."""
-    fit = {job.id for job in fitting(jobs, room)}
-    for job in jobs.values():
-        if job.id not in fit:
-            job.result = b""
 
 
 class FindUnique(Operation):
@@ -439,20 +421,14 @@ class Wait(Operation):
     Outcome: as that of ``Find``; ended jobs need no waiting.
     """
 
-    __slots__ = ("ids", "room", "term")
+    __slots__ = ("ids", "term")
 
     def __init__(
-        self,
-        term: int,
-        ids: list[int],
-        done: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
-        room: int = 0,
+        self, term: int, ids: list[int], done: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
     ) -> None:
         super().__init__(done, failed)
         self.term = term
         self.ids = ids
-        self.room = room
         self.rows = len(ids)
 
 
@@ -521,9 +497,21 @@ class Watchers(Operation):
 
 
 class Look(Operation):
-    """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Outlook``."""
+    """Look at what waits in a shared store: other nodes put it there, or take it. Outcome: ``Outlook``.
 
-    __slots__ = ()
+    With ``functions``, only these are counted: a node has nothing to do with most of very many.
+    """
+
+    __slots__ = ("functions",)
+
+    def __init__(
+        self,
+        done: Callable[[Outlook], None],
+        failed: Callable[[StoreError], None],
+        functions: Sequence[bytes] | None = None,
+    ) -> None:
+        super().__init__(done, failed)
+        self.functions = functions
 
 
 class Outlook(NamedTuple):
@@ -548,6 +536,44 @@ class Count(Operation):
     __slots__ = ()
 
 
+class CountLive(Operation):
+    """Read how many jobs of some functions have not ended. Outcome: ``Counted``.
+
+    The functions are those named; or, page by page, all that the store has ever known, in an order of its own. A page costs
+    its length, however many functions there are, and is empty where all jobs of its functions have ended.
+    """
+
+    __slots__ = ("after", "functions")
+
+    def __init__(
+        self,
+        done: Callable[[Counted], None],
+        failed: Callable[[StoreError], None],
+        functions: Sequence[bytes] | None = None,
+        *,
+        after: bytes = b"",
+        limit: int = 1000,
+    ) -> None:
+        super().__init__(done, failed)
+        self.functions = functions
+        self.after = after
+        self.rows = limit if functions is None else len(functions)
+
+
+def numbered(place: bytes) -> int:
+    """Return the number that a place is in most stores: clients hand places back, and what is none stands for the beginning."""
+    return int(place) if place.isdigit() and len(place) <= 9 else 0
+
+
+class Counted(NamedTuple):
+    """The outcome of CountLive."""
+
+    counts: dict[tuple[bytes, int, int], int]
+    """By function, state and priority, as that of ``Count``, without zeros."""
+    next: bytes | None = None
+    """What the next page comes ``after``: None where this was the last."""
+
+
 ENDING: Sequence[type[Operation]] = (Watchers, Recover, Settle, Assign, Cancel, Redrive, Sweep, Wake)
 """The first phases. (Who is to hear how far a job is, is asked before its end lets go who waits.)
 
@@ -565,4 +591,5 @@ PHASES: Sequence[type[Operation]] = (
     FindUnique,
     Look,
     Count,
+    CountLive,
 )

@@ -148,7 +148,9 @@ class Upkeep:
     def _woke(self, woken: Woken) -> None:
         self._waking = False
         for (function, priority), number in woken.due.items():
-            queue = self._window.dispatch.queue(function)
+            queue = self._window.dispatch.known(function)
+            if queue is None:
+                continue
             self._window.no_longer_away(queue, number)
             queue.backlog[priority] += number
             self._window.serve(queue)

@@ -66,6 +66,13 @@ class Window:
 
     # ---- held ----
 
+    def foreground_of(self, unique: bytes) -> Held | None:
+        """Return a foreground job by its unique, whatever its function; looks at the functions or the jobs, which are fewer."""
+        queues = self.dispatch.queues
+        if len(self.foreground) < len(queues):
+            return next((held for (_, other), held in self.foreground.items() if other == unique), None)
+        return next((self.foreground[name, unique] for name in queues if (name, unique) in self.foreground), None)
+
     def hold(self, job: Job, *, stored: bool) -> Held:
         """Take a job into memory; the caller pushes it and serves its queue."""
         handle = self.handles.of(job.id)

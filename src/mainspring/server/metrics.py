@@ -33,10 +33,10 @@ class Metrics:
 
     def figures(self) -> Iterable[Measure | Distribution]:
         """Return the figures of this moment."""
-        known = list(self._service.dispatch.queues.values())
-        number_known = len(known)
-        if number_known > MEASURED:
-            known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), sum(queue.workers.values())))
+        known = list(self._service.census.functions())
+        number_known = len(self._service.dispatch.queues) + self._service.census.number
+        if len(known) > MEASURED:
+            known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), len(queue.workers)))
         queues = [(_label(queue.name), queue) for queue in known]
         waiting = [
             ({"function": name, "priority": priority.name.lower()}, float(number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -21,8 +22,9 @@ from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
+from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.following import Following
-from mainspring.jobs.lookups import AGAIN
+from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.service import JobService
 from mainspring.jobs.upkeep import TICK
 from mainspring.nodes.strategies import strategy
@@ -34,7 +36,7 @@ from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.fleet_calls import FleetCalls, LoneCalls
 from mainspring.server.metrics import Metrics
 from mainspring.server.oldest import Oldest
-from mainspring.server.shares import shares
+from mainspring.server.process import room_for_connections
 from mainspring.server.stopping import tell_handed_back, tell_waiting
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.unserved import GRACE, Unserved
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.engine import Engine
 
+SHOWN = 1000
+"""Functions that the status shows at most: those with the most jobs."""
 COMMIT_SECONDS = 10.0
 """How long a node that ends waits for its last group."""
 
@@ -130,7 +134,7 @@ class Node:
                 version=self.settings.banner or version(),
                 verbosity=self.settings.verbosity or self.settings.log.level.upper(),
                 unsent_bytes=self.settings.limits.unsent_bytes,
-                connections=shares(self.settings).gearman,
+                connections=self.settings.limits.max_connections or room_for_connections(),
                 idle_timeout=self.settings.limits.idle_timeout,
                 packet_timeout=self.settings.limits.packet_timeout,
             ),
@@ -172,11 +176,11 @@ class Node:
         recovered = await self._start_service()
         if recovered:
             log.info("jobs taken back", jobs=recovered)
-        self._oldest = Oldest(self.service.dispatch, self.commits, self.service.clock)
+        self._oldest = Oldest(self.service.census.functions, self.commits, self.service.clock)
         self._metrics = Metrics(self.service, self.face, self.commits, self._oldest)
         fleet = self.fleet
         self._unserved = Unserved(
-            self.service.dispatch,
+            self.service.census.functions,
             self.service.registered,
             mine=(lambda _: True) if fleet is None else fleet.first_in_line,
             grace=GRACE if fleet is None else GRACE + self.settings.fleet.beat,
@@ -350,8 +354,18 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Return what ``mainspring status`` shows."""
+        service = self.service
+        known: Iterable[FunctionQueue] = service.dispatch.queues.values()
+        total, running, waiting = service.census.jobs, 0, service.census.waiting
+        for queue in known:
+            total += queue.total()
+            running += queue.running
+            waiting += queue.size + sum(queue.backlog)
+        number = len(service.dispatch.queues) + service.census.number
+        if number > SHOWN:
+            known = heapq.nlargest(SHOWN, service.census.functions(), key=FunctionQueue.total)
         functions: list[dict[str, Any]] = []
-        for queue in self.service.dispatch.queues.values():
+        for queue in known:
             high, normal, low = queue.waiting_by_priority()
             functions.append(
                 {
@@ -372,11 +386,8 @@ class Node:
             "connections": len(self.face.peers),
             "schedules": self.schedules is not None and self.schedules.fires,
             "workers": sum(1 for worker in self.service.dispatch.workers if worker.abilities),
-            "jobs": {
-                "total": sum(entry["total"] for entry in functions),
-                "running": sum(entry["running"] for entry in functions),
-                "waiting": sum(sum(entry["waiting"].values()) for entry in functions),
-            },
+            "known_functions": number,
+            "jobs": {"total": total, "running": running, "waiting": waiting},
             "commits": {"groups": self.commits.groups, "jobs": self.commits.jobs},
             "functions": functions,
         }

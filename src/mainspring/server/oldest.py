@@ -9,11 +9,10 @@ from mainspring.clock import from_us, to_us
 from mainspring.queries.jobs import FirstInLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.storage.commit_queue import CommitQueue
 
@@ -28,8 +27,8 @@ SHARE: Final = 20
 class Oldest:
     """Knows since when the oldest waiting jobs of the functions with the most of them have waited."""
 
-    def __init__(self, dispatch: Dispatch, commits: CommitQueue, clock: Clock) -> None:
-        self._dispatch = dispatch
+    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], commits: CommitQueue, clock: Clock) -> None:
+        self._functions = functions
         self._commits = commits
         self._clock = clock
         self._stored: dict[bytes, int] = {}
@@ -69,7 +68,7 @@ class Oldest:
                 yield queue.name, from_us(max(now_us - min(times), 0))
 
     def _busiest(self) -> list[FunctionQueue]:
-        waiting = [(queue.waiting(), queue) for queue in self._dispatch.queues.values()]
+        waiting = [(queue.waiting(), queue) for queue in self._functions()]
         most = heapq.nlargest(MEASURED, waiting, key=lambda one: one[0])
         return [queue for number, queue in most if number]
 

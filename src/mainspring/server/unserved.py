@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.registered import Registered
 
@@ -25,16 +24,21 @@ log = structlog.get_logger("mainspring.node")
 
 
 class Unserved:
-    """Looks for functions that have waiting jobs and no worker at any node.
+    """Looks for functions that have waiting jobs and no worker at any node, among those that ``functions`` returns.
 
     ``mine`` says whether a function is this node's to log: in a fleet each has one node that does. ``grace`` is in seconds; in a
     fleet it is longer than the time between two heartbeats, which is how old the knowledge of other nodes' workers may be.
     """
 
     def __init__(
-        self, dispatch: Dispatch, registered: Registered, *, mine: Callable[[str], bool], grace: float = GRACE
+        self,
+        functions: Callable[[], Iterable[FunctionQueue]],
+        registered: Registered,
+        *,
+        mine: Callable[[str], bool],
+        grace: float = GRACE,
     ) -> None:
-        self._dispatch = dispatch
+        self._functions = functions
         self._registered = registered
         self._mine = mine
         self._grace = grace
@@ -47,7 +51,7 @@ class Unserved:
 
     def look(self, now: float) -> None:
         """Log what is due at a monotonic time; to be called every second or so."""
-        found = [queue for queue in self._dispatch.queues.values() if not queue.workers and queue.waiting()]
+        found = [queue for queue in self._functions() if not queue.workers and queue.waiting()]
         found = [queue for queue in found if self._registered.has(queue.name) is False]
         self._since = {queue.name: self._since.get(queue.name, now) for queue in found}
         self._logged = {name: at for name, at in self._logged.items() if now - at < EVERY}

@@ -16,8 +16,6 @@ from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSet
 from .node import FUNCTIONS, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from mainspring.jobs.held import Held
     from mainspring.storage.operation import Operation
 
@@ -138,11 +136,11 @@ class Served(Node):
             return [f"{self.name} starts or leaves"]
         service = server.service
         assert service.sharing is not None
-        things: dict[str, Sized] = {
+        things = {
             "held jobs": service.window.held,
             "jobs on the way": service.foreground.on_the_way,
             "settlements": service.settling.unsettled,
-            "jobs looked up": service.clients.lookups,
+            "jobs looked up": service.clients.looking,
             "farewells": service.sharing._leaves,
             "unrecovered terms": service.sharing._unrecovered,
             "clients": [client for client in self.clients if client.waits and not client.gone],
@@ -234,11 +232,6 @@ class Client:
     def warning(self, handle: bytes, data: bytes) -> None: ...
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None: ...
-
-    def unknown(self, handle: bytes) -> None: ...
-
-    def has_room(self) -> bool:
-        return True
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         del handle, exception

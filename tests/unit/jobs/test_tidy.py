@@ -35,12 +35,15 @@ def test_of_many_functions_those_in_use_are_kept() -> None:
         functions.queue(b"%d" % number)
     worker = Worker(Nobody())  # type: ignore[arg-type]
     functions.register(worker, b"worked")
-    functions.queue(b"stored").away = 1
     functions.queue(b"foreground").foreground = 1
     functions.queue(b"claiming").claiming = True
     functions.queue(b"limited").maximum = (1, 1, 1)
+    functions.queue(b"leased").leased = 1
     tidy(functions)
-    assert set(functions.queues) == {b"worked", b"stored", b"foreground", b"claiming", b"limited"}
+    assert len(functions.queues) == dispatch.MANY
+    assert {b"worked", b"foreground", b"claiming", b"limited", b"leased"} < set(functions.queues)
+    assert set(functions.order) == set(functions.queues.values())
+    assert functions.complete, "nothing of the others is in the store"
     functions.leave(worker)
     functions.unregister(worker, functions.queue(b"worked"))
     for number in range(3 * dispatch.MANY):

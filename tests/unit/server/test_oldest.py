@@ -28,7 +28,7 @@ class Looker:
         self.clock = ManualClock()
         self.dispatch = Dispatch()
         self.asked: list[FirstInLine] = []
-        self.oldest = Oldest(self.dispatch, self, self.clock)  # type: ignore[arg-type]
+        self.oldest = Oldest(self.dispatch.queues.values, self, self.clock)  # type: ignore[arg-type]
 
     def put(self, operation: FirstInLine) -> None:
         self.asked.append(operation)

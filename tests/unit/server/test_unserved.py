@@ -26,7 +26,7 @@ class Looker:
         clock = ManualClock()
         self.registered = Registered(self.dispatch, clock)
         clock.advance(SETTLING)
-        self._unserved = Unserved(self.dispatch, self.registered, mine=mine)
+        self._unserved = Unserved(self.dispatch.queues.values, self.registered, mine=mine)
 
     def wait(self, name: bytes, number: int = 1) -> None:
         self.dispatch.queue(name).backlog[1] = number

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.pending import Pending
 from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, Job, State
+from mainspring.jobs.model import NO_UNIQUE, Job, Priority, State
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
 """What comes in and what goes out are copies: a caller may change its own."""
 _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
+_LIVE = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
 
 
 def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
@@ -47,8 +49,7 @@ def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
             heapq.heappush(tables.expiring, (job.expires_us, job.id))
         if waiter:
             tables.waits.setdefault(job.id, set()).add(waiter)
-        key = (job.function, state, job.priority)
-        counts[key] = counts.get(key, 0) + 1
+        counts.add(job.function, state, job.priority)
     return joined
 
 
@@ -237,7 +238,7 @@ def _fits(job: Job, slots: frozenset[int], overdue_us: int) -> bool:
 
 def wait(tables: Tables, operation: ops.Wait) -> dict[int, Job]:
     """Note who waits, and look the jobs up; see ``Wait``."""
-    found = _look_up(tables, operation)
+    found = {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
     for job in found.values():
         if not State(job.state).ended:
             tables.waits.setdefault(job.id, set()).add(operation.term)
@@ -281,14 +282,13 @@ def watchers(tables: Tables, operation: ops.Watchers) -> dict[int, list[int]]:
 
 def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
     """Look at what waits; see ``Look``."""
-    del operation
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
-    for (function, state, priority), number in tables.counts.items():
-        if number and state == _PENDING:
+    functions = tables.counts.functions if operation.functions is None else operation.functions
+    for (function, state, priority), number in _live(tables, functions).items():
+        if state == _PENDING:
             pending[function, priority] = number
-        if number and not State(state).ended:
-            live[function] = live.get(function, 0) + number
+        live[function] = live.get(function, 0) + number
     nexts = [heap[0][0] for heap in (tables.due, tables.expiring) if heap]
     return ops.Outlook(pending, live, min(nexts, default=0))
 
@@ -380,13 +380,7 @@ def sweep(tables: Tables, operation: ops.Sweep) -> int:
 
 def find(tables: Tables, operation: ops.Find) -> dict[int, Job]:
     """Look jobs up; see ``Find``."""
-    return _look_up(tables, operation)
-
-
-def _look_up(tables: Tables, operation: ops.Find | ops.Wait) -> dict[int, Job]:
-    found = {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
-    ops.leave_unread(found, operation.room)
-    return found
+    return {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
 
 
 def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | None]:
@@ -404,6 +398,21 @@ def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], 
     """Read the counts; see ``Count``."""
     del operation
     return {key: number for key, number in tables.counts.items() if number}
+
+
+def count_live(tables: Tables, operation: ops.CountLive) -> ops.Counted:
+    """Read the counts of some functions; see ``CountLive``. A page comes after so many functions."""
+    if operation.functions is not None:
+        return ops.Counted(_live(tables, operation.functions))
+    known = tables.counts.functions
+    start = ops.numbered(operation.after)
+    end = start + operation.rows
+    return ops.Counted(_live(tables, islice(known, start, end)), b"%d" % end if end < len(known) else None)
+
+
+def _live(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
+    keys = ((function, *of) for function in functions for of in _LIVE)
+    return {key: number for key in keys if (number := tables.counts.get(key, 0))}
 
 
 HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
@@ -424,4 +433,5 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Watchers: watchers,
     ops.Look: look,
     ops.Count: count,
+    ops.CountLive: count_live,
 }

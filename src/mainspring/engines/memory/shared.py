@@ -40,6 +40,7 @@ _READING = frozenset(
         ops.Watchers,
         ops.Look,
         ops.Count,
+        ops.CountLive,
         ListJobs,
         FirstInLine,
         ListLimits,

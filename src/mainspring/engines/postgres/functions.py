@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 _SQL = load("engine.sql")
 
+REMEMBERED = 20_000
+"""Functions whose numbers are remembered from group to group at most: any client can name new ones."""
+
 Key = tuple[str, bytes]
 """Namespace and name of a function."""
 
 
 class Functions:
-    """Function names to numbers and back, as far as this node has met them.
+    """Function names to numbers and back, as far as this node has met them of late.
 
     A number that a group gives is known for good once the group is committed; until then `rolled_back` takes it back.
     """
@@ -72,6 +75,9 @@ class Functions:
     def committed(self) -> None:
         """Keep the numbers that the group gave."""
         self._given.clear()
+        if len(self.names) > REMEMBERED:
+            self.names.clear()
+            self.numbers.clear()
 
     def rolled_back(self) -> None:
         """Forget the numbers that the group gave: the next to name these functions gets others."""

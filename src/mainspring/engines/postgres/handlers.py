@@ -46,6 +46,7 @@ READING: Final = frozenset(
         ops.Watchers,
         ops.Look,
         ops.Count,
+        ops.CountLive,
         ListLimits,
         ListJobs,
         FirstInLine,

@@ -46,6 +46,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Watchers: waiting.watchers,
     ops.Look: queries.look,
     ops.Count: queries.count,
+    ops.CountLive: queries.count_live,
     ListJobs: queries.list_jobs,
     FirstInLine: queries.first_in_line,
 }

@@ -293,9 +293,6 @@ RETURNING id;
 -- name: undead
 DELETE FROM dead WHERE id = ANY ($1::bigint[]);
 
--- name: results
-SELECT id, result FROM ended WHERE id = ANY ($1::bigint[]);
-
 -- A node whose clock is ahead fires nothing early: `now` is the earlier of its clock and the database's.
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -344,7 +341,7 @@ SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, star
 FROM jobs WHERE id = ANY ($1::bigint[])
 UNION ALL
 SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, foreground
+    input_size, output_size, options, error, result, NULL, foreground
 FROM ended WHERE id = ANY ($1::bigint[])
 UNION ALL
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
@@ -365,15 +362,30 @@ CROSS JOIN LATERAL (
     WHERE s.function IS NULL
     LIMIT 1) AS j;
 
--- The counts of what has not ended, as the statement `counts` reads them; the next times are in a row without a function.
--- name: look
-SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
-    SELECT function, state, priority, number FROM counts WHERE state < 4
+-- The counts of what has not ended, of some functions, as the statement `counts` reads all.
+-- name: counts_of
+SELECT function, state, priority, sum(number)::bigint FROM (
+    SELECT function, state, priority, number FROM counts WHERE function = ANY ($1::int[]) AND state < 4
     UNION ALL
     SELECT entry.* FROM terms t
     CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
     CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
-    WHERE NOT t.gone AND entry.state < 4
+    WHERE NOT t.gone AND entry.state < 4 AND entry.function = ANY ($1::int[])
+) AS parts (function, state, priority, number)
+GROUP BY function, state, priority HAVING sum(number) <> 0;
+
+-- name: functions_after
+SELECT id, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- The counts of what has not ended, as the statement `counts` reads them; the next times are in a row without a function.
+-- name: look
+SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
+    SELECT function, state, priority, number FROM counts WHERE state < 4 AND ($4::int[] IS NULL OR function = ANY ($4))
+    UNION ALL
+    SELECT entry.* FROM terms t
+    CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
+    CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
+    WHERE NOT t.gone AND entry.state < 4 AND ($4::int[] IS NULL OR entry.function = ANY ($4))
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) > 0
 UNION ALL

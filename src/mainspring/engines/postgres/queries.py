@@ -21,24 +21,12 @@ _PENDING, _LEASED, _RUNNING, _SUCCEEDED = map(int, (State.PENDING, State.LEASED,
 
 async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
     """Look jobs up; see ``Find``."""
-    return await with_results(tx, operations)
-
-
-async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Wait]) -> list[dict[int, Job]]:
-    """Look jobs up for operations. A result that has room in any of them is read once, for all of them."""
     found = await look_up(tx, (job_id for operation in operations for job_id in operation.ids))
-    outcomes = [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
-    fit: dict[int, Job] = {}
-    for operation, outcome in zip(operations, outcomes, strict=True):
-        fit.update((job.id, job) for job in ops.fitting(outcome, operation.room))
-    # A job is here under each id that was asked for: one object, and one copy of its result.
-    for job_id, result in await tx.connection.fetch(SQL["results"], sorted(fit)) if fit else ():
-        fit[job_id].result = result or b""
-    return outcomes
+    return [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
 
 
 async def look_up(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
-    """Return jobs by the ids that were asked for, without results: of one that has joined another, that other."""
+    """Return jobs by the ids that were asked for: of one that has joined another, that other."""
     wanted = rows.known_ids(ids)
     found = await _by_id(tx, wanted)
     missing = [job_id for job_id in wanted if job_id not in found]
@@ -77,8 +65,13 @@ async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> 
 async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
     """Look at what waits; see ``Look``."""
     floors = tx.memory(Floors)
-    records = await tx.connection.fetch(SQL["look"], floors.due.place, floors.expiring.place, floors.inbox.place)
-    counts = dict(tx.deltas)
+    only = None
+    if all(operation.functions is not None for operation in operations):
+        only = await _numbers(tx, (name for operation in operations for name in operation.functions or ()))
+    records = await tx.connection.fetch(
+        SQL["look"], floors.due.place, floors.expiring.place, floors.inbox.place, only and list(only)
+    )
+    counts = {key: number for key, number in tx.deltas.items() if only is None or key[0] in only}
     times: list[int] = []
     inbox_waits = False
     for function, state, priority, number, expires_us in records:
@@ -109,6 +102,35 @@ async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[t
         key = (tx.functions.names[function][1], state, priority)
         counts[key] = counts.get(key, 0) + number
     return [dict(counts) for _ in operations]
+
+
+async def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
+    """Read the counts of some functions; see ``CountLive``. A page comes after the number of a function."""
+    return [await _count_live(tx, operation) for operation in operations]
+
+
+async def _count_live(tx: Transaction, operation: ops.CountLive) -> ops.Counted:
+    last = None
+    if operation.functions is not None:
+        names = await _numbers(tx, operation.functions)
+    else:
+        found = await tx.connection.fetch(SQL["functions_after"], ops.numbered(operation.after), operation.rows)
+        names = {row[0]: row[1] for row in found}
+        last = b"%d" % found[-1][0] if len(found) == operation.rows else None
+    counts = {key: number for key, number in tx.deltas.items() if key[0] in names and key[1] < _SUCCEEDED}
+    for *key, number in await tx.connection.fetch(SQL["counts_of"], list(names)) if names else ():
+        counts[key[0], key[1], key[2]] = counts.get((key[0], key[1], key[2]), 0) + number
+    return ops.Counted(
+        {(names[at], state, priority): number for (at, state, priority), number in counts.items() if number}, last
+    )
+
+
+async def _numbers(tx: Transaction, functions: Iterable[bytes]) -> dict[int, bytes]:
+    """Return the numbers of those functions that have one, with their names."""
+    names = set(functions)
+    await tx.functions.find(("default", name) for name in names)
+    known = tx.functions.numbers
+    return {known["default", name]: name for name in names if ("default", name) in known}
 
 
 async def first_in_line(tx: Transaction, operations: Sequence[FirstInLine]) -> list[dict[bytes, int]]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED = int(State.SUCCEEDED)
 _LEASED = int(State.LEASED)
-SMALL = 65_536
-"""Results of more bytes are read in the engine's thread: they take the disk's time, and no interpreter."""
 
 
 def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
@@ -171,7 +169,7 @@ def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
     for job_id, state, function, priority, attempt, suspects, term in tx.cursor.execute(
         SQL["held_elsewhere"], (own_term,)
     ):
-        namespace, name = tx.functions.names[function]
+        namespace, name = tx.functions.name(function)
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
@@ -188,10 +186,10 @@ def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Jo
 
 
 def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
-    function = tx.functions.numbers.get(("default", want.function))
+    function = tx.functions.find(want.function)
     if function is None:
         return []  # never submitted: workers may ask for any name, and only submitted ones get a number
-    claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions.names)
+    claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions)
     claimed.sort(key=lambda job: (job.priority, job.id))
     for job in claimed:
         tx.count(function, State.PENDING, job.priority, -1)
@@ -236,7 +234,7 @@ def _count_move(tx: Transaction, job: Job, after: State) -> None:
 def _find(tx: Transaction, job_id: int) -> Job | None:
     if job_id > rows.LARGEST_ID:
         return None
-    jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions.names)
+    jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions)
     return jobs[0] if jobs else None
 
 
@@ -276,7 +274,7 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
         _ended_waiting(tx, job)
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
-        key = (tx.functions.names[function][1], priority)
+        key = (tx.functions.name(function)[1], priority)
         due[key] = due.get(key, 0) + 1
         tx.count(function, State.SCHEDULED, priority, -1)
         tx.count(function, State.PENDING, priority, 1)
@@ -306,33 +304,12 @@ def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
 
 
 def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
-    """Look jobs up; see ``Find``. Of each result there is one copy in a group."""
+    """Look jobs up; see ``Find``."""
     outcomes = []
-    results: dict[int, bytes] = {}
-    large: dict[int, list[Job]] = {}
     for operation in operations:
-        looked_up = (_find(tx, job_id) for job_id in operation.ids)
-        found = {job.id: job for job in looked_up if job is not None}
-        for job in ops.fitting(found, operation.room):
-            if job.output_size > SMALL:
-                large.setdefault(job.id, []).append(job)
-                continue
-            if job.id not in results:
-                ((results[job.id],),) = tx.cursor.execute(SQL["result"], (job.id,))
-            job.result = results[job.id]
-        outcomes.append(found)
-    tx.large.extend(large.values())
+        found = (_find(tx, job_id) for job_id in operation.ids)
+        outcomes.append({job.id: job for job in found if job is not None})
     return outcomes
-
-
-def read_large(tx: Transaction) -> None:
-    """Read the large results that the group has looked up: one step that does not hold the interpreter, and one copy of each."""
-    jobs, tx.large = tx.large, []
-    for same in jobs:
-        with tx.cursor.connection.blob_open("main", "jobs", "result", same[0].id, False) as blob:
-            result = blob.read()
-        for job in same:
-            job.result = result
 
 
 def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
@@ -341,19 +318,52 @@ def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[l
 
 
 def _find_unique(tx: Transaction, function: bytes | None, unique: bytes) -> ops.Found | None:
-    numbers = [number for number, (_, name) in tx.functions.names.items() if function in {None, name}]
-    found = (_first(tx, SQL["live"], (number, unique)) for number in numbers)
-    return next((one for one in found if one is not None), None)
+    if function is None:
+        return _first(tx, SQL["live_anywhere"], (unique,))
+    number = tx.functions.find(function)
+    return None if number is None else _first(tx, SQL["live"], (number, unique))
 
 
 def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
     """Read the counts; see ``Count``."""
     tx.write_counts()
     counts = {
-        (tx.functions.names[function][1], state, priority): number
+        (tx.functions.name(function)[1], state, priority): number
         for function, state, priority, number in tx.cursor.execute(SQL["counts"])
     }
     return [counts for _ in operations]
+
+
+def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
+    """Read the counts of some functions; see ``CountLive``. A page comes after the number of a function."""
+    tx.write_counts()
+    return [
+        _counts_after(tx, operation) if operation.functions is None else _counts_of(tx, operation.functions)
+        for operation in operations
+    ]
+
+
+def _counts_of(tx: Transaction, functions: Sequence[bytes]) -> ops.Counted:
+    counts = {}
+    for name in functions:
+        function = tx.functions.find(name)
+        if function is not None:
+            for state, priority, number in tx.cursor.execute(SQL["counts_of"], (function,)):
+                counts[name, state, priority] = number
+    return ops.Counted(counts)
+
+
+def _counts_after(tx: Transaction, operation: ops.CountLive) -> ops.Counted:
+    counts = {}
+    last = left = 0
+    for function, name, state, priority, number in tx.cursor.execute(
+        SQL["counts_after"], (ops.numbered(operation.after), operation.rows)
+    ):
+        if function != last:
+            last, left = function, left + 1
+        if state is not None:
+            counts[name, state, priority] = number
+    return ops.Counted(counts, b"%d" % last if left >= operation.rows else None)
 
 
 HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]]] = {
@@ -369,4 +379,5 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Find: find,
     ops.FindUnique: find_unique,
     ops.Count: count,
+    ops.CountLive: count_live,
 }

@@ -21,20 +21,20 @@ def list_jobs(tx: Transaction, operation: ListJobs) -> list[Job]:
     which = operation.filter
     function = None
     if which.function is not None:
-        function = tx.functions.numbers.get(("default", which.function))
+        function = tx.functions.find(which.function)
         if function is None:
             return []
     before = LARGEST_ID if which.before is None else min(which.before, LARGEST_ID)
     statement = SQL["list" if which.state is None else _by_state(tx, which.state, which.limit)]
     values = (before, which.state, function, which.unique, which.limit)
-    return rows.stored(tx.cursor.execute(statement, values), tx.functions.names)
+    return rows.stored(tx.cursor.execute(statement, values), tx.functions)
 
 
 def first_in_line(tx: Transaction, operation: FirstInLine) -> dict[bytes, int]:
     """Read since when the first ones have waited; see ``FirstInLine``."""
     found = {}
     for name in operation.functions:
-        function = tx.functions.numbers.get(("default", name))
+        function = tx.functions.find(name)
         if function is None:
             continue
         times = [

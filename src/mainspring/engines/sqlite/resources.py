@@ -56,7 +56,7 @@ def claim_by_key(tx: Transaction, operations: Sequence[job_ops.ClaimByKey]) -> l
 
 
 def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.ClaimedByKey:
-    function = tx.functions.numbers.get(("default", operation.function))
+    function = tx.functions.find(operation.function)
     ids: list[int] = []
     after = list(operation.after)
     more = False
@@ -84,7 +84,7 @@ def _claim(tx: Transaction, term: int, ids: list[int]) -> list[Job]:
     if not ids:
         return []
     values = (term, json.dumps(ids))
-    jobs = {job.id: job for job in rows.stored(tx.cursor.execute(SQL["claim_these"], values), tx.functions.names)}
+    jobs = {job.id: job for job in rows.stored(tx.cursor.execute(SQL["claim_these"], values), tx.functions)}
     return [jobs[job_id] for job_id in ids]
 
 

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.jobs.model import NO_UNIQUE, Job, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import apsw
 
@@ -18,41 +18,62 @@ Row = tuple[Any, ...]
 LARGEST_ID = 2**63 - 1
 """SQLite's integers end here, and handles that strangers send do not."""
 
+REMEMBERED = 20_000
+"""Functions whose numbers are remembered at most: any client can name new ones."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Options).decode
 
 
 class Functions:
-    """Function names to the numbers that rows carry, and back.
+    """Function names to the numbers that rows carry, and back; some of them are remembered.
 
-    A number is given in the transaction that first needs it; ``forget`` after a transaction that was rolled back.
+    A number is given in the transaction that first needs it; ``forget`` after a transaction that was rolled back. The cursor is
+    its own: numbers are looked up while another one's rows are read.
     """
 
-    def __init__(self, cursor: apsw.Cursor, insert: str, select: str) -> None:
+    def __init__(self, cursor: apsw.Cursor, insert: str, named: str, numbered: str) -> None:
         self._cursor = cursor
         self._insert = insert
-        self._select = select
-        self.numbers: dict[tuple[str, bytes], int] = {}
-        self.names: dict[int, tuple[str, bytes]] = {}
-        self.forget()
+        self._named = named
+        self._numbered = numbered
+        self._numbers: dict[tuple[str, bytes], int] = {}
+        self._names: dict[int, tuple[str, bytes]] = {}
 
     def forget(self) -> None:
         """Read the numbers anew."""
-        self.numbers.clear()
-        self.names.clear()
-        for number, namespace, name in self._cursor.execute(self._select):
-            self._know(number, namespace, name)
+        self._numbers.clear()
+        self._names.clear()
 
     def _know(self, number: int, namespace: str, name: bytes) -> None:
-        self.numbers[namespace, name] = number
-        self.names[number] = (namespace, name)
+        if len(self._names) >= REMEMBERED:
+            self.forget()
+        self._numbers[namespace, name] = number
+        self._names[number] = (namespace, name)
 
     def number(self, namespace: str, name: bytes) -> int:
         """Return the number of a name, a new one where it has none yet."""
-        known = self.numbers.get((namespace, name))
+        known = self._numbers.get((namespace, name))
         if known is None:
             ((known,),) = self._cursor.execute(self._insert, (namespace, name))
             self._know(known, namespace, name)
+        return known
+
+    def find(self, name: bytes) -> int | None:
+        """Return the number of a name, None where it has none: only what was submitted has one."""
+        known = self._numbers.get(("default", name))
+        if known is None:
+            for (known,) in self._cursor.execute(self._named, ("default", name)):
+                self._know(known, "default", name)
+        return known
+
+    def name(self, number: int) -> tuple[str, bytes]:
+        """Return the namespace and the name of a number."""
+        known = self._names.get(number)
+        if known is None:
+            ((namespace, name),) = self._cursor.execute(self._numbered, (number,))
+            known = (namespace, name)
+            self._know(number, namespace, name)
         return known
 
 
@@ -77,14 +98,14 @@ def submitted(job: Job, function: int) -> Row:
     )
 
 
-def stored(rows: Iterable[Sequence[Any]], names: Mapping[int, tuple[str, bytes]]) -> list[Job]:
+def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
     """Return the jobs of rows selected in the order of the statements ``claim``, ``find`` and ``list``."""
     jobs = []
     for (
         job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
         input_size, output_size, options, error, result, payload, key,
     ) in rows:  # fmt: skip
-        namespace, name = names[function]
+        namespace, name = functions.name(function)
         jobs.append(
             Job(
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,

@@ -3,8 +3,11 @@ INSERT INTO functions (namespace, name) VALUES (?, ?)
 ON CONFLICT (namespace, name) DO UPDATE SET name = excluded.name
 RETURNING id;
 
--- name: functions
-SELECT id, namespace, name FROM functions;
+-- name: function_named
+SELECT id FROM functions WHERE namespace = ? AND name = ?;
+
+-- name: function_numbered
+SELECT namespace, name FROM functions WHERE id = ?;
 
 -- name: next_term
 INSERT INTO terms (node) VALUES (?) RETURNING term;
@@ -30,6 +33,11 @@ ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL AND state < 4 DO NOTHING;
 
 -- name: live
 SELECT id, state, attempt FROM jobs WHERE function = ? AND uniq = ? AND state < 4;
+
+-- name: live_anywhere
+SELECT j.id, j.state, j.attempt FROM functions AS f
+CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ? AND j.uniq IS NOT NULL AND j.state < 4
+LIMIT 1;
 
 -- name: kept
 SELECT id, state, attempt FROM jobs
@@ -101,11 +109,8 @@ RETURNING function, state, priority;
 
 -- name: find
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+    input_size, output_size, options, error, result, NULL, key
 FROM jobs WHERE id = ?;
-
--- name: result
-SELECT result FROM jobs WHERE id = ?;
 
 -- Lists are in the order of ids. Without an index, jobs are passed from the newest on until enough match; where few jobs are in
 -- the state that is asked for, its partial index gives them sooner.
@@ -164,6 +169,15 @@ SELECT total(iif(state = ?, number, 0)), total(number) FROM counts;
 
 -- name: counts
 SELECT function, state, priority, number FROM counts WHERE number <> 0;
+
+-- name: counts_of
+SELECT state, priority, number FROM counts WHERE function = ? AND state < 4 AND number <> 0;
+
+-- name: counts_after
+SELECT f.id, f.name, c.state, c.priority, c.number
+FROM (SELECT id, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f
+LEFT JOIN counts AS c ON c.function = f.id AND c.state < 4 AND c.number <> 0
+ORDER BY f.id;
 
 -- name: count
 INSERT INTO counts (function, state, priority, number) VALUES (?, ?, ?, ?)

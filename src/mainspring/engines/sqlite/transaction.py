@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from mainspring.jobs.model import Job
     from mainspring.jobs.store import Ended
     from mainspring.schedules.catalogue import Catalogue
 
@@ -22,12 +21,12 @@ class Transaction:
 
     def __init__(self, cursor: apsw.Cursor) -> None:
         self.cursor = cursor
-        self.functions = Functions(cursor, SQL["function_id"], SQL["functions"])
+        self.functions = Functions(
+            cursor.connection.cursor(), SQL["function_id"], SQL["function_named"], SQL["function_numbered"]
+        )
         self._deltas: dict[tuple[int, int, int], int] = {}
         self.ended: dict[str, list[Ended]] = {}
         """Jobs that have ended in the group under way and are not yet followed, by their owners."""
-        self.large: list[list[Job]] = []
-        """Jobs whose large results are still to be read, those of one id together."""
         self.catalogue: Catalogue | None = None
         """All schedules, once they were needed; changed by the transactions that change them."""
         self.commits: list[Callable[[], object]] = []
@@ -50,6 +49,5 @@ class Transaction:
         """Forget what the transaction did."""
         self._deltas.clear()
         self.ended.clear()
-        self.large.clear()
         self.catalogue = None
         self.functions.forget()

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.clients import said_unique
+from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import FUNCTION_LIMIT, State
+from mainspring.jobs.roster import BEGIN, PAGE
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman import admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from mainspring.errors import MainspringError
+    from mainspring.errors import StoreError
+    from mainspring.faces.gearman.listings import Made, Pieces
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
+    from mainspring.jobs.roster import Page, Place
+    from mainspring.jobs.service import JobService
     from mainspring.wire.gearman.admin import Command
 
 LISTED = 10_000
 """Jobs that ``show`` lists of each state."""
+PIECE = 64 * 1024
+"""Bytes of a list that are made at once, about."""
 
 
 def command(peer: Peer, args: list[bytes]) -> None:
@@ -42,13 +50,36 @@ def _priority_status(peer: Peer, _: Command) -> None:
 
 
 def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
+    service = peer.service
+    if not service.roster.short:
+        Listing(peer, _functions(peer, line), COST)
+        return
     slot = peer.outbox.reserve(COST)
 
     def counted() -> None:
-        queues = peer.service.dispatch.queues.values()
+        queues = service.dispatch.queues.values()
         peer.outbox.fill(slot, admin.listing(line(_function(peer, queue)) for queue in queues))
 
-    peer.service.counted(counted)
+    service.counted(counted)
+
+
+def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pieces:
+    """List very many functions."""
+    service = peer.service
+    yield lambda then: service.counted(lambda: then(None))
+    place: Place | None = BEGIN
+    while place is not None:
+        piece, place = yield partial(peer.face.kept.ask, (line, place), partial(_page, peer, line, place))
+        yield piece
+
+
+def _page(
+    peer: Peer, line: Callable[[admin.FunctionStatus], bytes], place: Place, then: Callable[[Made | StoreError], None]
+) -> None:
+    def made(page: Page) -> None:
+        then((b"".join([line(_function(peer, queue)) for queue in page.functions]), page.next))
+
+    peer.service.roster.page(place, made, then)
 
 
 def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
@@ -62,14 +93,32 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
 
 
 def _workers(peer: Peer, _: Command) -> None:
-    lines = []
-    for other in reversed(peer.face.peers):
-        worker = other.worker
-        functions = [queue.name for queue in reversed(worker.abilities)] if worker is not None else []
-        lines.append(
-            admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))
-        )
-    peer.outbox.send(admin.listing(lines))
+    peers = list(reversed(peer.face.peers))
+    if sum(len(other.worker.abilities) if other.worker is not None else 1 for other in peers) > PAGE:
+        Listing(peer, _many_workers(peers), COST)
+    else:
+        peer.outbox.send(admin.listing(_worker_line(other) for other in peers))
+
+
+def _many_workers(peers: list[Peer]) -> Pieces:
+    lines: list[bytes] = []
+    size = 0
+    for other in peers:
+        if other.reading.ended:
+            continue
+        lines.append(_worker_line(other))
+        size += len(lines[-1])
+        if size >= PIECE:
+            yield b"".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield b"".join(lines)
+
+
+def _worker_line(other: Peer) -> bytes:
+    worker = other.worker
+    functions = [queue.name for queue in reversed(worker.abilities)] if worker is not None else []
+    return admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))
 
 
 def _show_jobs(peer: Peer, _: Command) -> None:
@@ -87,23 +136,23 @@ def _show_unique_jobs(peer: Peer, _: Command) -> None:
 
 def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
     """List the live jobs: those in memory, then those in the store."""
+    Listing(peer, _jobs(peer, line), COST)
+
+
+def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     service = peer.service
-    lines = [line(held.job, held.stored) for held in service.window.held.values()]
-    slot = peer.outbox.reserve(COST)
-    states = [State.PENDING, State.SCHEDULED]
+    in_memory = list(service.window.held.values())
+    for start in range(0, len(in_memory), PAGE):
+        yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE]])
+    for state in (State.PENDING, State.SCHEDULED):
+        stored: list[Job] = yield partial(_list, service, JobFilter(state=state, limit=LISTED))
+        stored.reverse()
+        for start in range(0, len(stored), PAGE):
+            yield b"".join([line(job, True) for job in stored[start : start + PAGE]])
 
-    def more(stored: list[Job]) -> None:
-        lines.extend(line(job, True) for job in reversed(stored))
-        if states:
-            which = JobFilter(state=states.pop(0), limit=LISTED)
-            service.commits.put(ListJobs(which, more, failed))
-        else:
-            peer.outbox.fill(slot, admin.listing(lines))
 
-    def failed(error: MainspringError) -> None:
-        peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
-
-    more([])
+def _list(service: JobService, which: JobFilter, then: Callable[[list[Job] | StoreError], None]) -> None:
+    service.commits.put(ListJobs(which, then, then))
 
 
 def _cancel_job(peer: Peer, asked: Command) -> None:
@@ -131,20 +180,30 @@ def _create_function(peer: Peer, asked: Command) -> None:
 
 def _drop_function(peer: Peer, asked: Command) -> None:
     """Unlike gearmand, also refuse where jobs are queued: they would never run."""
-    queues = peer.service.dispatch.queues
-    queue = queues.get(asked.args[0])
-    if queue is None:
-        peer.outbox.send(admin.FUNCTION_NOT_FOUND)
-    elif queue.workers or queue.total():
-        peer.outbox.send(admin.FUNCTION_IN_USE)
-    else:
-        del queues[queue.name]
-        peer.outbox.send(admin.OK)
+    slot = peer.outbox.reserve()
+    name = asked.args[0]
+
+    def found(functions: Mapping[bytes, FunctionQueue]) -> None:
+        queue = functions.get(name)
+        if queue is None:
+            peer.outbox.fill(slot, admin.FUNCTION_NOT_FOUND)
+        elif queue.workers or queue.total() or not queue.counted:
+            peer.outbox.fill(slot, admin.FUNCTION_IN_USE)
+        else:
+            peer.service.dispatch.queues.pop(name, None)
+            peer.outbox.fill(slot, admin.OK)
+
+    def failed(error: StoreError) -> None:
+        peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
+
+    peer.service.roster.find([name], found, failed)
 
 
 def _maxqueue(peer: Peer, asked: Command) -> None:
     dispatch = peer.service.dispatch
     queue = dispatch.queues.get(asked.args[0])
+    if queue is None and not dispatch.complete:
+        queue = dispatch.queue(asked.args[0])  # it may have jobs in the store
     if queue is not None:
         queue.maximum = admin.queue_limits(asked.args[1:])
         dispatch.limited = any(any(other.maximum) for other in dispatch.queues.values() if other.maximum)

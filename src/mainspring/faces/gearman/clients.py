@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.jobs.lookups import AGAIN
+from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.jobs.store import Find
 from mainspring.wire.gearman.packets import EXTENSION, Type, response
@@ -183,11 +183,10 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
         status = _held_status(held) if held is not None else (b"1" if known else b"0", b"0", b"0", b"0")
         peer.outbox.fill(slot, response(Type.STATUS_RES_UNIQUE, unique, *status, b"%d" % waiting))
 
-    for name in service.dispatch.queues:
-        held = service.window.foreground.get((name, unique))
-        if held is not None:
-            answer(held, known=True, waiting=len(service.listeners.of(held.job.id)))
-            return
+    held = service.window.foreground_of(unique)
+    if held is not None:
+        answer(held, known=True, waiting=len(service.listeners.of(held.job.id)))
+        return
 
     def found(other: Found | None) -> None:
         if other is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from mainspring.faces.gearman.listings import Kept
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
 from mainspring.wire.gearman.connection import MAX_BODY
@@ -92,6 +93,8 @@ class GearmanFace:
         self.elsewhere: Callable[[bytes], Elsewhere] | None = None
         """Where ``status`` counts a fleet: returns the other nodes' part."""
         self.connections = 0
+        self.kept = Kept(service.clock.monotonic)
+        """Pieces of long answers that several peers ask for."""
         self._crowded = LogLimit(TOLD_EVERY)
         self._created: dict[int, bytes] = {}
 

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
-from mainspring.faces.gearman.calls import NoParams
 from mainspring.jobs.functions import NOT_KEPT
+from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.roster import BEGIN, PAGE, Place
 from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits
 from mainspring.resources.said import SaidLimits, SaidRate, limits_of, told
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mainspring.faces.gearman.calls import Call, Methods
     from mainspring.jobs.functions import Change
+    from mainspring.jobs.roster import Page
     from mainspring.jobs.service import JobService
+
+
+LISTED = 1000
+"""Functions that one answer of ``functions.list`` has at most."""
 
 
 class _FunctionParams(msgspec.Struct, forbid_unknown_fields=True):
     function: str
+
+
+class _ListParams(msgspec.Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LISTED)] = LISTED
+    after: str | None = None
 
 
 class _LimitParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,55 +51,116 @@ class _LimitParams(msgspec.Struct, forbid_unknown_fields=True):
 
 MOST_NAMES = 10_000
 """Functions that one answer of ``functions.registered`` names."""
+LOOKED_AT = 100_000
+"""Functions that it chooses them from."""
 _LIMITS = ("concurrency", "concurrency_per_key", "rate", "rate_per_key")
 
 
-def describe(function: bytes, service: JobService) -> dict[str, Any]:
+def describe(queue: FunctionQueue, service: JobService) -> dict[str, Any]:
     """Return a function as tools see it; docs/reference/protocol.md lists the keys."""
-    said = service.functions.said(function)
+    said = service.functions.said(queue.name)
     now_us = to_us(service.clock.wall())
     limits = rules.effective(said, now_us)
     source = "command" if said.commanded is not None else "workers" if limits != UNLIMITED else None
-    queue = service.dispatch.queues.get(function)
-    high, normal, low = queue.waiting_by_priority() if queue is not None else (0, 0, 0)
     return {
-        "function": function.decode("utf-8", "backslashreplace"),
+        "function": queue.name.decode("utf-8", "backslashreplace"),
         "paused": said.paused,
         **told(limits),
         "source": source,
-        "waiting": high + normal + low,
-        "running": queue.running if queue is not None else 0,
-        "workers": sum(queue.workers.values()) if queue is not None else 0,
-        "registered": service.registered.has(function),
+        "waiting": sum(queue.waiting_by_priority()),
+        "running": queue.running,
+        "workers": sum(queue.workers.values()),
+        "registered": service.registered.has(queue.name),
     }
 
 
-def _list(call: Call, _: object) -> None:
+def _list(call: Call, said: _ListParams) -> None:
     service = call.peer.service
+    try:
+        place = _place(said.after)
+    except ValueError:
+        call.fault("usage", f"{said.after!r} is not the `next` of an earlier answer")
+        return
+    others = _others(service)
+    found: list[FunctionQueue] = []
 
-    def counted() -> None:
-        names = {*service.dispatch.queues, *service.functions.names(), *service.registered.names()}
-        call.answer({"functions": [describe(name, service) for name in sorted(names)]})
+    def answer(following: str | None) -> None:
+        functions = [describe(queue, service) for queue in sorted(found, key=lambda queue: queue.name)]
+        call.answer({"functions": functions, "next": following})
 
-    service.counted(counted)
+    def more(place: Place | bytes) -> None:
+        if isinstance(place, bytes):
+            the_rest(place)
+        else:
+            service.roster.page(place, listed, call.failed, min(said.limit - len(found), PAGE))
+
+    def listed(page: Page) -> None:
+        # Those of the last part are in memory, or left to that part.
+        found.extend(queue for queue in page.functions if queue.serial or queue.name not in others)
+        following = b"" if page.next is None else page.next
+        if len(found) < said.limit:
+            more(following)
+        else:
+            answer(_token(following))
+
+    def the_rest(after: bytes) -> None:
+        """List functions of which something is said, or that workers of other nodes have registered."""
+        names = heapq.nsmallest(said.limit - len(found) + 1, (name for name in others if name > after))
+        following = _token(names[-2]) if len(names) > said.limit - len(found) else None
+        names = names[: said.limit - len(found)]
+
+        def looked(functions: Mapping[bytes, FunctionQueue]) -> None:
+            found.extend(functions.get(name) or FunctionQueue(name) for name in names)
+            answer(following)
+
+        service.roster.find(names, looked, call.failed)
+
+    service.counted(lambda: more(place))
+
+
+def _others(service: JobService) -> set[bytes]:
+    """Return the functions that are listed although this node has nothing to do with them."""
+    elsewhere = service.registered.elsewhere() or frozenset()
+    return {*service.functions.names(), *elsewhere} - service.dispatch.queues.keys()
+
+
+def _token(place: Place | bytes) -> str:
+    """Write a place as clients hand it back."""
+    if isinstance(place, bytes):
+        return "n" + place.hex()
+    return f"m{place.serial}" if place.row is None else f"s{place.serial}.{place.row.hex()}"
+
+
+def _place(token: str | None) -> Place | bytes:
+    """Read a place. Raises ValueError."""
+    if token is None:
+        return BEGIN
+    kind, rest = token[:1], token[1:]
+    if kind == "n":
+        return bytes.fromhex(rest)
+    if kind not in {"m", "s"}:
+        raise ValueError(token)
+    serial, _, row = rest.partition(".")
+    return Place(int(serial), bytes.fromhex(row) if kind == "s" else None)
 
 
 def _show(call: Call, said: _FunctionParams) -> None:
     service, name = call.peer.service, said.function.encode()
 
-    def counted() -> None:
-        if name in service.dispatch.queues or name in service.functions.names() or service.registered.has(name):
-            call.answer(describe(name, service))
+    def found(functions: Mapping[bytes, FunctionQueue]) -> None:
+        queue = functions.get(name)
+        if queue is not None or name in service.functions.names() or service.registered.has(name):
+            call.answer(describe(queue or FunctionQueue(name), service))
         else:
             call.fault("not_found", f"the server knows no function {said.function}")
 
-    service.counted(counted)
+    service.counted(lambda: service.roster.find([name], found, call.failed))
 
 
 def _registered(call: Call, said: _FunctionParams) -> None:
     registered = call.peer.service.registered
     has = registered.has(said.function.encode())
-    names = [] if has else heapq.nsmallest(MOST_NAMES, registered.names())
+    names = [] if has else heapq.nsmallest(MOST_NAMES, islice(registered.names(), LOOKED_AT))
     shown = [name.decode("utf-8", "backslashreplace") for name in names]
     call.answer({"registered": has, "shared": call.peer.service.sharing is not None, "functions": shown})
 
@@ -131,11 +206,18 @@ def _change(call: Call, function: str, change: Change) -> None:
     if not service.functions.kept:
         call.fault("usage", NOT_KEPT)
         return
-    service.functions.change(name, change, lambda _: call.answer(describe(name, service)), call.failed)
+
+    def changed(_: FunctionLimits) -> None:
+        service.roster.find([name], found, call.failed)
+
+    def found(functions: Mapping[bytes, FunctionQueue]) -> None:
+        call.answer(describe(functions.get(name) or FunctionQueue(name), service))
+
+    service.functions.change(name, change, changed, call.failed)
 
 
 METHODS: Methods = {
-    "functions.list": (NoParams, _list),
+    "functions.list": (_ListParams, _list),
     "functions.show": (_FunctionParams, _show),
     "functions.registered": (_FunctionParams, _registered),
     "functions.limit": (_LimitParams, _limit),

@@ -6,26 +6,21 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from collections.abc import Callable
 
     from mainspring.faces.gearman.outstanding import Outstanding
-
-    class Write(Protocol):
-        """Writes bytes, and keeps their owner as long as they are on their way."""
-
-        def __call__(self, data: bytes, owner: object = None, /) -> object:
-            """Write."""
 
 
 class Slot:
     """The place of an answer that is not known yet."""
 
-    __slots__ = ("data", "owner", "units")
+    __slots__ = ("begin", "data", "units")
 
-    def __init__(self, units: int, data: bytes | None = None, owner: object = None) -> None:
+    def __init__(self, units: int, data: bytes | None = None, begin: Callable[[Slot], None] | None = None) -> None:
         self.units = units
         self.data = data
-        self.owner = owner
+        self.begin = begin
+        """Called when all before it is out."""
 
 
 class Outbox:
@@ -36,7 +31,7 @@ class Outbox:
 
     __slots__ = ("_slots", "_unanswered", "write")
 
-    def __init__(self, write: Write, unanswered: Outstanding) -> None:
+    def __init__(self, write: Callable[[bytes], object], unanswered: Outstanding) -> None:
         self._unanswered = unanswered
         self.write = write
         """Writes out of order: for what no request is waiting for."""
@@ -45,15 +40,13 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def send(self, data: bytes, owner: object = None) -> None:
-        """Write after everything that was sent or reserved before. ``owner`` is kept with it on the way."""
+    def send(self, data: bytes) -> None:
+        """Write after everything that was sent or reserved before."""
         if self._slots:
-            self._slots.append(Slot(1, data, owner))
+            self._slots.append(Slot(1, data))
             self._unanswered.add(1, len(data))
-        elif owner is None:
-            self.write(data)
         else:
-            self.write(data, owner)
+            self.write(data)
 
     def reserve(self, units: int = 1) -> Slot:
         """Keep a place for an answer that costs as much as so many plain ones."""
@@ -61,6 +54,17 @@ class Outbox:
         self._slots.append(slot)
         self._unanswered.add(units)
         return slot
+
+    def stream(self, units: int, begin: Callable[[Slot], None]) -> None:
+        """Keep a place for an answer that is written in pieces, once it is its turn: ``begin`` is called then.
+
+        ``write`` writes the pieces, and ``fill`` the last one.
+        """
+        slot = self.reserve(units)
+        if len(self._slots) == 1:
+            begin(slot)
+        else:
+            slot.begin = begin
 
     def fill(self, slot: Slot, data: bytes) -> None:
         """Put an answer in its place; it goes out when all before it have. An empty one gives the place up."""
@@ -74,22 +78,18 @@ class Outbox:
             return
         self._unanswered.add(0, len(data))
         ready: list[bytes] = []
-        units = size = 0
-        while slots and (known := slots[0].data) is not None:
+        units = 0
+        while slots and slots[0].data is not None:
             first = slots.popleft()
+            ready.append(first.data)  # type: ignore[arg-type]
             units += first.units
-            size += len(known)
-            if first.owner is None:
-                ready.append(known)
-                continue
-            self._write_all(ready)
-            ready = []
-            self.write(known, first.owner)
-        self._write_all(ready)
-        if units:
-            self._unanswered.remove(units, size)
-
-    def _write_all(self, ready: list[bytes]) -> None:
-        joined = b"".join(ready)
-        if joined:
-            self.write(joined)
+        if ready:
+            joined = b"".join(ready)
+            if joined:
+                self.write(joined)
+            self._unanswered.remove(units, len(joined))
+            if slots:
+                first = slots[0]
+                begin, first.begin = first.begin, None
+                if begin is not None:
+                    begin(first)

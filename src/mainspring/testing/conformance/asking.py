@@ -27,7 +27,7 @@ def waited(store: Store, **values: Any) -> Job:
 
 def wait(store: Store, *ids: int) -> dict[int, Job]:
     """Note that clients of this node wait for jobs."""
-    (found,) = store.group(ops.Wait(store.term, list(ids), ignore, ignore, room=2**40))
+    (found,) = store.group(ops.Wait(store.term, list(ids), ignore, ignore))
     assert isinstance(found, dict)
     return found
 
@@ -53,9 +53,9 @@ def recover(store: Store, *terms: int, limit: int = 1000) -> ops.Recovered:
     return recovered
 
 
-def look(store: Store) -> ops.Outlook:
-    """Look at what waits."""
-    (outlook,) = store.group(ops.Look())
+def look(store: Store, *functions: bytes) -> ops.Outlook:
+    """Look at what waits, of some functions or of all."""
+    (outlook,) = store.group(ops.Look(ignore, ignore, functions or None))
     assert isinstance(outlook, ops.Outlook)
     return outlook
 

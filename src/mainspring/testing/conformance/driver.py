@@ -321,7 +321,7 @@ class Store:
 
     def find(self, job_id: int) -> Job | None:
         """Look a job up."""
-        (found,) = self.group(ops.Find([job_id], ignore, ignore, room=2**40))
+        (found,) = self.group(ops.Find([job_id], ignore, ignore))
         assert set(found) <= {job_id}
         job = found.get(job_id)
         assert job is None or isinstance(job, Job)
@@ -352,11 +352,17 @@ class Store:
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts, and check that they are what counting finds."""
-        counts, jobs = self.group(ops.Count(ignore, ignore), ListJobs(JobFilter(limit=EVERYTHING), ignore, ignore))
+        counts, live, jobs = self.group(
+            ops.Count(ignore, ignore),
+            ops.CountLive(ignore, ignore, limit=EVERYTHING),
+            ListJobs(JobFilter(limit=EVERYTHING), ignore, ignore),
+        )
         recount = Counts()
         for job in jobs:
             recount.add(job.function, job.state, job.priority)
         assert counts == recount, "the counts are those of the jobs"
+        assert live.counts == {key: number for key, number in counts.items() if not State(key[1]).ended}
+        assert live.next is None
         assert isinstance(counts, dict)
         return counts
 

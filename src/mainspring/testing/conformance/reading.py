@@ -34,32 +34,6 @@ class Reading:
         assert unique == [(job.id, State.PENDING, 0)]
         assert count == {(b"f", State.PENDING, Priority.NORMAL): 1, (b"f", State.SUCCEEDED, Priority.NORMAL): 1}
 
-    def test_results_are_read_as_far_as_there_is_room(self, store: Store) -> None:
-        held = [store.leased() for _ in range(4)]
-        sizes = (60_000, 150_000, 100_000, 0)
-        store.settle(*[done(job, b"r" * size) for job, size in zip(held, sizes, strict=True)])
-        ids = [job.id for job in held]
-
-        def read(room: int, *wanted: int) -> list[tuple[int, int, int]]:
-            (found,) = store.group(ops.Find(list(wanted), ignore, ignore, room))
-            return [(ids.index(job_id), len(job.result), job.unread) for job_id, job in found.items()]
-
-        nothing = [(number, 0, size) for number, size in enumerate(sizes)]
-        assert read(0, *ids) == read(59_999, *ids) == nothing
-        assert read(160_000, *ids) == [(0, 60_000, 0), (1, 0, 150_000), (2, 100_000, 0), (3, 0, 0)]
-        assert read(150_000, ids[1]) == [(1, 150_000, 0)]
-        assert read(150_000, ids[1], ids[0]) == [(1, 150_000, 0), (0, 0, 60_000)]
-        assert read(10**9, *ids) == [(number, size, 0) for number, size in enumerate(sizes)]
-
-    @pytest.mark.parametrize("size", [100, 100_000])
-    def test_a_group_has_one_copy_of_each_result(self, store: Store, size: int) -> None:
-        held = store.leased()
-        store.settle(done(held, b"r" * size))
-        outcomes = store.group(*[ops.Find([held.id], ignore, ignore, size) for _ in range(3)])
-        results = [outcome[held.id].result for outcome in outcomes]
-        assert results == [b"r" * size] * 3
-        assert len(set(map(id, results))) == 1
-
     def test_live_jobs_are_found_by_unique(self, store: Store) -> None:
         first, second = store.submitted(unique=b"u"), store.submitted(function=b"g", unique=b"v")
         keys = [(b"g", b"v"), (b"g", b"u"), (b"f", b"u"), (b"unknown", b"u"), (None, b"v"), (None, b"w")]
@@ -82,6 +56,38 @@ class Reading:
         assert store.counts() == {}
         store.end(store.leased())
         assert store.counts() == {(b"f", State.SUCCEEDED, Priority.NORMAL): 1}
+
+    def test_the_live_jobs_of_some_functions_are_counted(self, store: Store) -> None:
+        store.end(store.leased(function=b"g"))
+        store.leased(function=b"g")
+        store.submitted(function=b"g", priority=Priority.LOW)
+        store.submitted(function=b"g", state=State.SCHEDULED, due_us=NOW + 10**9)
+        store.submitted(function=b"h")
+        named, in_the_same_group, _ = store.group(
+            ops.CountLive(ignore, ignore, [b"g", b"unknown"]),
+            ops.CountLive(ignore, ignore, [b"new"]),
+            ops.Submit([store.job(function=b"new")], ignore, ignore),
+        )
+        live = {(State.PENDING, Priority.LOW), (State.SCHEDULED, Priority.NORMAL), (State.LEASED, Priority.NORMAL)}
+        assert named == ({(b"g", *key): 1 for key in live}, None)
+        assert in_the_same_group == ({(b"new", State.PENDING, Priority.NORMAL): 1}, None)
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+    def test_live_jobs_are_counted_page_by_page(self, store: Store, limit: int) -> None:
+        functions = [b"%d" % number for number in range(7)]
+        for function in functions:
+            store.submitted(function=function)
+            store.end(store.leased(function=b"ended " + function))
+        pages: list[ops.Counted] = []
+        while not pages or pages[-1].next is not None:
+            after = pages[-1].next if pages else b""
+            assert after is not None
+            (page,) = store.group(ops.CountLive(ignore, ignore, after=after, limit=limit))
+            pages.append(page)
+            assert len(page.counts) <= limit
+            assert len(pages) <= 15, "each goes on behind the one before"
+        met = [key for page in pages for key in page.counts]
+        assert sorted(met) == [(function, State.PENDING, Priority.NORMAL) for function in functions]
 
     def test_joined_jobs_are_not_counted(self, store: Store) -> None:
         store.submit(*[store.job(unique=b"u") for _ in range(3)])

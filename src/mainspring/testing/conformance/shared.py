@@ -168,8 +168,15 @@ class Sharing(Listening, Departing):
         assert outlook.pending == {(b"f", Priority.NORMAL): 2}
         assert outlook.live == {b"f": 2, b"g": 1, b"h": 1}
 
+    def test_a_look_at_some_functions(self, store: Store, other: Store) -> None:
+        for function in (b"f", b"g", b"g", b"h"):
+            store.submitted(function=function)
+        outlook = look(other, b"g", b"h", b"unknown")
+        assert outlook.pending == {(b"g", Priority.NORMAL): 2, (b"h", Priority.NORMAL): 1}
+        assert outlook.live == {b"g": 2, b"h": 1}
+
     def test_a_look_sees_its_group(self, store: Store) -> None:
-        outlook, _ = store.group(ops.Look(), submit(store, store.job()))
+        outlook, _ = store.group(ops.Look(ignore, ignore), submit(store, store.job()))
         assert outlook.pending == {(b"f", Priority.NORMAL): 1}
 
     def test_others_hear_of_what_is_pending(self, store: Store, other: Store) -> None:

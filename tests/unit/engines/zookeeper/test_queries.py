@@ -36,7 +36,7 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
             await node.settle(succeeded(jobs[4], b"r", NOW, NOW))
             ids = [*(job.id for job in jobs), 1, 10**19 - 1, 2**63, -1, jobs[-1].id + 1, 99 * 10**12]
             reads = other.tree.reads
-            first, second = await other.handle(ops.Find(ids, ignore, ignore, 2), ops.Find(ids[:1], ignore, ignore))
+            first, second = await other.handle(ops.Find(ids, ignore, ignore), ops.Find(ids[:1], ignore, ignore))
             assert [first[job.id].state for job in jobs] == [1, 0, 2, 4, 4]
             assert set(first) == {job.id for job in jobs}
             assert second == {jobs[0].id: first[jobs[0].id]}
@@ -115,7 +115,7 @@ def test_a_look_shows_what_waits() -> None:
     async def check() -> None:
         async with fleet() as made:
             node, other = await made.join("n1"), await made.join("n2")
-            assert await node.one(ops.Look()) == ({}, {}, 0, False)
+            assert await node.one(ops.Look(ignore, ignore)) == ({}, {}, 0, False)
             await other.submit(
                 other.job(),
                 other.job(priority=Priority.HIGH),
@@ -123,7 +123,7 @@ def test_a_look_shows_what_waits() -> None:
                 other.job(b"h", state=State.LEASED),
                 other.job(expires_us=NOW + 3),
             )
-            outlook = await node.one(ops.Look())
+            outlook = await node.one(ops.Look(ignore, ignore))
             assert outlook.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
             assert outlook.live == {b"f": 3, b"g": 1, b"h": 1}
             assert outlook.next_us == NOW + 3

@@ -116,9 +116,15 @@ class Peer:
     def text(self, line: str) -> str:
         """Send a command and return what comes back."""
         self.send(line.encode() + b"\n")
-        name, args = self.answer()
-        assert name == "TEXT"
-        return args[0]
+        return self.listed()
+
+    def listed(self) -> str:
+        """Commit, and return what was heard: text, in one piece or several."""
+        self._node.commit()
+        self._node.wait(0)
+        heard = self.hear()
+        assert {name for name, _ in heard} == {"TEXT"}
+        return "".join(args[0] for _, args in heard)
 
     def background(self, payload: bytes = b"", function: bytes = F, unique: bytes = b"") -> str:
         """Submit a background job and return its handle."""

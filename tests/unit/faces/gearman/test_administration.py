@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
+from tests.unit.jobs.a_node import unexpected
 
+from mainspring.faces.gearman.listings import KEPT_FOR
+from mainspring.jobs.roster import PAGE, Place
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node
@@ -53,10 +57,107 @@ def test_jobs_are_shown_wherever_they_are(node: Node) -> None:
 
 def test_a_store_that_fails_cannot_be_shown(node: Node) -> None:
     client = node.connect()
+    node.life.store.full = True
+    assert client.text("show jobs").startswith("ERR STORE")
+    assert not client.closed
+
+
+def test_what_was_listed_before_the_store_failed_does_not_look_whole(node: Node) -> None:
+    node.worker()
+    client = node.connect()
+    client.background()
+    node.commit()
+    node.life.store.full = True
     client.send(b"show jobs\n")
-    node.fail()
-    ((_, (text,)),) = client.hear()
-    assert text.startswith("ERR STORE")
+    assert not client.listed().endswith(".\n")
+    assert client.closed
+
+
+# ---- very many functions ----
+
+
+def rows(node: Node, *functions: bytes) -> None:
+    """Store a job of each of some functions that this node has nothing to do with."""
+    node.service.dispatch.complete = False
+    for function in functions:
+        node.connect().background(b"", function)
+
+
+def test_functions_that_are_rows_of_the_store_are_listed(node: Node) -> None:
+    node.connect().background()
+    rows(node, b"row", b"served")
+    node.worker(b"served")
+    assert set(node.service.dispatch.queues) == {F, b"served"}
+    assert node.connect().text("status") == "f\t1\t0\t0\nserved\t1\t0\t1\nrow\t1\t0\t0\n.\n"
+    assert node.connect().text("prioritystatus") == "f\t0\t1\t0\t0\nserved\t0\t1\t0\t1\nrow\t0\t1\t0\t0\n.\n"
+
+
+def test_very_many_functions_are_listed_in_pieces(node: Node) -> None:
+    names = [b"%d" % number for number in range(2 * PAGE + 10)]
+    node.worker(*names)
+    rows(node, b"row")
+    client = node.connect()
+    client.send(b"status\n")
+    assert client.hear() == [], "it is made in steps"
+    node.wait(0)
+    pieces = [args[0] for _, args in client.hear()]
+    assert len(pieces) == 5, "three of those in memory, one of the store's, and the end"
+    assert [line.split("\t")[0] for line in "".join(pieces).splitlines()] == [*map(bytes.decode, names), "row", "."]
+
+
+def test_workers_of_many_functions_are_listed_in_pieces(node: Node) -> None:
+    for _ in range(3):
+        node.worker(*(b"%d" % number for number in range(PAGE)))
+    lines = node.connect().text("workers").splitlines()
+    assert [len(line.split()) for line in lines] == [4, 4 + PAGE, 4 + PAGE, 4 + PAGE, 1]
+
+
+def test_who_does_not_read_is_sent_no_more(node: Node) -> None:
+    node.worker(*(b"%d" % number for number in range(3 * PAGE)))
+    client = node.connect()
+    client.send(b"status\n")
+    client.wire.peer.pause_writing()
+    node.wait(1)
+    assert client.hear() == []
+    client.wire.peer.resume_writing()
+    assert client.listed().endswith(".\n")
+
+
+def test_who_is_gone_is_sent_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.worker(*(b"%d" % number for number in range(3 * PAGE)))
+    client = node.connect()
+    client.send(b"status\n")
+    client.leave()
+    monkeypatch.setattr(node.service.roster, "page", unexpected)
+    node.wait(1)
+
+
+def test_listings_of_many_functions_share_what_was_made_of_late(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.worker(*(b"%d" % number for number in range(3 * PAGE)))
+    made: list[Place] = []
+    page = node.service.roster.page
+
+    def counted(place: Place, *rest: Any) -> None:
+        made.append(place)
+        page(place, *rest)
+
+    monkeypatch.setattr(node.service.roster, "page", counted)
+    first, second = node.connect().text("status"), node.connect().text("status")
+    assert first == second
+    assert len(made) == 3
+    node.wait(KEPT_FOR + 0.1)
+    node.connect().text("status")
+    assert len(made) == 6
+
+
+def test_functions_of_the_store_are_dropped_and_limited_like_any(node: Node) -> None:
+    rows(node, b"row")
+    client = node.connect()
+    assert client.text("drop function row").startswith("ERR there are still")
+    assert client.text("drop function unknown") == "ERR function not found\r\n"
+    assert client.text("maxqueue row 1") == "OK\r\n"
+    node.commit()
+    assert client.ask(Type.SUBMIT_JOB_BG, b"row", b"", b"") == ("ERROR", ["QUEUE_ERROR", "Job queue is full"])
 
 
 def test_jobs_are_cancelled(node: Node) -> None:

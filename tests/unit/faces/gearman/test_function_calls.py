@@ -28,12 +28,49 @@ def tool(node: Node) -> Peer:
 
 
 def test_a_function_that_nothing_is_said_of(tool: Peer) -> None:
-    assert tool.call("functions.list") == {"functions": []}
+    assert tool.call("functions.list") == {"functions": [], "next": None}
     assert tool.call("functions.show", function="f") == "not_found"
     tool.background()
     shown = {"function": "f", "paused": False, **NOTHING, "waiting": 1, "running": 0, "workers": 0, "registered": None}
     assert tool.call("functions.show", function="f") == shown
-    assert tool.call("functions.list") == {"functions": [shown]}
+    assert tool.call("functions.list") == {"functions": [shown], "next": None}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 7, 100])
+def test_functions_are_listed_page_by_page(tool: Peer, node: Node, limit: int) -> None:
+    node.worker(b"served", b"served too")
+    node.service.dispatch.complete = False
+    for name in (b"row", b"paused row", b"served"):
+        tool.background(b"", name)
+    for paused in ("paused", "paused row", "served too"):
+        assert tool.call("functions.pause", function=paused)["paused"]
+    node.service.registered.elsewhere = lambda: frozenset([b"elsewhere", b"served"])
+    pages: list[Any] = []
+    while not pages or pages[-1]["next"] is not None:
+        after = {"after": pages[-1]["next"]} if pages else {}
+        pages.append(tool.call("functions.list", limit=limit, **after))
+        assert len(pages[-1]["functions"]) <= limit
+        assert len(pages) <= 10
+    shown = {one["function"]: one["waiting"] for page in pages for one in page["functions"]}
+    assert shown == {"served": 1, "served too": 0, "row": 1, "paused row": 1, "paused": 0, "elsewhere": 0}
+    assert sum(len(page["functions"]) for page in pages) == len(shown), "each once"
+    assert tool.call("functions.show", function="row")["waiting"] == 1
+    assert tool.call("functions.show", function="unknown") == "not_found"
+
+
+@pytest.mark.parametrize("after", ["", "x1", "m", "mx", "s1", "s1.zz", "nz", "s.", "m1."])
+def test_a_page_after_what_no_answer_had(tool: Peer, after: str) -> None:
+    assert tool.call("functions.list", after=after) in ("usage", {"functions": [], "next": None})
+
+
+@pytest.mark.parametrize("row", [b"x", b"-1", b"9" * 30, b"99999999999", b"\0"])
+def test_a_place_that_no_store_has_said_harms_nobody(tool: Peer, node: Node, row: bytes) -> None:
+    node.service.dispatch.complete = False
+    assert isinstance(tool.call("functions.list", after=f"s0.{row.hex()}"), dict)
+
+
+def test_a_page_has_a_bound(tool: Peer) -> None:
+    assert tool.call("functions.list", limit=0) == tool.call("functions.list", limit=1001) == "usage"
 
 
 def test_whether_a_worker_has_registered_a_function(tool: Peer, node: Node) -> None:
@@ -41,7 +78,7 @@ def test_whether_a_worker_has_registered_a_function(tool: Peer, node: Node) -> N
     node.wait(SETTLING)
     asked = tool.call("functions.registered", function="g")
     assert asked == {"registered": False, "shared": False, "functions": []}
-    assert tool.call("functions.list") == {"functions": []}, "a question makes no function"
+    assert tool.call("functions.list") == {"functions": [], "next": None}, "a question makes no function"
     node.worker(b"f")
     assert tool.call("functions.registered", function="g") == asked | {"functions": ["f"]}
     assert tool.call("functions.registered", function="f") == asked | {"registered": True}
@@ -154,7 +191,7 @@ def test_a_store_that_keeps_no_limits_refuses_them_by_name(node: Node, tool: Pee
     node.service.functions.kept = False
     assert tool.call("functions.limit", function="f", concurrency=5) == "usage"
     assert tool.call("functions.pause", function="f") == "usage"
-    assert tool.call("functions.list") == {"functions": []}
+    assert tool.call("functions.list") == {"functions": [], "next": None}
     client = node.connect(extended=True)
     name, args = client.ask(Type.SUBMIT, F, b"", json.dumps({"concurrency_key": "k"}).encode(), b"")
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")

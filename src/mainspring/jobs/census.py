@@ -1,0 +1,97 @@
+"""What the store has of all the functions that a node has nothing to do with: how many they are, and the busiest of them.
+
+They are read page by page, one after the other, and seldom: nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from mainspring.jobs.roster import rows_of
+from mainspring.jobs.store import CountLive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.jobs.dispatch import Dispatch
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.store import Counted
+    from mainspring.storage.commit_queue import CommitQueue
+
+BUSIEST: Final = 1000
+"""Functions that are known by name: those with the most waiting jobs."""
+EVERY: Final = 5.0
+"""Seconds between two readings at least."""
+SHARE: Final = 20
+"""Reading takes at most about one part in so many of the time."""
+
+
+class Census:
+    """The functions of a node and of its store, as of the last reading. Where all are in memory, nothing is read."""
+
+    def __init__(self, dispatch: Dispatch, commits: CommitQueue, clock: Clock) -> None:
+        self._dispatch = dispatch
+        self._commits = commits
+        self._clock = clock
+        self._next = float("-inf")
+        """The monotonic time of the next reading; infinite while one is under way."""
+        self._rows: dict[bytes, FunctionQueue] = {}
+        self.number = self.jobs = self.waiting = 0
+        """How many functions are rows of the store alone, how many live jobs these have, and how many of those wait."""
+
+    def functions(self) -> Iterator[FunctionQueue]:
+        """Return the functions in memory, and the busiest of the others."""
+        known = self._dispatch.queues
+        yield from known.values()
+        for name, row in self._rows.items():
+            if name not in known:
+                yield row
+
+    def tick(self, now: float) -> None:
+        """Begin a reading where it is time."""
+        if not self._dispatch.complete and now >= self._next:
+            self._next = float("inf")
+            self._read(_Sums(now), b"")
+
+    def _read(self, sums: _Sums, after: bytes) -> None:
+        self._commits.put(CountLive(lambda page: self._add(sums, page), self._not_read, after=after))
+
+    def _add(self, sums: _Sums, page: Counted) -> None:
+        known = self._dispatch.queues
+        sums.add([row for row in rows_of(page.counts) if row.name not in known])
+        if page.next is not None:
+            self._read(sums, page.next)
+            return
+        self._rows = {row.name: row for row in sums.busiest()}
+        self.number, self.jobs, self.waiting = sums.number, sums.jobs, sums.waiting
+        ended = self._clock.monotonic()
+        self._next = ended + max(EVERY, SHARE * (ended - sums.began))
+
+    def _not_read(self, error: StoreError) -> None:
+        del error  # the figures stay as they are
+        self._next = self._clock.monotonic() + EVERY
+
+
+class _Sums:
+    """What a reading has found so far."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.number = self.jobs = self.waiting = 0
+        self._rows: list[FunctionQueue] = []
+
+    def add(self, rows: list[FunctionQueue]) -> None:
+        """Add the functions of a page."""
+        self.number += len(rows)
+        self.jobs += sum(row.live for row in rows)
+        self.waiting += sum(row.waiting() for row in rows)
+        self._rows += rows
+        if len(self._rows) > 4 * BUSIEST:
+            self._rows = self.busiest()
+
+    def busiest(self) -> list[FunctionQueue]:
+        """Return the functions with the most waiting jobs."""
+        return heapq.nlargest(BUSIEST, self._rows, key=lambda row: row.waiting())

@@ -1,0 +1,112 @@
+"""How many jobs the store has of functions that this node has to do with only now.
+
+Of very many functions most have no workers: their jobs are rows of the store and nothing in memory, and the store alone counts
+them. Once a worker registers for one of them, or a client here waits for a job of it, the store is asked.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from mainspring.jobs.model import State
+from mainspring.jobs.store import CountLive, Redrive, Submit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.store import Counted
+    from mainspring.jobs.window import Window
+    from mainspring.storage.operation import Operation
+
+AGAIN: Final = 0.25
+"""Seconds after which the store is asked again where it could not answer."""
+TOGETHER: Final = 250
+"""Functions that are asked for at once: it takes a few milliseconds."""
+
+
+class Counting:
+    """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._next: dict[bytes, FunctionQueue] = {}
+        """What is asked for once the question under way is answered."""
+        self._asking = False
+
+    def ask(self, queue: FunctionQueue) -> None:
+        """Count the stored jobs of a queue that counts none of them."""
+        queue.counted = False
+        queue.claiming = True
+        self._next[queue.name] = queue
+        if not self._asking:
+            self._ask()
+
+    def _ask(self) -> None:
+        asked = dict(islice(self._next.items(), TOGETHER))
+        self._asking = bool(asked)
+        for name in asked:
+            del self._next[name]
+        if asked:
+            counted = CountLive(
+                lambda counted: self._window.commits.afterwards(lambda: self._learn(asked, counted)),
+                lambda error: self._not_counted(asked, error),
+                list(asked),
+            )
+            self._window.commits.put(counted)
+
+    def _learn(self, asked: Mapping[bytes, FunctionQueue], counted: Counted) -> None:
+        """Take what was counted with all that the same group has brought."""
+        self._ask()
+        for queue in asked.values():
+            queue.backlog[:] = 0, 0, 0
+            queue.away = 0
+        for (name, state, priority), number in counted.counts.items():
+            if state == State.PENDING:
+                asked[name].backlog[priority] = number
+            else:
+                asked[name].away += number
+        for queue in asked.values():
+            queue.away = max(queue.away - queue.leased, 0)
+        count_coming(self._window.commits.waiting, asked)
+        window = self._window
+        for queue in asked.values():
+            queue.counted = True
+            queue.claiming = False
+            window.serve(queue)
+            window.lingering.answer_all(queue)
+
+    def _not_counted(self, asked: Mapping[bytes, FunctionQueue], error: StoreError) -> None:
+        del error  # the service hears of it from every operation that somebody waits for
+        self._ask()
+        window = self._window
+
+        def again() -> None:
+            for queue in asked.values():
+                if window.dispatch.queues.get(queue.name) is queue:
+                    self.ask(queue)
+
+        for queue in asked.values():
+            queue.claiming = False
+            window.lingering.answer_all(queue)
+        window.timers.at(window.clock.monotonic() + AGAIN, again)
+
+
+def count_coming(waiting: Iterable[Operation], queues: Mapping[bytes, FunctionQueue]) -> None:
+    """Count the jobs again that are on their way to the store in later groups: they were counted when they came."""
+    for operation in waiting:
+        if isinstance(operation, Submit):
+            for job in operation.jobs:
+                queue = queues.get(job.function)
+                if queue is None:
+                    continue
+                if job.state == State.PENDING:
+                    queue.backlog[job.priority] += 1
+                elif job.state == State.SCHEDULED:
+                    queue.away += 1
+        elif isinstance(operation, Redrive):
+            queue = queues.get(operation.function)
+            if queue is not None:
+                queue.away += 1
