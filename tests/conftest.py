@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from mainspring.engines.sqlite import opening
 from mainspring.version import core
 from tests.distribution import LongFirst, place
 from tests.postgres.proxy import Proxy
@@ -81,6 +82,17 @@ def find_program(name: str) -> str:
 def require() -> Callable[[str], str]:
     """Return a function that gives a program's path, and leaves the test out (with CI=true: fails it) without it."""
     return find_program
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_log() -> Iterator[None]:
+    """Have stores in this process lay out a log of 1 MiB, and not of 33: most of them get a few rows.
+
+    ``tests/unit/engines/test_sqlite_log.py`` has the usual one, and so has each server that is a process.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "LOG_BYTES", opening.CHUNK)
+        yield
 
 
 @pytest.fixture

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 
 from mainspring.engines.zookeeper import claiming
 from mainspring.engines.zookeeper.master import dispatching
+from tests.postgres.server import memory_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest.register_assert_rewrite("mainspring.testing.conformance")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Return a directory in memory: thousands of commits would wait for a disk, on which nothing here depends."""
+    with tempfile.TemporaryDirectory(prefix="mainspring-", dir=memory_directory()) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

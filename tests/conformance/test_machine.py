@@ -19,6 +19,7 @@ from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.jobs import store as ops
 from mainspring.testing.conformance.machine import EngineMachine
+from tests.postgres.server import memory_directory
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class MemoryMachine(EngineMachine):
 class SqliteMachine(EngineMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._directory = Path(tempfile.mkdtemp(prefix="mainspring-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="mainspring-", dir=memory_directory()))
         self._path = self._directory / "0.db"
 
     def make(self) -> SqliteEngine:

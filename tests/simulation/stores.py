@@ -13,6 +13,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreError
 from mainspring.jobs import claiming
+from tests.postgres.server import memory_directory
 
 from .world import World
 
@@ -42,7 +43,7 @@ def sqlite() -> Iterator[Callable[[], Engine]]:
         engines.append(SqliteEngine(Path(directory) / "jobs.db", synchronous="normal", thread_rows=INLINE))
         return engines[-1]
 
-    with tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
+    with tempfile.TemporaryDirectory(prefix="mainspring-", dir=memory_directory()) as directory:
         try:
             yield make
         finally:

@@ -1,4 +1,8 @@
-"""A fleet under every kind of trouble, by chance but repeatably: `simulate_fleet(seed)` plays a failed seed again."""
+"""A fleet under every kind of trouble, by chance but repeatably: `simulate_fleet(seed)` plays a failed seed again.
+
+The short form has more seeds than any fault of `test_fleet_planted` takes to be found, but for those that are marked as long;
+``--long`` has 20,000 more.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from .fleet.running import simulate_fleet
 CHUNK = 20
 
 
-@pytest.mark.parametrize("first", range(0, 280, CHUNK))
+@pytest.mark.parametrize("first", range(0, 140, CHUNK))
 def test_no_promise_is_broken_by_a_fleet(first: int) -> None:
     assert simulate_fleet(*range(first, first + CHUNK)) > CHUNK
 

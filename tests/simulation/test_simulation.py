@@ -1,4 +1,7 @@
-"""A node under every kind of trouble, by chance but repeatably: `simulate("memory", [seed])` plays a failed seed again."""
+"""A node under every kind of trouble, by chance but repeatably: `simulate("memory", [seed])` plays a failed seed again.
+
+The short form has more seeds than any fault of `test_planted` takes to be found (299); ``--long`` has 20,000 more.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from .stores import simulate
 CHUNK = 50
 
 
-@pytest.mark.parametrize("first", range(0, 800, CHUNK))
+@pytest.mark.parametrize("first", range(0, 400, CHUNK))
 def test_no_promise_is_broken_in_memory(first: int) -> None:
     assert simulate("memory", range(first, first + CHUNK)) > CHUNK
 
 
-@pytest.mark.parametrize("first", range(0, 150, CHUNK))
+@pytest.mark.parametrize("first", range(0, 50, CHUNK))
 def test_no_promise_is_broken_on_disk(first: int) -> None:
     assert simulate("sqlite", range(first, first + CHUNK)) > CHUNK
 

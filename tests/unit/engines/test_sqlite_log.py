@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import pytest
 from structlog.testing import capture_logs
 
 from mainspring.engines.sqlite import opening
@@ -19,9 +20,16 @@ from mainspring.jobs.model import Job
 from mainspring.storage.operation import Probe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    import pytest
+
+@pytest.fixture(autouse=True)
+def usual_log() -> Iterator[None]:
+    """Other tests lay out less: ``tests/conftest.py``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "LOG_BYTES", opening.LOG_PAGES * (4096 + 24))
+        yield
 
 
 def log_size(path: Path) -> int:
