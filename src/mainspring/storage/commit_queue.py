@@ -67,7 +67,7 @@ class CommitQueue:
         self._ahead: list[Operation] = []
         """What overtakes it."""
         self._is_ahead = False
-        """Whether that is the group under way."""
+        """Whether that is the group under way, or the last one."""
         self._tries = 0
         """How often the store was found locked since the last group that got in."""
         self._is_resting = False
@@ -149,14 +149,17 @@ class CommitQueue:
         self._scheduled = False
         if self._group or self._is_closed:
             return
+        may_write = bool(self._waiting) and not self._locked_out
         if self._locked_out and not self._is_resting:
             self._group, self._locked_out = self._locked_out, []
-        elif self._ahead:
+            self._is_ahead = False
+        elif self._ahead and not (self._is_ahead and may_write):  # an endless row of them keeps nobody out
             self._group, self._ahead = self._ahead, []
             self._is_ahead = True
             self.groups += 1
-        elif self._waiting and not self._locked_out:
+        elif may_write:
             self._group = self._next()
+            self._is_ahead = False
             self._urgent = bool(self._waiting)
             self.groups += 1
         else:
@@ -206,15 +209,14 @@ class CommitQueue:
 
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
-        is_ahead, self._is_ahead = self._is_ahead, False
         if isinstance(outcomes, StoreBusyError):
             group = self._keep_locked_out(group, outcomes)
             if not group:
                 self._go_on()
                 return
-        elif self._tries and not is_ahead:
+        elif self._tries and not self._is_ahead:
             self._let_in()
-        if not is_ahead:
+        if not self._is_ahead:
             self.answered += 1
         for operation in group:
             self._bytes -= operation.size
@@ -253,10 +255,10 @@ class CommitQueue:
 
     def _keep_locked_out(self, group: Sequence[Operation], error: StoreBusyError) -> Sequence[Operation]:
         """Keep a group for another try; returns those of it that have waited for long enough."""
-        ahead = [operation for operation in group if operation.overtakes]
-        if len(ahead) < len(group):
-            self._ahead += ahead
-            group = [operation for operation in group if not operation.overtakes]
+        if not self._tries:
+            self._waiting = self._let_ahead(self._waiting)
+        if not all(operation.overtakes for operation in group):
+            group = self._let_ahead(group)
         if self._tries >= len(PAUSES):
             self.locked = None
             return group
@@ -267,6 +269,11 @@ class CommitQueue:
             self._call_later(PAUSES[self._tries], self._try_again)
             self._tries += 1
         return ()
+
+    def _let_ahead(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return those that may not overtake the others."""
+        self._ahead += [operation for operation in operations if operation.overtakes]
+        return [operation for operation in operations if not operation.overtakes]
 
     def _try_again(self) -> None:
         self._is_resting = False
