@@ -772,7 +772,7 @@ def test_silence_is_loss_where_a_heartbeat_was_asked_for(meeting: Meeting) -> No
     assert worker.stopped() == (handle, job.lease, b"lost")
     other = meeting.worker()
     again = other.job()
-    assert (again.handle, again.info["attempt"]) == (handle, 2)
+    assert (again.handle, again.info["attempt"]) == (handle, 1)
     assert worker.settled_as(job, b"succeeded") == b"stale"
     assert other.settled_as(again, b"succeeded") == b"recorded"
 
@@ -790,14 +790,18 @@ def test_heartbeats_and_progress_keep_a_job(meeting: Meeting) -> None:
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
-def test_lost_workers_count_against_the_policy(meeting: Meeting) -> None:
-    handle = meeting.put(retry={**QUICK, "max_attempts": 2}, wait=True)
-    for attempt in (1, 2):
+@pytest.mark.parametrize("most", [None, 2])
+def test_lost_workers_count_against_the_policy_once_a_job_is_alone(meeting: Meeting, most: int | None) -> None:
+    retry: dict[str, Any] = {} if most is None else {"retry": {**QUICK, "max_attempts": most}}
+    handle = meeting.put(wait=True, **retry)
+    for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if most is None else 4]:
         worker = meeting.worker()
-        assert worker.job().info["attempt"] == attempt
+        info = worker.job().info
+        assert (info["attempt"], info.get("alone", False)) == (attempt, alone)
         worker.close()
     result = meeting.client.result()
-    assert (result.handle, result.state, result.attempt) == (handle, b"failed", 2)
+    assert (result.handle, result.state, result.attempt) == (handle, b"failed", most or 3)
+    assert ("5 deliveries with workers" in result.error["message"]) == (most is None)
 
 
 def test_jobs_of_a_worker_that_leaves_keep_their_places(meeting: Meeting) -> None:
@@ -811,7 +815,7 @@ def test_jobs_of_a_worker_that_leaves_keep_their_places(meeting: Meeting) -> Non
     other = meeting.worker(places=4)
     jobs = [other.job() for _ in range(4)]
     assert [job.handle for job in jobs] == handles
-    assert [job.info["attempt"] for job in jobs] == [2, 2, 1, 1]
+    assert [job.info["attempt"] for job in jobs] == [1, 1, 1, 1]
 
 
 def test_heartbeats_of_what_is_not_ours_are_lost(meeting: Meeting) -> None:

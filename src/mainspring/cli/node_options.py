@@ -228,9 +228,10 @@ class NodeOptions:
         int | None,
         option(
             "--job-retries",
-            "Deliveries that a plain Gearman job may lose with its workers before it fails; no limit where not given.",
+            "Deliveries that a plain Gearman job may lose with its workers before it fails; where not given, 5 with workers of "
+            "the extension and no limit with others.",
             group=JOBS,
-            **at_least(0, count, str, "is less than none: give {least} or more, or leave it out for no limit"),
+            **at_least(0, count, str, "is less than none: give {least} or more, or leave it out"),
         ),
     ] = None
     round_robin: Annotated[

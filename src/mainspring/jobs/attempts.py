@@ -14,7 +14,7 @@ import heapq
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from mainspring.jobs.rules import Event, Outcome
+from mainspring.jobs.rules import Event, Outcome, was_tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ class Attempts:
         The time at which a job went back to its place after an attempt is not recorded, so its second wait is not counted.
         """
         since_us, created_us = job.due_us, job.created_us
-        if since_us < created_us and not job.attempt:
+        if since_us < created_us and not was_tried(job):
             since_us = created_us
         if since_us:
             us = now_us - since_us if now_us > since_us else 0  # the clock of the node that took it may be ahead

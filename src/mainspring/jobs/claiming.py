@@ -145,6 +145,8 @@ class Claiming:
             return
         if queue.claiming or not queue.counted or not queue.workers or self._dispatch.paused:
             return
+        if self._window.isolated.is_full(queue):
+            return
         if queue.gate is not None and queue.gate.keyed:
             self._refill_by_key(queue, queue.gate)
             return
@@ -255,8 +257,10 @@ class Claiming:
             held = window.hold(job, stored=True)
             if self.refused(held) or (job.foreground and self.withholds(held)):
                 continue
-            if job.suspects >= rules.SUSPECTS_ALONE:
+            if job.suspects and rules.may_kill_nodes(job):
                 window.suspects.add(held)
+            elif job.suspects and rules.may_kill_workers(job):
+                window.isolated.add(held)
             else:
                 claimed.append(held)
         self._dispatch.merge(queue, claimed)

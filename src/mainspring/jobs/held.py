@@ -145,6 +145,7 @@ class Worker:
         "face",
         "gone",
         "grabbing",
+        "isolates",
         "passed",
         "refused",
         "running",
@@ -166,6 +167,8 @@ class Worker:
         """How often it has asked for a job and waits until the store has been looked at."""
         self.streams = False
         """It takes jobs as they come (the protocol extension)."""
+        self.isolates = False
+        """It runs a job in a process of its own where it is asked to."""
         self.credit = 0
         """How many jobs it takes as they come. While there are any, it is among the takers of its functions."""
         self.slots: int | None = None

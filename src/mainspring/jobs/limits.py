@@ -29,7 +29,7 @@ class Limits:
     def refuses(self, held: Held) -> bool:
         """Settle a claimed job that may not be handed out any more, and say whether that was so."""
         job = held.job
-        if not job.attempt:
+        if not rules.was_tried(job):
             if job.expires_us and job.expires_us <= round(self._window.clock.wall() * 1_000_000):
                 self._settling.expired(held)
                 return True
@@ -42,7 +42,7 @@ class Limits:
 
     def entered(self, held: Held) -> None:
         """Expire a job in time that waits here: the store does that only to what waits there."""
-        if not held.job.attempt:
+        if not rules.was_tried(held.job):
             wait = held.job.expires_us / 1_000_000 - self._window.clock.wall()
             self._window.limit(held, max(wait, 0), lambda: self._settling.expired(held))
 
@@ -83,4 +83,5 @@ class Limits:
             self._window.limit(held, left, lambda: self._miss_beat(held, heartbeat))
             return
         held.worker.face.stop(held, b"lost")
-        self._settling.lost(held, f"its worker sent no heartbeat for {format_duration(heartbeat)}")
+        why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"
+        self._settling.lost_with_process(held.worker, [held], why)

@@ -99,7 +99,7 @@ class Job(msgspec.Struct):
     attempt: int = 0
     """Deliveries that count so far."""
     suspects: int = 0
-    """Times that a node was lost while it held the job and had not recorded whether it ran."""
+    """Losses that the job may have caused: 1 for each node, and ``rules.WORKER_LOST`` for each worker of the extension."""
     started_us: int = 0
     ended_us: int = 0
     result: bytes = b""

@@ -5,14 +5,18 @@ from it, and the tests walk it.
 
 An attempt is *counted* when a worker really had the job: it failed, it was lost with its connection, its time ran out, or its
 node was lost after it had recorded the job as running. A polite release and a snooze are not counted.
+
+A worker of the extension runs many jobs in one process. Where that is lost, each of them may be the cause: it counts a *suspect*,
+not an attempt. A job of two such losses gets a process of its own from then on, and what ends that is the job's own attempt.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.errors import IllegalTransitionError
+from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
 from mainspring.jobs.retry import backoff
 
@@ -118,6 +122,7 @@ class Settlement:
     The rest is for logs and metrics and is not stored. ``outcome`` says how the attempt ended; None: no worker had the job.
     ``ran_us`` is how long the attempt ran, 0 where that is not known. ``why`` is the reason for a loss that leaves the job's
     error as it is. ``reported``: a worker of the protocol extension reported the failure, and has logged it itself.
+    ``suspected``: the delivery was lost and counts no attempt, for another job may be the cause.
     """
 
     __slots__ = (
@@ -132,6 +137,7 @@ class Settlement:
         "reported",
         "result",
         "started_us",
+        "suspected",
         "why",
         "worker",
     )
@@ -162,6 +168,7 @@ class Settlement:
         self.ran_us = 0
         self.why = ""
         self.reported = False
+        self.suspected = False
 
 
 def succeeded(job: Job, result: bytes, started_us: int, now_us: int) -> Settlement:
@@ -211,6 +218,79 @@ def out_of_attempts(job: Job, policy: Retry | None, lost_limit: int | None) -> b
     return lost_limit is not None and job.attempt >= max(lost_limit, 1)
 
 
+WORKER_LOST: Final = 1 << 16
+"""What a lost worker adds to ``Job.suspects``, to which a lost node adds 1.
+
+One number, because stores have a place for one. Nodes of version 1.0 and before add only for lost nodes, and take more than one
+loss of either kind for many lost nodes: they run such a job with more care than it needs.
+"""
+MOST_LOST: Final = (1 << 15) - 1
+"""Lost workers of one job that are counted; the number has a place of 32 bits in PostgreSQL."""
+
+SUSPECTS_ALONE: Final = 2
+"""A job that was under way in so many lost nodes is run alone and recorded first: it may be what kills them. One that was under
+way in so many lost workers has a process of its own."""
+
+LOST_DELIVERIES: Final = 5
+"""Deliveries that a job may lose with workers of the extension. Where it has no policy, ``--job-retries`` says otherwise."""
+
+
+def was_tried(job: Job) -> bool:
+    """Say whether a worker has had a job, and lost or failed it: it does not expire any more."""
+    return job.attempt > 0 or job.suspects >= WORKER_LOST
+
+
+def may_kill_nodes(job: Job) -> bool:
+    """Say whether a job may be what its nodes were lost by."""
+    return job.suspects % WORKER_LOST >= SUSPECTS_ALONE
+
+
+def may_kill_workers(job: Job) -> bool:
+    """Say whether a job may be what its workers were lost by: it has a process of its own."""
+    return job.suspects >= SUSPECTS_ALONE * WORKER_LOST
+
+
+def lost(job: Job, policy: Retry | None, lost_limit: int | None, why: str, started_us: int, now_us: int) -> Settlement:
+    """Settle a delivery to a plain worker, or to one that refuses the function now: it counts as an attempt."""
+    job.attempt += 1
+    if out_of_attempts(job, policy, lost_limit):
+        return _given_up(job, f"{why}; attempt {job.attempt} was the last", started_us, now_us)
+    return _given_back(job, why)
+
+
+def lost_with_process(
+    job: Job, policy: Retry | None, lost_limit: int | None, why: str, started_us: int, now_us: int, *, own: bool
+) -> Settlement:
+    """Settle a delivery to a worker of the extension whose process is lost, or hangs.
+
+    ``own``: only jobs that had processes of their own were there, so that it counts as an attempt, too.
+    """
+    number = min(job.suspects // WORKER_LOST + 1, MOST_LOST)
+    job.suspects = job.suspects % WORKER_LOST + number * WORKER_LOST
+    limit = LOST_DELIVERIES if policy is not None or lost_limit is None else max(lost_limit, 1)
+    if own:
+        job.attempt += 1
+        if policy is not None and job.attempt >= policy.max_attempts:
+            return _given_up(job, f"{why}; attempt {job.attempt} was the last", started_us, now_us)
+    if number >= min(limit, MOST_LOST):
+        lost = "1 delivery" if number == 1 else f"{number} deliveries"
+        return _given_up(job, f"{why}; the job lost {lost} with workers, the most that it may", started_us, now_us)
+    settlement = _given_back(job, f"{why}; loss {number} of at most {limit}")
+    settlement.suspected = not own
+    return settlement
+
+
+def _given_up(job: Job, why: str, started_us: int, now_us: int) -> Settlement:
+    error = failure("WorkerLost", why)
+    return Settlement(job, Event.FAIL, job.attempt, started_us=started_us, ended_us=now_us, error=error)
+
+
+def _given_back(job: Job, why: str) -> Settlement:
+    settlement = Settlement(job, Event.LOSE, job.attempt)
+    settlement.why = why
+    return settlement
+
+
 def recovered(jobs: Iterable[Job]) -> list[Settlement]:
     """Give back the jobs of a node that is gone, each to its place.
 
@@ -234,7 +314,3 @@ def owner(options: Options | None) -> str | None:
     Whoever adds a kind of job adds it here, and to the engines' tables of what follows.
     """
     return "schedules" if options is not None and options.schedule is not None else None
-
-
-SUSPECTS_ALONE = 2
-"""A job that was under way in so many lost nodes is run alone and recorded first: it may be what kills them."""

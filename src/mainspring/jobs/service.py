@@ -318,7 +318,7 @@ class JobService:
 
     def _give_back(self, queue: FunctionQueue) -> None:
         """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
-        for held in self.window.suspects.of(queue) + queue.queued():
+        for held in self.window.suspects.of(queue) + self.window.isolated.of(queue) + queue.queued():
             if held.stored:
                 self.settling.released(held)
             elif self.sharing is not None:

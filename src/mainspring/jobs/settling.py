@@ -187,23 +187,33 @@ class Settling:
         self._end(held, Settlement(held.job, Event.EXPIRE, held.job.attempt, ended_us=now_us), None, None)
 
     def lost(self, held: Held, why: str, *, outcome: Outcome = Outcome.LOST) -> None:
-        """A worker had a job and is gone, or was silent for too long: the delivery counts, and another worker gets the job."""
+        """A worker had a job and will not end it: the delivery counts, and another worker gets the job."""
         if held.cancelled:
             self.cancelled(held, f"{held.cancelled}; {why}")
             return
-        job = held.job
-        job.attempt += 1
         now_us = round(self._window.clock.wall() * 1_000_000)
-        if rules.out_of_attempts(job, self.policy(held), self._lost_limit):
-            error = failure("WorkerLost", f"{why}; attempt {job.attempt} was the last")
-            settlement = Settlement(
-                job, Event.FAIL, job.attempt, started_us=held.started_us, ended_us=now_us, error=error
-            )
-        else:
-            settlement = Settlement(job, Event.LOSE, job.attempt)
-            settlement.why = why
+        settlement = rules.lost(held.job, self.policy(held), self._lost_limit, why, held.started_us, now_us)
         _note_attempt(held, settlement, outcome, now_us)
         self._end(held, settlement, None, None)
+
+    def lost_with_process(self, worker: Worker, lost: Sequence[Held], why: str) -> None:
+        """A worker is gone or silent, and these of its jobs with it: others get them."""
+        if not worker.streams:
+            for held in lost:
+                self.lost(held, why)
+            return
+        own = all(rules.may_kill_workers(held.job) for held in worker.running.values())
+        now_us = round(self._window.clock.wall() * 1_000_000)
+        for held in lost:
+            if held.cancelled:
+                self.cancelled(held, f"{held.cancelled}; {why}")
+                continue
+            policy = self.policy(held)
+            settlement = rules.lost_with_process(
+                held.job, policy, self._lost_limit, why, held.started_us, now_us, own=own
+            )
+            _note_attempt(held, settlement, Outcome.LOST, now_us)
+            self._end(held, settlement, None, None)
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Attempts were lost with their node, and their jobs are back in their places."""
@@ -422,12 +432,13 @@ class Settling:
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
             window.release(held)
             return
-        window.dispatch.push(held, first=True)
+        if rules.may_kill_workers(held.job):
+            window.isolated.add(held)
+        else:
+            window.dispatch.push(held, first=True)
         window.serve(held.queue)
 
     def worker_gone(self, worker: Worker, why: str) -> None:
         """A worker's connection has ended: its jobs go to others."""
-        running = list(worker.running.values())
         # In reverse, so that each is put before the ones that came after it.
-        for held in reversed(running):
-            self.lost(held, why)
+        self.lost_with_process(worker, [*worker.running.values()][::-1], why)

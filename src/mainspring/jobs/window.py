@@ -1,7 +1,7 @@
 """The jobs that a node has in memory: leased from the store or in the foreground, waiting for its workers or with them.
 
 Here is what is held, and how it goes out to workers. How much may be here, and how it comes from the store, is in `claiming`; who
-waits for it while it comes, in `lingering`; which of it waits for its turn to be alone, in `suspects`.
+waits for it while it comes, in `lingering`; which of it waits for its turn to be alone, in `suspects` and `isolated`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from mainspring.jobs.accounts import open_own
 from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.gate import Gate
 from mainspring.jobs.held import Held
+from mainspring.jobs.isolated import Isolated
 from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.suspects import Suspects
 
@@ -61,6 +62,7 @@ class Window:
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
         self.suspects = Suspects(self)
+        self.isolated = Isolated(self)
         self.lingering = Lingering(self)
         self.claiming = Claiming(self)
 
@@ -115,6 +117,8 @@ class Window:
 
     def serve(self, queue: FunctionQueue) -> None:
         """Hand out what waits to whoever waits for it, and claim more where there is room."""
+        if self.isolated.waiting:
+            self.isolated.next(queue)
         if queue.size and (queue.takers or queue.sleepers):
             for worker, held in self.dispatch.match(queue):
                 if held is None:
@@ -180,6 +184,8 @@ class Window:
             held.queue.settled += 1
             worker.ended = True
             del worker.running[held.handle]
+        if held.job.suspects:
+            self.isolated.left(held)
 
     def limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after a while, unless the job got a worker, left it or was released before."""

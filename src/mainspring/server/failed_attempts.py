@@ -69,4 +69,5 @@ class FailedAttempts:
         if not error:
             failed = _failure(settlement.error)
             error = f"{failed.type}: {failed.message}"
-        self._log.write(how, function, self._handles.of(job.id).decode(), settlement.counted, error, next_retry)
+        attempt = settlement.counted + settlement.suspected  # that one is not counted, and has a number all the same
+        self._log.write(how, function, self._handles.of(job.id).decode(), attempt, error, next_retry)

@@ -163,7 +163,8 @@ class JobSettings:
     """The same for dead letters: jobs that failed for good."""
 
     job_retries: int | None = None
-    """Deliveries that a plain Gearman job may lose with its workers before it fails; None: no limit."""
+    """Deliveries that a plain Gearman job may lose with its workers before it fails; None: no limit with plain workers, and 5
+    with those of the extension."""
 
     round_robin: bool = False
     """Give a plain Gearman worker jobs of its functions in turn, not in the order of registration."""

@@ -15,12 +15,23 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """One delivery. ``arrived`` is monotonic time; ``running`` is set while an executor has it."""
+    """One delivery. ``arrived`` is monotonic time; ``executor`` names what runs it, and ``running`` is set while that has it.
 
-    __slots__ = ("arrived", "function", "job", "key", "link", "payload", "running")
+    ``isolated``: it runs in a process of its own, whatever its function says.
+    """
+
+    __slots__ = ("arrived", "executor", "function", "job", "key", "link", "payload", "running")
 
     def __init__(
-        self, link: Link, key: Key, function: Function, payload: bytes, job: CurrentJob, arrived: float
+        self,
+        link: Link,
+        key: Key,
+        function: Function,
+        payload: bytes,
+        job: CurrentJob,
+        arrived: float,
+        *,
+        isolated: bool = False,
     ) -> None:
         self.link = link
         self.key = key
@@ -28,6 +39,7 @@ class Delivery:
         self.payload = payload
         self.job = job
         self.arrived = arrived
+        self.executor = "process" if isolated else function.executor
         self.running = False
 
 

@@ -84,9 +84,9 @@ class Worker:
         registrations = {function.name: function.registration() for function in registry}
         functions = [(function.encode(), options) for function, options in registrations.items()]
         self._servers = dict(servers)
-        slots = self.settings.concurrency
+        slots, isolates = self.settings.concurrency, selector is not None
         self._links = [
-            Link(place, connect, WorkerSession(functions, self._name, slots), self)
+            Link(place, connect, WorkerSession(functions, self._name, slots, isolates=isolates), self)
             for place, connect in servers.items()
         ]
         self._all_links = [*self._links]  # also those for extra places
@@ -237,7 +237,7 @@ class Worker:
     def open_links(self) -> Sequence[Link]:
         """Make links for extra places."""
         links = [
-            Link(place, connect, WorkerSession((), self._name), self, extra=True)
+            Link(place, connect, WorkerSession((), self._name, isolates=self._selector is not None), self, extra=True)
             for place, connect in self._servers.items()
         ]
         self._all_links += links
@@ -269,14 +269,15 @@ class Worker:
             link.session.settle(key, RELEASED)
         else:
             job = CurrentJob(handle, unique, function.name, info, self._reports, Origin(link, key))
-            delivery = Delivery(link, key, function, payload, job, now)
+            isolated = self._selector is not None and b'"alone":true' in info.replace(b" ", b"")
+            delivery = Delivery(link, key, function, payload, job, now, isolated=isolated)
             link.held[key] = delivery
             if not link.extra:
                 self._waiting.append(delivery)
             elif self._places.extra < self._places.most_extra:
                 self._places.extra += 1
                 delivery.running = True
-                self._executors[function.executor].start([delivery], brief=False)
+                self._executors[delivery.executor].start([delivery], brief=False)
             else:
                 self._hand_back(delivery)  # several servers had one for the same place
             if b'"heartbeat"' in info:
@@ -290,7 +291,7 @@ class Worker:
         while self._waiting and free:
             delivery = self._waiting.popleft()
             delivery.running = True
-            batches.setdefault(delivery.function.executor, []).append(delivery)
+            batches.setdefault(delivery.executor, []).append(delivery)
             free -= 1
         self._places.running = self._places.concurrency - free
         for kind, batch in batches.items():
@@ -334,8 +335,8 @@ class Worker:
     def _stop_running(self, delivery: Delivery, reason: str, *, at_once: bool) -> None:
         """Stop what runs. A thread can only be asked, but while it waits for another job, that wait can be ended."""
         delivery.job.ask_to_stop(reason)
-        self._executors[delivery.function.executor].stop(delivery, at_once=at_once)
-        if delivery.function.executor == "thread":
+        self._executors[delivery.executor].stop(delivery, at_once=at_once)
+        if delivery.executor == "thread":
             for awaited in self._waits.of(delivery.job):
                 awaited.refuse(JobStopped(reason))
 

@@ -29,6 +29,8 @@ _SETTLE: Final = int(Type.SETTLE)
 _CALLED: Final = (Type.ANSWER, Type.FAULT)
 _SLOTS: Final = b"slots"
 """The id of the call that says how many jobs the worker runs at a time; other calls have handles as their ids."""
+_ISOLATES: Final = b"isolates"
+"""The same of the call that says that it can run a job in a process of its own."""
 
 Key: TypeAlias = tuple[bytes, bytes]
 """Handle and lease: one delivery."""
@@ -88,13 +90,21 @@ class WorkerSession:
     """What one worker and one server have to do with each other.
 
     ``functions`` are names with REGISTER's options. ``slots`` is how many jobs the worker runs at a time; None: what it is ready
-    to take counts.
+    to take counts. ``isolates``: it runs a job in a process of its own where it is asked to.
     """
 
-    def __init__(self, functions: Sequence[tuple[bytes, bytes]], name: str, slots: int | None = None) -> None:
+    def __init__(
+        self,
+        functions: Sequence[tuple[bytes, bytes]],
+        name: str,
+        slots: int | None = None,
+        *,
+        isolates: bool = False,
+    ) -> None:
         self._functions = list(functions)
         self._name = name.encode()
         self._slots = slots
+        self._isolates = isolates
         self._connection: Connection | None = None
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
@@ -226,8 +236,8 @@ class WorkerSession:
             elif kind == Type.BEATEN:
                 self.unanswered_beats = 0
                 events += self._beaten(args[0])
-            elif kind in _CALLED and args[0] == _SLOTS:
-                pass  # an older server answers with a fault: it does not know of slots
+            elif kind in _CALLED and args[0] in {_SLOTS, _ISOLATES}:
+                pass  # an older server answers with a fault: it does not know of this
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])
                 events.append(Shown(args[0].decode(), job.function, job.state))
@@ -259,6 +269,8 @@ class WorkerSession:
             self._output.append(packets.request(Type.REGISTER, function, options))
         if self._slots is not None:
             self._output.append(packets.request(Type.CALL, _SLOTS, b"worker.slots", b'{"slots":%d}' % self._slots))
+        if self._isolates:
+            self._output.append(packets.request(Type.CALL, _ISOLATES, b"worker.isolates", b"{}"))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.rules import WORKER_LOST
 
 from .a_node import side
 
@@ -123,7 +124,7 @@ def test_a_worker_without_signs_of_life_loses_its_job(node: Node) -> None:
     assert side(worker).take() == ["job 1", "stop 1: lost"]
     held = node.given(other)
     assert held.job.id == job.id
-    assert held.job.attempt == 1
+    assert (held.job.attempt, held.job.suspects) == (0, WORKER_LOST)
 
 
 def test_plain_workers_send_no_heartbeats_and_need_none(node: Node) -> None:
@@ -163,12 +164,14 @@ def test_a_job_that_has_started_does_not_expire(node: Node) -> None:
     assert node.state(job.id) is State.SUCCEEDED
 
 
-def test_a_job_that_was_tried_before_does_not_expire_while_it_waits_again(node: Node) -> None:
-    worker = node.stream(places=1)
+@pytest.mark.parametrize("kind", ["stream", "plain"])
+def test_a_job_that_was_tried_before_does_not_expire_while_it_waits_again(node: Node, kind: str) -> None:
+    worker = node.stream(places=1) if kind == "stream" else node.worker()
     job = node.background("1", expires_us=later(node, 1.0))
+    node.given(worker)
     node.service.gone(worker)
     node.commit()
-    assert node.stored(job.id).attempt == 1
+    assert node.stored(job.id).attempt == (1 if kind == "plain" else 0)
     busy = node.stream(places=0)
     node.wait(2.0)
     assert node.held(job) is not None

@@ -12,6 +12,7 @@ from mainspring.errors import StoreBrokenError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.rules import WORKER_LOST
 
 from .a_node import Node, side
 
@@ -135,11 +136,9 @@ def test_a_snoozed_job_is_due_after_its_delay_and_not_counted(node: Node) -> Non
 def test_lost_workers_use_up_the_servers_limit(limit: int | None, deliveries: int) -> None:
     node = Node(lost_limit=limit)
     job = node.background("1")
-    for _ in range(6):
-        worker = node.stream()
-        node.commit()
-        if not side(worker).given:
-            break
+    for _ in range(deliveries):
+        worker = node.worker()
+        node.given(worker)
         node.service.gone(worker)
         node.commit()
     assert node.stored(job.id).attempt == deliveries
@@ -149,8 +148,8 @@ def test_lost_workers_use_up_the_servers_limit(limit: int | None, deliveries: in
 def test_lost_workers_use_up_the_policys_attempts(node: Node) -> None:
     job = node.background("1")
     for _ in range(2):
-        worker = node.stream(retry=Retry(max_attempts=2))
-        node.commit()
+        worker = node.worker(retry=Retry(max_attempts=2))
+        node.given(worker)
         node.service.gone(worker)
         node.commit()
     assert node.state(job.id) is State.FAILED
@@ -297,7 +296,7 @@ def test_a_foreground_job_of_a_lost_worker_goes_to_another_before_the_rest(node:
     assert node.queue().size == 3
     node.service.ready(other, 3)
     assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
-    assert [held.job.attempt for held in side(other).given] == [1, 1, 0]
+    assert [held.job.suspects for held in side(other).given] == [WORKER_LOST, WORKER_LOST, 0]
     assert side(other).given[0].numerator == b"0"
 
 

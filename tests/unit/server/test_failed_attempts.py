@@ -64,16 +64,27 @@ def test_what_its_worker_reported_is_the_workers_to_log(node: Node, lines: Lines
 
 
 def test_a_lost_attempt_is_tried_again_at_once_or_not_at_all(node: Node, lines: Lines) -> None:
+    node.background("1", options=RETRY)
     for _ in range(2):
-        worker = node.stream()
-        if not side(worker).given:
-            node.background("1", options=RETRY)
+        worker = node.worker()
+        node.given(worker)
         node.service.gone(worker)
         node.commit()
     first, second = lines.written
     assert first[0] == second[0] == "lost"
     assert first[3:] == (1, "its worker's connection ended", 5000.0)
     assert second[3:] == (2, "WorkerLost: its worker's connection ended; attempt 2 was the last", None)
+
+
+def test_a_loss_that_counts_no_attempt_has_the_number_of_the_attempt_that_it_would_have_been(
+    node: Node, lines: Lines
+) -> None:
+    worker = node.stream()
+    node.background("1", options=RETRY)
+    node.service.gone(worker)
+    node.commit()
+    (line,) = lines.written
+    assert line[3:] == (1, "its worker's connection ended; loss 1 of at most 5", 5000.0)
 
 
 @pytest.mark.parametrize("plain", [True, False])

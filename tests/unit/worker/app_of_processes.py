@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -22,6 +23,30 @@ def square(x: int) -> int:
 @app.task(executor="process")
 def pid() -> int:
     return os.getpid()
+
+
+@app.task
+def thread_pid() -> int:
+    return os.getpid()
+
+
+@app.task
+async def coroutine_pid() -> int:
+    return os.getpid()
+
+
+@app.task
+async def coroutine_for_ever() -> None:
+    current_job().data(b"begun")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        current_job().data(b"over")
+
+
+@app.task
+def crash_in_a_thread() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 @app.task(executor="process")

@@ -70,6 +70,32 @@ def test_a_crash_fails_its_own_job_only(server: ExtensionServer, run: Callable[.
     assert good.data == b"9"
 
 
+def test_what_is_to_be_alone_has_a_process_whatever_its_function_says(
+    server: ExtensionServer, run: Callable[..., Running]
+) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=3)
+    jobs = [server.add("thread_pid", alone=True), server.add("thread_pid")]
+    jobs += [server.add("coroutine_pid", alone=True), server.add("crash_in_a_thread", alone=True)]
+    server.wait_for(lambda: all(job.ended for job in jobs), 20)
+    pids = [int(job.data) for job in jobs[:3]]
+    assert pids[1] == os.getpid()
+    assert os.getpid() not in {pids[0], pids[2]}
+    assert b"was killed by SIGSEGV" in jobs[3].error
+
+
+def test_a_coroutine_that_is_alone_can_be_cancelled(server: ExtensionServer, run: Callable[..., Running]) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    job = server.add("coroutine_for_ever", alone=True)
+    server.wait_for(lambda: job.told, 20)
+    server.stop(job, "cancelled")
+    server.wait_for(lambda: job.ended, 20)
+    assert job.state == "cancelled"
+    assert [data for _, data in job.told] == [[b"begun"], [b"over"]]
+    again = server.add("coroutine_pid", alone=True)
+    server.wait_for(lambda: again.ended, 20)
+    assert again.state == "succeeded"
+
+
 def test_what_is_stuck_is_killed(server: ExtensionServer, run: Callable[..., Running]) -> None:
     run(the_app(), selector=SELECTOR, concurrency=1)
     stuck = server.add("stuck")

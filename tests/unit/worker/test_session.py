@@ -54,6 +54,15 @@ def test_an_older_server_need_not_know_of_slots(session: WorkerSession) -> None:
     assert session.agreed
 
 
+def test_one_that_can_isolate_jobs_says_so_and_an_older_server_need_not_know_of_it() -> None:
+    session = WorkerSession([], "w1", isolates=True)
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    assert sent(session)[-1] == (Type.CALL, [b"isolates", b"worker.isolates", b"{}"])
+    assert session.receive(packets.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
+
+
 def test_credit_is_what_was_asked_for_and_has_not_come(session: WorkerSession) -> None:
     session.ready(3)
     (assigned,) = session.receive(assign(1))

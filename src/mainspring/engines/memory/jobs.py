@@ -338,7 +338,7 @@ def wake(tables: Tables, operation: ops.Wake) -> ops.Woken:
     while left and tables.expiring and tables.expiring[0][0] <= now_us:
         expires_us, job_id = heapq.heappop(tables.expiring)
         job = tables.jobs.get(job_id)
-        if job is not None and job.expires_us == expires_us and job.state <= _PENDING and not job.attempt:
+        if job is not None and job.expires_us == expires_us and job.state <= _PENDING and not rules.was_tried(job):
             before = job.state
             job.ended_us = now_us
             _enter(tables, job, Event.EXPIRE)

@@ -300,7 +300,7 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 -- name: expire
 WITH late AS MATERIALIZED (
     SELECT id FROM jobs
-    WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 AND expires_us <= $1
+    WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 AND expires_us <= $1
     ORDER BY expires_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM jobs USING late WHERE jobs.id = ANY (ARRAY[late.id])
@@ -331,7 +331,7 @@ RETURNING jobs.function, jobs.priority, jobs.place, ready.due_us;
 SELECT
     (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
-        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
 
 -- ---- reading ----
 
@@ -392,7 +392,7 @@ UNION ALL
 SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
     (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
-        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
 
 -- Lists are in the order of ids. Jobs are passed from the newest on until enough match; where few are in the state that is asked
 -- for, its index gives them sooner.

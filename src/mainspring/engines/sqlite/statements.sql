@@ -81,7 +81,7 @@ UPDATE jobs SET state = 7, ended_us = ? WHERE id = ?;
 
 -- name: late
 SELECT id, state FROM jobs INDEXED BY expiring
-WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND expires_us <= ?
+WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us <= ?
 ORDER BY expires_us LIMIT ?;
 
 -- name: due
@@ -93,7 +93,8 @@ RETURNING function, priority;
 SELECT min(due_us) FROM jobs INDEXED BY due WHERE state = 0;
 
 -- name: next_expiry
-SELECT min(expires_us) FROM jobs INDEXED BY expiring WHERE expires_us > 0 AND state < 2 AND attempt = 0;
+SELECT min(expires_us) FROM jobs INDEXED BY expiring
+WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536;
 
 -- name: sweep_succeeded
 DELETE FROM jobs

@@ -14,6 +14,7 @@ from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.ids import TERM_SPAN
+from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, State
 
@@ -88,7 +89,7 @@ def expired(seen: Seen | None, timed: Timed, now_us: int, who: str) -> Plan[Expi
     if job.expires_us != timed.time_us:
         return None, Expiring()
     before = job.state
-    if before > _PENDING or job.attempt:
+    if before > _PENDING or rules.was_tried(job):
         return None, Expiring(late=True)
     job.state, job.ended_us = _EXPIRED, now_us
     entry, completion = end_of_waiting(seen, job, who)

@@ -119,6 +119,7 @@ class Calls:
             "jobs.cancel": (_CancelParams, _cancel),
             "jobs.retry": (_HandleParams, _retry),
             "jobs.watch": (_WatchParams, _watch),
+            "worker.isolates": (NoParams, _isolates),
             "worker.slots": (_SlotsParams, _slots),
             "node.status": (
                 NoParams,
@@ -148,6 +149,12 @@ class Calls:
             call.fault("usage", f"the params of {method} cannot be read: {error}")
             return
         function(call, said)
+
+
+def _isolates(call: Call, said: NoParams) -> None:
+    del said
+    call.peer.as_worker().isolates = True
+    call.answer({})
 
 
 def _slots(call: Call, said: _SlotsParams) -> None:

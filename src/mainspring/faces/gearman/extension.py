@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from mainspring.errors import MainspringError, UsageError
+from mainspring.jobs import rules
 from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.failures import ASKED, JobFailure, failure
 from mainspring.jobs.functions import NOT_KEPT
@@ -234,6 +235,8 @@ def assignment(held: Held, service: JobService) -> bytes:
                 info["deadline"] = held.started_us / 1_000_000 + seconds
     if options is not None and options.fire_us:
         info["fire_time"] = options.fire_us / 1_000_000
+    if job.suspects and rules.may_kill_workers(job):
+        info["alone"] = True
     policy = service.settling.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts

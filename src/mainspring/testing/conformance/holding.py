@@ -9,7 +9,7 @@ import pytest
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
-from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.rules import MOST_LOST, WORKER_LOST, Event, Settlement
 from mainspring.testing.conformance.driver import NOW, Store, again, done, ignore
 
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
@@ -71,12 +71,12 @@ class Holding:
 
     def test_a_claimed_job_says_what_happened_before(self, store: Store) -> None:
         job = store.leased()
-        job.suspects = 1
+        job.suspects = suspects = MOST_LOST * WORKER_LOST + 1
         settlement = Settlement(job, Event.RETRY, 1, due_us=NOW, started_us=NOW - 5, error=b"{}")
         assert store.settle(settlement) == set()
         store.wake(NOW)
         (claimed,) = store.claim()
-        assert (claimed.attempt, claimed.suspects, claimed.error, claimed.payload) == (1, 1, b"{}", b"p")
+        assert (claimed.attempt, claimed.suspects, claimed.error, claimed.payload) == (1, suspects, b"{}", b"p")
 
     # ---- Assign ----
 

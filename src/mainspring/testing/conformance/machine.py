@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, Priority, State
-from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
 from mainspring.testing.conformance.driver import NOW, Store, ignore
 from mainspring.testing.conformance.model import Model, copy
 
@@ -223,7 +223,7 @@ class EngineMachine(RuleBasedStateMachine):
         job = self._pick(end.pick, held=not end.any)
         if end.wrong_term:
             job.term += 1
-        job.suspects = end.pick % 3
+        job.suspects = end.pick % 3 * (WORKER_LOST if end.pick % 2 else 1)
         return Settlement(
             job,
             end.event,

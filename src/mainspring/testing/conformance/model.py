@@ -174,7 +174,11 @@ class Model:
         return [job for job in self.jobs.values() if job.state == State.SCHEDULED]
 
     def _expiring(self) -> list[Job]:
-        return [job for job in self.jobs.values() if job.expires_us and job.state < State.LEASED and job.attempt == 0]
+        return [
+            job
+            for job in self.jobs.values()
+            if job.expires_us and job.state < State.LEASED and not rules.was_tried(job)
+        ]
 
     def sweep(self, operation: ops.Sweep) -> int:
         """Forget what ended long ago (as if there were no limit)."""

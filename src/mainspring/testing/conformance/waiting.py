@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.jobs import rules
 from mainspring.jobs.model import Priority, State
-from mainspring.jobs.rules import Event
+from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
 from mainspring.testing.conformance.driver import NOW, Store
 
 ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.EXPIRE]
@@ -160,6 +160,13 @@ class Waiting:
         store.end(job, Event.RETRY, due_us=NOW + 9)
         store.wake(NOW + 2)
         assert store.wake(NOW + 2).next_us == NOW + 9
+
+    def test_a_job_that_was_lost_with_a_worker_does_not_expire(self, store: Store) -> None:
+        job = store.leased(expires_us=NOW + 1)
+        job.suspects = WORKER_LOST
+        assert store.settle(Settlement(job, Event.LOSE, 0)) == set()
+        assert store.wake(NOW + 2) == ({}, [], 0)
+        assert store.state(job.id) is State.PENDING
 
     def test_expiring_takes_at_most_so_many(self, store: Store) -> None:
         store.submit(*[store.job(expires_us=NOW + at) for at in range(5)])

@@ -8,6 +8,7 @@ anything. Signals that stop a worker do nothing here: the worker lets its jobs f
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -39,7 +40,7 @@ from mainspring.worker.executors.frames import (
 from mainspring.worker.forks import disown
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.mortality import die_with
-from mainspring.worker.performance import failure, perform
+from mainspring.worker.performance import RELEASED, Settlement, failure, perform, perform_coroutine, stopped
 from mainspring.worker.selector import load_registry
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mainspring.client.waiting import Awaited
-    from mainspring.worker.registry import Registry
+    from mainspring.worker.registry import Function, Registry
 
 
 class Child:
@@ -63,6 +64,8 @@ class Child:
         self._job: CurrentJob | None = None
         self._numbers = itertools.count(1)
         self._awaited: dict[Awaited, int] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Settlement] | None = None
 
     def progress(self, job: CurrentJob, done: int, total: int) -> None:  # noqa: ARG002 - there is only one
         """Pass progress on."""
@@ -102,12 +105,28 @@ class Child:
             function = registry.get(run.function)
             if function is None:
                 settlement = failure("UsageError", f"the process's app has no task named {run.function!r}")
+            elif function.executor == "coroutine":
+                settlement = self._run_coroutine(function, run.payload, job)
             else:
                 settlement = Context().run(perform, function, run.payload, job)
             if os.getpid() != self._pid:
                 os._exit(0)  # a fork of the task that came back from it, too
             self._job = None
             self.send(Ended(*settlement, resident_bytes()))
+
+    def _run_coroutine(self, function: Function, payload: bytes, job: CurrentJob) -> Settlement:
+        """Run a coroutine function, which is here only because its job is to be alone, on one loop for all of them."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        task = self._task = self._loop.create_task(perform_coroutine(function, payload, job), context=Context())
+        if job.cancel_requested:
+            task.cancel()
+        try:
+            return self._loop.run_until_complete(task)
+        except asyncio.CancelledError:  # before its first step
+            return stopped(job) if job.cancel_requested else RELEASED
+        finally:
+            self._task = None
 
     def _read(self) -> None:
         unframer = Unframer()
@@ -133,6 +152,9 @@ class Child:
         job = self._job
         if job is not None:
             job.ask_to_stop(reason)
+            task = self._task
+            if task is not None:
+                task.get_loop().call_soon_threadsafe(task.cancel)
             for awaited in list(self._awaited):
                 awaited.refuse(JobStopped(reason))
 

@@ -153,7 +153,7 @@ class ProcessExecutor:
     def waits(self, delivery: Delivery) -> None:
         """A function waits for another job."""
         name = delivery.function.name
-        if name not in self._warned:
+        if delivery.function.executor == "process" and name not in self._warned:
             self._warned.add(name)
             _log.warning(
                 "a task in a process waits for other jobs",

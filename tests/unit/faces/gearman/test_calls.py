@@ -54,6 +54,12 @@ def test_a_worker_says_how_many_jobs_it_runs_at_a_time(node: Node) -> None:
     assert (worker.slots, worker.credit) == (4, 20)
 
 
+def test_a_worker_says_that_it_runs_jobs_in_processes_of_their_own(node: Node) -> None:
+    assert node.stream().call("worker.isolates") == {}
+    (worker,) = node.service.dispatch.workers
+    assert worker.isolates
+
+
 def test_a_store_that_fails_is_unavailable(node: Node) -> None:
     tool = node.connect(extended=True)
     handle = tool.background()

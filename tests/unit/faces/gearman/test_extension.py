@@ -399,13 +399,25 @@ def test_the_settlement_of_a_lost_delivery_is_stale(node: Node) -> None:
     worker.leave()
     node.commit()
     _, second, info = assigned(other)
-    assert info["attempt"] == 2
+    assert (info["attempt"], "alone" in info) == (1, False)
     back = node.stream(places=0)
     settle(back, job, lease)
     assert back.answer()[1][2] == "stale"
     settle(other, job, second)
     assert other.answer()[1][2] == "recorded"
-    assert show(node, handle)["attempt"] == 2
+    assert show(node, handle)["attempt"] == 1
+
+
+def test_a_job_of_two_lost_workers_is_to_run_alone(node: Node) -> None:
+    submit(node.connect(extended=True))
+    for _ in range(2):
+        worker = node.stream()
+        node.commit()
+        assert "alone" not in assigned(worker)[2]
+        worker.leave()
+    worker = node.stream()
+    node.commit()
+    assert assigned(worker)[2]["alone"] is True
 
 
 def test_heartbeats_tell_what_to_stop_and_what_is_lost(node: Node) -> None:
