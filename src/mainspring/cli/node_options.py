@@ -259,6 +259,15 @@ class NodeOptions:
             **at_least(0, count, str, "is less than none: give 1 or more, or 0 for as many as files may be open"),
         ),
     ] = 0
+    max_functions: Annotated[
+        int,
+        option(
+            "--max-functions",
+            "Functions with jobs or workers; 0: any number.",
+            group=LIMITS,
+            **at_least(0, count, str, "is less than none: give 1 or more, or 0 for any number"),
+        ),
+    ] = 100_000
     idle_timeout: Annotated[
         float | None,
         option(
@@ -317,7 +326,10 @@ class NodeOptions:
             ),
             listen=ListenSettings(gearman=self.gearman, http=self.http, tls=tls, insecure=self.insecure),
             limits=LimitSettings(
-                max_packet=self.max_packet, max_connections=self.max_connections, idle_timeout=self.idle_timeout
+                max_packet=self.max_packet,
+                max_connections=self.max_connections,
+                max_functions=self.max_functions,
+                idle_timeout=self.idle_timeout,
             ),
             keepalive=KeepaliveSettings(enabled=self.keepalive),
             fleet=FleetSettings(

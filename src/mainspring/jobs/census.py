@@ -39,8 +39,8 @@ class Census:
         self._next = float("-inf")
         """The monotonic time of the next reading; infinite while one is under way."""
         self._rows: dict[bytes, FunctionQueue] = {}
-        self.number = self.jobs = self.waiting = 0
-        """How many functions are rows of the store alone, how many live jobs these have, and how many of those wait."""
+        self.jobs = self.waiting = 0
+        """How many live jobs the functions have that are rows of the store alone, and how many of these wait."""
 
     def functions(self) -> Iterator[FunctionQueue]:
         """Return the functions in memory, and the busiest of the others."""
@@ -50,10 +50,16 @@ class Census:
             if name not in known:
                 yield row
 
+    @property
+    def number(self) -> int:
+        """How many functions there are, about."""
+        return len(self._dispatch.queues) + self._dispatch.rows.number
+
     def tick(self, now: float) -> None:
         """Begin a reading where it is time."""
         if not self._dispatch.complete and now >= self._next:
             self._next = float("inf")
+            self._dispatch.rows.begin()
             self._read(_Sums(now), b"")
 
     def _read(self, sums: _Sums, after: bytes) -> None:
@@ -61,17 +67,22 @@ class Census:
 
     def _add(self, sums: _Sums, page: Counted) -> None:
         known = self._dispatch.queues
-        sums.add([row for row in rows_of(page.counts) if row.name not in known])
+        rows = [row for row in rows_of(page.counts) if row.name not in known]
+        sums.add(rows)
+        for row in rows:
+            self._dispatch.rows.met(row.name)
         if page.next is not None:
             self._read(sums, page.next)
             return
         self._rows = {row.name: row for row in sums.busiest()}
-        self.number, self.jobs, self.waiting = sums.number, sums.jobs, sums.waiting
+        self._dispatch.rows.end()
+        self.jobs, self.waiting = sums.jobs, sums.waiting
         ended = self._clock.monotonic()
         self._next = ended + max(EVERY, SHARE * (ended - sums.began))
 
     def _not_read(self, error: StoreError) -> None:
         del error  # the figures stay as they are
+        self._dispatch.rows.give_up()
         self._next = self._clock.monotonic() + EVERY
 
 
@@ -80,12 +91,11 @@ class _Sums:
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.number = self.jobs = self.waiting = 0
+        self.jobs = self.waiting = 0
         self._rows: list[FunctionQueue] = []
 
     def add(self, rows: list[FunctionQueue]) -> None:
         """Add the functions of a page."""
-        self.number += len(rows)
         self.jobs += sum(row.live for row in rows)
         self.waiting += sum(row.waiting() for row in rows)
         self._rows += rows

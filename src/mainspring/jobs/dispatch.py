@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker, merge_by_age
+from mainspring.jobs.names import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,15 +33,19 @@ class Dispatch:
     """The functions and their queues.
 
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as
-    gearmand does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough.
+    gearmand does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: how many functions
+    there may be, with those that are rows of the store; 0 for any number.
     """
 
-    def __init__(self, *, round_robin: bool = False, wakeup: int = 1) -> None:
+    def __init__(self, *, round_robin: bool = False, wakeup: int = 1, most: int = 0) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.order: list[FunctionQueue] = []
         """The same by their serials, with some that were forgotten since."""
         self.complete = True
         """Every function that has jobs in the store has its queue here. It never holds again once they were too many."""
+        self.rows = Rows()
+        """Those that have none."""
+        self.most = most
         self.made: Callable[[FunctionQueue], None] = lambda _: None
         """Set by the service: called with each new queue."""
         self._serial = 0
@@ -62,6 +67,7 @@ class Dispatch:
             self._serial += 1
             queue = self.queues[name] = FunctionQueue(name, self._serial)
             self.order.append(queue)
+            self.rows.left(name)
             self.made(queue)
         return queue
 
@@ -71,9 +77,19 @@ class Dispatch:
         if queue is None:
             if not self.complete or len(self.queues) >= MANY:
                 self.complete = False
+                self.rows.add(name)
                 return None
             queue = self.queue(name)
         return queue
+
+    def admits(self, name: bytes) -> bool:
+        """Say whether a job or a worker may name a function: it is known, or there is room for one more."""
+        return (
+            not self.most
+            or name in self.queues
+            or (not self.complete and name in self.rows)
+            or len(self.queues) + self.rows.number < self.most
+        )
 
     def may_live(self, name: bytes) -> bool:
         """Say whether the store may have jobs of a function that have not ended."""
@@ -85,13 +101,15 @@ class Dispatch:
 
         Each step looks at some of them.
         """
-        many = len(self.queues) - MANY
+        many = len(self.queues) - (min(MANY, self.most // 10) if self.most else MANY)
         for number, queue in enumerate(list(self.order)):
             if queue.gate is not None:
                 queue.gate.tidy()
             if many > 0 and queue.is_idle() and self.queues.get(queue.name) is queue:
                 del self.queues[queue.name]
-                self.complete = self.complete and not queue.live
+                if queue.live:
+                    self.complete = False
+                    self.rows.add(queue.name)
                 many -= 1
             if number % STEP == STEP - 1:
                 yield

@@ -66,6 +66,7 @@ class JobService:
         earlier: Callable[[float], object],
         round_robin: bool = False,
         wakeup: int = 1,
+        most_functions: int = 0,
         foreground_bytes: int = 2**30,
         lost_limit: int | None = None,
         retention: float = 86_400.0,
@@ -77,7 +78,7 @@ class JobService:
         self.term = term
         self.handles = handles
         self.hub = hub
-        self.dispatch = Dispatch(round_robin=round_robin, wakeup=wakeup)
+        self.dispatch = Dispatch(round_robin=round_robin, wakeup=wakeup, most=most_functions)
         self.timers = Timers(earlier)
         self.slices = Slices(lambda step: self.timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = Listeners()

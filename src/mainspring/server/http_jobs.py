@@ -33,7 +33,9 @@ class NodeHttpJobs:
             unique = unique_of_payload(payload)
         job = Job(node.face.next_id(), function, payload, unique, _PRIORITIES[priority])
         job.created_us = round(node.clock.wall() * 1_000_000)
-        queue = service.dispatch.queues.get(function)
+        if not service.dispatch.admits(function):
+            raise RefusedError("TOO_MANY_FUNCTIONS", node.face.too_many_functions().decode())
+        queue = service.dispatch.known(function)
         if queue is not None and queue.is_full(job.priority):
             raise RefusedError("QUEUE_ERROR", "Job queue is full")
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -34,7 +34,7 @@ class Metrics:
     def figures(self) -> Iterable[Measure | Distribution]:
         """Return the figures of this moment."""
         known = list(self._service.census.functions())
-        number_known = len(self._service.dispatch.queues) + self._service.census.number
+        number_known = self._service.census.number
         if len(known) > MEASURED:
             known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), len(queue.workers)))
         queues = [(_label(queue.name), queue) for queue in known]

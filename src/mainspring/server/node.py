@@ -113,6 +113,7 @@ class Node:
             earlier=self._tick_at,
             round_robin=jobs.round_robin,
             wakeup=jobs.worker_wakeup,
+            most_functions=self.settings.limits.max_functions,
             lost_limit=jobs.job_retries,
             retention=jobs.retention,
             dead_retention=jobs.dead_retention,
@@ -361,7 +362,7 @@ class Node:
             total += queue.total()
             running += queue.running
             waiting += queue.size + sum(queue.backlog)
-        number = len(service.dispatch.queues) + service.census.number
+        number = service.census.number
         if number > SHOWN:
             known = heapq.nlargest(SHOWN, service.census.functions(), key=FunctionQueue.total)
         functions: list[dict[str, Any]] = []

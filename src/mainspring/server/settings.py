@@ -118,6 +118,9 @@ class LimitSettings:
     max_connections: int = 0
     """Connections at a time; 0: as many as the process may have open files."""
 
+    max_functions: int = 100_000
+    """Functions with jobs or workers; 0: any number."""
+
     queued_jobs: int = 4096
     """Submits of one connection that wait for the store; above it reading from the connection pauses, until half are stored."""
 

@@ -174,6 +174,10 @@ def _create_function(peer: Peer, asked: Command) -> None:
     if len(asked.args[0]) > FUNCTION_LIMIT:
         peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE a+function's+name+has+at+most+%d+bytes\r\n" % FUNCTION_LIMIT)
         return
+    if not peer.service.dispatch.admits(asked.args[0]):
+        text = peer.face.too_many_functions().replace(b" ", b"+")
+        peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
+        return
     peer.service.dispatch.queue(asked.args[0])
     peer.outbox.send(admin.OK)
 
@@ -202,8 +206,8 @@ def _drop_function(peer: Peer, asked: Command) -> None:
 def _maxqueue(peer: Peer, asked: Command) -> None:
     dispatch = peer.service.dispatch
     queue = dispatch.queues.get(asked.args[0])
-    if queue is None and not dispatch.complete:
-        queue = dispatch.queue(asked.args[0])  # it may have jobs in the store
+    if queue is None and asked.args[0] in dispatch.rows:
+        queue = dispatch.queue(asked.args[0])
     if queue is not None:
         queue.maximum = admin.queue_limits(asked.args[1:])
         dispatch.limited = any(any(other.maximum) for other in dispatch.queues.values() if other.maximum)

@@ -104,7 +104,9 @@ def submit(peer: Peer, args: list[bytes]) -> None:
 def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payload: bytes) -> Job | None:
     priority = _PRIORITIES[said.priority]
     largest = peer.face.settings.max_value
-    if unique or not 0 < len(function) <= FUNCTION_LIMIT or peer.service.dispatch.limited or len(payload) > largest:
+    dispatch = peer.service.dispatch
+    usual = 0 < len(function) <= FUNCTION_LIMIT and function in dispatch.queues and not dispatch.limited
+    if unique or not usual or len(payload) > largest:
         checked = peer.check(function, unique, payload, priority)
         if checked is None:
             return None

@@ -95,6 +95,7 @@ class GearmanFace:
         self.connections = 0
         self.kept = Kept(service.clock.monotonic)
         """Pieces of long answers that several peers ask for."""
+        self._full = LogLimit(TOLD_EVERY)
         self._crowded = LogLimit(TOLD_EVERY)
         self._created: dict[int, bytes] = {}
 
@@ -126,6 +127,17 @@ class GearmanFace:
                 connections=self.settings.connections,
                 do="raise --max-connections, or the limit of open files (ulimit -n; systemd's LimitNOFILE=)",
             )
+
+    def too_many_functions(self) -> bytes:
+        """Return why a new function is refused, and say so to whoever can change it."""
+        most = self.service.dispatch.most
+        if self._full.left_out(self.service.clock.monotonic()) is not None:
+            log.warning(
+                "new functions are refused",
+                functions=most,
+                do="look at `mainspring functions list` for names that programs make up, or raise --max-functions",
+            )
+        return b"this server has %d functions, and takes no more (--max-functions): use fewer names" % most
 
     def end_silent(self) -> None:
         """Disconnect the peers that have been silent for too long; to be called every second or so."""

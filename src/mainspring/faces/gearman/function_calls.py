@@ -206,6 +206,9 @@ def _change(call: Call, function: str, change: Change) -> None:
     if not service.functions.kept:
         call.fault("usage", NOT_KEPT)
         return
+    if name not in service.functions.names() and not service.dispatch.admits(name):
+        call.fault("usage", call.peer.face.too_many_functions().decode())
+        return
 
     def changed(_: FunctionLimits) -> None:
         service.roster.find([name], found, call.failed)

@@ -140,6 +140,7 @@ class Peer(asyncio.Protocol):
         where reading is paused meanwhile.
         """
         dispatch = self.service.dispatch
+        queues = dispatch.queues
         next_id = self.face.next_id
         largest = self.face.settings.max_value
         reading = self.reading
@@ -152,7 +153,13 @@ class Peer(asyncio.Protocol):
                 if self._waits:
                     self.submit_batch()
                 function, unique, payload = args
-                if unique or not 0 < len(function) <= FUNCTION_LIMIT or dispatch.limited or len(payload) > largest:
+                if (
+                    unique
+                    or not 0 < len(function) <= FUNCTION_LIMIT
+                    or dispatch.limited
+                    or len(payload) > largest
+                    or function not in queues
+                ):
                     checked = self.check(function, unique, payload, priority)
                     if checked is None:
                         continue
@@ -269,10 +276,16 @@ class Peer(asyncio.Protocol):
             text = b"a payload has %d bytes, and this node's store takes %d: %b" % (len(payload), largest, _ELSEWHERE)
             self.refuse(b"ARGUMENT_TOO_LARGE", text)
             return None
+        dispatch = self.service.dispatch
+        if function not in dispatch.queues:
+            if not dispatch.admits(function):
+                self.refuse(b"TOO_MANY_FUNCTIONS", self.face.too_many_functions())
+                return None
+            dispatch.known(function)  # it counts from now on
         if unique == b"-":
             unique = clients.unique_of_payload(payload) if payload else clients.unique_of_nothing(self.face.next_id())
-        if self.service.dispatch.limited:
-            queue = self.service.dispatch.queues.get(function)
+        if dispatch.limited:
+            queue = dispatch.queues.get(function)
             # A foreground job of this unique is joined on the usual way: the store has not heard of it.
             joins = bool(unique) and (function, unique) in self.service.window.foreground
             if queue is not None and not joins and queue.is_full(priority):
@@ -412,6 +425,8 @@ class Peer(asyncio.Protocol):
             self.refuse(b"ARGUMENT_TOO_LARGE", _LONG_NAME)
         elif len(worker.abilities) >= limit and self.service.dispatch.queues.get(function) not in worker.abilities:
             self.refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
+        elif not self.service.dispatch.admits(function):
+            self.refuse(b"TOO_MANY_FUNCTIONS", self.face.too_many_functions())
         else:
             self.service.register(worker, function, ability)
 

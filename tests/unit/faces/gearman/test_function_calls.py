@@ -69,6 +69,13 @@ def test_a_place_that_no_store_has_said_harms_nobody(tool: Peer, node: Node, row
     assert isinstance(tool.call("functions.list", after=f"s0.{row.hex()}"), dict)
 
 
+def test_nothing_is_said_of_new_functions_above_the_limit(tool: Peer, node: Node) -> None:
+    node.service.dispatch.most = 1
+    tool.background(b"", b"f")
+    assert tool.call("functions.pause", function="new") == "usage"
+    assert tool.call("functions.pause", function="f")["paused"]
+
+
 def test_a_page_has_a_bound(tool: Peer) -> None:
     assert tool.call("functions.list", limit=0) == tool.call("functions.list", limit=1001) == "usage"
 

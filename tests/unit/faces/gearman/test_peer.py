@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from mainspring.faces.gearman.face import GearmanSettings
 from mainspring.wire.gearman.packets import Type, request
 
-from .a_face import F, Node, Peer
+from .a_face import F, G, Node, Peer
 
 
 def configure(node: Node, **said: object) -> None:
@@ -34,6 +34,36 @@ def test_what_can_be_passed_over_is(node: Node) -> None:
     assert client.ask(Type.CAN_DO_TIMEOUT, b"no timeout")[0] == "ERROR"
     assert client.ask(Type.ECHO_REQ, b"x") == ("ECHO_RES", ["x"])
     assert not client.closed
+
+
+# ---- very many functions ----
+
+
+def test_new_functions_are_refused_above_the_limit_and_nothing_else(node: Node) -> None:
+    node.service.dispatch.most = 2
+    client, worker = node.connect(), node.worker(F)
+    client.send(b"".join(request(Type.SUBMIT_JOB_BG, name, b"", b"") for name in (G, b"new", F, b"more", G)))
+    node.commit()
+    heard = client.hear()
+    assert [name for name, _ in heard] == ["JOB_CREATED", "ERROR", "JOB_CREATED", "ERROR", "JOB_CREATED"]
+    assert heard[1][1][0] == "TOO_MANY_FUNCTIONS"
+    assert "2 functions" in heard[1][1][1]
+    assert "--max-functions" in heard[1][1][1]
+    for kind, args in (
+        (Type.SUBMIT_JOB, (b"", b"")),
+        (Type.SUBMIT_JOB_HIGH_BG, (b"u", b"")),
+        (Type.SUBMIT_JOB_EPOCH, (b"", b"1", b"")),
+        (Type.CAN_DO, ()),
+        (Type.CAN_DO_TIMEOUT, (b"1000",)),
+    ):
+        assert client.ask(kind, b"new", *args)[1][0] == "TOO_MANY_FUNCTIONS"
+    extended = node.connect(extended=True)
+    assert extended.ask(Type.SUBMIT, b"new", b"", b"{}", b"")[1][0] == "TOO_MANY_FUNCTIONS"
+    assert extended.ask(Type.REGISTER, b"new", b"")[1][0] == "TOO_MANY_FUNCTIONS"
+    assert client.text("create function new").startswith("ERR TOO_MANY_FUNCTIONS this+server+has+2+functions")
+    assert set(node.service.dispatch.queues) == {F, G}
+    worker.say(Type.CAN_DO, G)
+    assert worker.ask(Type.GRAB_JOB)[0] == "JOB_ASSIGN"
 
 
 # ---- half-closed connections ----
