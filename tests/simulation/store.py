@@ -129,7 +129,7 @@ class SlowStore:
 
     def find(self, job_id: int) -> Job | None:
         """A job as it is in the store at this moment."""
-        jobs: dict[int, Job] = execute(self.engine, [ops.Find([job_id], _ignore, _ignore)])[0]
+        jobs: dict[int, Job] = execute(self.engine, [ops.Find([job_id], _ignore, _ignore, 2**30)])[0]
         return jobs.get(job_id)
 
     def find_unique(self, function: bytes, unique: bytes) -> int | None:

@@ -173,8 +173,12 @@ def test_the_relay_as_the_only_source_of_work(monkeypatch: Plant) -> None:
 
 
 def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
-    def find(self: Sharing, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any) -> None:
-        self._commits.put(ops.Wait(self._window.term, ids, found, failed))
+    def find(
+        self: Sharing, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
+    ) -> ops.Wait:
+        operation = ops.Wait(self._window.term, ids, found, failed, room)
+        self._commits.put(operation)
+        return operation
 
     monkeypatch.setattr(Sharing, "find", find)
     is_caught(40, by="which is not its own")
@@ -195,10 +199,14 @@ def test_a_job_put_back_into_its_queue_twice(monkeypatch: Plant) -> None:
 
 
 def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
-    def askable(self: Sharing, ids: Sequence[int]) -> list[int]:
-        return [job_id for job_id in ids if self._listeners.of(job_id)]
+    def found(self: Sharing, wanted: list[int], jobs: dict[int, Job]) -> None:
+        for job_id in wanted:
+            if job_id not in jobs:
+                self._tell_gone(job_id)
+            elif State(jobs[job_id].state).ended:
+                self._look_up(job_id)
 
-    monkeypatch.setattr(Sharing, "_askable", askable)
+    monkeypatch.setattr(Sharing, "_found", found)
     is_caught(200, by="for which it does not wait")
 
 

@@ -13,8 +13,7 @@ from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.lingering import Lingering
-from mainspring.jobs.listeners import Listeners
-from mainspring.jobs.model import State
+from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.service import JobService
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.uniques import Uniques
@@ -143,23 +142,13 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
 
 
 def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> None:
-    def all_of_them(self: Listeners, job_id: int, _listener: object) -> None:
-        self.take(job_id)
+    def missing(self: Lookups, job_id: int, waits: list[Any]) -> None:
+        self._end(waits)
+        if self._window.handles.of(job_id) not in self._window.held:
+            self._listeners.take(job_id)
+            waits[0].unknown()
 
-    def look(self: Clients, job_id: int, listener: Any, unknown: Callable[[], None]) -> None:
-        def found(jobs: dict[int, Job]) -> None:
-            job = jobs.get(job_id)
-            if (job is None or State(job.state).ended) and self._listeners.listens(job_id, listener):
-                if job is not None:
-                    self._settling.tell(job)
-                else:
-                    self._listeners.remove(job_id, listener)
-                    unknown()
-
-        self.find(job_id, lambda job: found({} if job is None else {job_id: job}), lambda _: unknown())
-
-    monkeypatch.setattr(Listeners, "remove", all_of_them)
-    monkeypatch.setattr(Clients, "_look", look)
+    monkeypatch.setattr(Lookups, "_missing", missing)
     is_caught(400)
 
 

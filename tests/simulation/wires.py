@@ -39,6 +39,8 @@ class Wire(asyncio.Transport):
         self.to_server = bytearray()
         self.to_peer: deque[Packet] = deque()
         self.paused = False
+        self._unfinished = b""
+        """The beginning of a packet that the server has written."""
         self.unsent = 0
         """What the peer has left unread, as the server sees it."""
         self.left = False
@@ -85,14 +87,19 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.over:
             return
-        data = bytes(data)
+        data = self._unfinished + bytes(data)
+        self._unfinished = b""
         at = 0
         while at < len(data):
+            if RES.startswith(data[at : at + 4]) and len(data) - at < HEADER_SIZE:
+                break
             if not data.startswith(RES, at):
                 self._see(TEXT, [data[at:]])
                 self.to_peer.append((TEXT, [data[at:]]))
                 return
             _, kind, size = HEADER.unpack_from(data, at)
+            if len(data) - at < HEADER_SIZE + size:
+                break
             body = data[at + HEADER_SIZE : at + HEADER_SIZE + size]
             count = ARGUMENTS[kind]
             args = body.split(b"\0", count - 1) if count else []
@@ -100,6 +107,7 @@ class Wire(asyncio.Transport):
             self._see(kind, args)
             self.to_peer.append((kind, args))
             at += HEADER_SIZE + size
+        self._unfinished = data[at:]
 
     def close(self) -> None:
         self._life.loop.call_soon(self.end)

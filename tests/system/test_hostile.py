@@ -9,20 +9,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.postgres.server import name_of
 
-from .hostile import hoarding, naming, swapping
+from .disks import Filled, small_file_system
+from .hostile import crowding, hoarding, naming, swapping, writing
 from .hostile.watching import MIB
-from .servers import Server, serving
+from .servers import Server, eventually, launch, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.postgres.server import PostgresServer
 
 FILES = 400
 """How many files the shared server may have open."""
 
 SHORT: dict[str, Callable[[Server], None]] = {
+    "foreign writer": partial(writing.foreign_writer, seconds=2.0),
+    "idle connections": partial(crowding.idle_connections, count=FILES + 100),
     "client ids": partial(hoarding.client_ids, connections=10, size=4 * MIB),
     "abilities": partial(naming.abilities, workers=10, count=10_000),
     "empty function": naming.empty_function,
@@ -30,6 +35,7 @@ SHORT: dict[str, Callable[[Server], None]] = {
     "foreground jobs": partial(hoarding.foreground_jobs, count=40_000, left=24 * MIB),
 }
 LONG: dict[str, Callable[[Server], None]] = {
+    "foreign writer": partial(writing.foreign_writer, seconds=12.0),
     "client ids": partial(hoarding.client_ids, connections=20, size=60 * MIB),
     "abilities": partial(naming.abilities, workers=30, count=10_000, growth=320 * MIB),
 }
@@ -62,9 +68,62 @@ def test_a_large_attack_harms_nobody_else(tmp_path: Path, attack: str) -> None:
         server.assert_calm()
 
 
+@pytest.mark.long
+def test_idle_connections_in_thousands_harm_nobody_else(tmp_path: Path) -> None:
+    with serving(tmp_path, "--http", "127.0.0.1:0", tracer=limited(2000)) as server:
+        crowding.idle_connections(server, count=300)
+        crowding.idle_connections(server, count=2500)
+        server.assert_calm()
+
+
+def test_a_full_disk_is_said_once_and_the_node_is_not_ready(tmp_path: Path) -> None:
+    with (
+        small_file_system(tmp_path) as disk,
+        serving(tmp_path, "--http", "127.0.0.1:0", store=f"sqlite:///{disk / 'jobs.db'}") as server,
+    ):
+        writing.full_disk(Filled(server, disk), refusals=2000)
+        server.assert_calm()
+
+
 def test_files_are_for_their_owner(tmp_path: Path) -> None:
     swapping.readable_files(tmp_path)
 
 
 def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
     swapping.links_in_the_way(tmp_path)
+
+
+def test_a_store_that_is_moved_away_takes_no_more(tmp_path: Path) -> None:
+    swapping.moved_away(tmp_path)
+
+
+# ---- the long form ----
+
+
+def own_role(postgres: PostgresServer, database: str) -> str:
+    """Create a role that owns a database; returns the store's URL for it."""
+    postgres.sql("DROP ROLE IF EXISTS hostile; CREATE ROLE hostile LOGIN")
+    postgres.sql(f'ALTER DATABASE "{name_of(database)}" OWNER TO hostile')
+    return database.replace("postgres@", "hostile@")
+
+
+@pytest.mark.long
+def test_revoked_rights_are_said_once_and_the_node_is_not_ready(
+    tmp_path: Path, postgres: PostgresServer, database: str
+) -> None:
+    store = own_role(postgres, database)
+    with serving(tmp_path, "--http", "127.0.0.1:0", store=store) as server:
+        writing.revoked_rights(server, lambda statement: postgres.sql(statement, name_of(database)))
+        server.assert_calm()
+
+
+@pytest.mark.long
+def test_a_read_only_role_is_no_standby(tmp_path: Path, postgres: PostgresServer, database: str) -> None:
+    store = own_role(postgres, database)
+    postgres.sql("ALTER ROLE hostile SET default_transaction_read_only = on")
+    server = launch(tmp_path, store=store)
+    try:
+        eventually(lambda: "default_transaction_read_only" in server.written(), "it says what is wrong")
+        assert "is a standby" not in server.written()
+    finally:
+        server.end()

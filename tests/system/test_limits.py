@@ -6,6 +6,7 @@ import socket
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 from tests.interop.packets import Kind, encode, got
@@ -212,10 +213,14 @@ def test_foreground_jobs_that_wait_are_bounded(tmp_path: Path) -> None:
         server.assert_calm()
 
 
-def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path) -> None:
+def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path, free_port: int) -> None:
+    """Idle connections take no files from workers and clients, nor do these from health checks."""
     few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
-    with serving(tmp_path, tracer=few) as server, ExitStack() as stack:
+    options = ("--http", f"127.0.0.1:{free_port}", "--max-connections", "1000")
+    with serving(tmp_path, *options, tracer=few) as server, ExitStack() as stack:
         served = 0
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", free_port), 20))
         while True:
             peer = stack.enter_context(server.peer())
             peer.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"")
@@ -226,4 +231,6 @@ def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path) -> None
         assert answer.arguments[0] == b"TOO_MANY_CONNECTIONS"
         assert served > 10
         assert "connections are refused" in server.written()
+        assert urlopen(f"http://127.0.0.1:{free_port}/healthz", timeout=20).read() == b"ok\n"
+        assert server.written().count("idle connections are ended for new ones") == 1
         server.assert_calm()

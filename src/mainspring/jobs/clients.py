@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import ASKED, failure
+from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
 
@@ -22,11 +23,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.sharing import Sharing
     from mainspring.jobs.store import Cancelled, Found, Redriven
+    from mainspring.jobs.telling import Telling
     from mainspring.jobs.uniques import Uniques
     from mainspring.jobs.window import Window
-
-AGAIN = 0.25
-"""Seconds after which the store is asked again where it could not answer."""
 
 
 class Clients:
@@ -42,6 +41,7 @@ class Clients:
         uniques: Uniques,
         listeners: Listeners,
         hub: Hub,
+        telling: Telling,
         ended_in_store: Callable[[Job, int], None],
     ) -> None:
         self._window = window
@@ -54,8 +54,7 @@ class Clients:
         self._ended_in_store = ended_in_store
         self.sharing: Sharing | None = None
         """Set where other nodes have the store open too."""
-        self.looking: dict[int, int] = {}
-        """Jobs that are being looked up for somebody who will be told, also where there is none; and how often."""
+        self.lookups = Lookups(window, listeners, telling)
 
     # ---- waiting ----
 
@@ -73,56 +72,27 @@ class Clients:
         self._listeners.add(job_id, listener)
         if self._handles.of(job_id) in self._window.held:
             looked_up()
-        else:
-            self._look(job_id, listener, unknown, looked_up)
+            return
 
-    def _look(
-        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
-    ) -> None:
-        self.looking[job_id] = self.looking.get(job_id, 0) + 1
+        def is_unknown() -> None:
+            self._listeners.remove(job_id, listener)
+            unknown()
 
-        def looked() -> None:
-            self.looking[job_id] -= 1
-            if not self.looking[job_id]:
-                del self.looking[job_id]
-
-        def found(jobs: dict[int, Job]) -> None:
-            looked()
-            looked_up()
-            job = jobs.get(job_id)
-            if job is None:
-                if self._handles.of(job_id) not in self._window.held:
-                    self._listeners.remove(job_id, listener)
-                    unknown()
-            elif State(job.state).ended and self._listeners.listens(job_id, listener):
-                self._settling.tell(job, asked=job_id)
-
-        def failed(error: StoreError) -> None:
-            # What cannot be looked up now is not unknown: who hears that submits the job again.
-            del error
-            self._window.timers.at(self._window.clock.monotonic() + AGAIN, again)
-
-        def again() -> None:
-            looked()
-            if self._listeners.listens(job_id, listener):
-                self._look(job_id, listener, unknown, looked_up)
-            else:
-                looked_up()
-
-        if self.sharing is None:
-            self._commits.put(Find([job_id], found, failed))
-        else:
-            self.sharing.find([job_id], found, failed)
+        self.lookups.look(job_id, is_unknown, looked_up)
 
     def look_ended(self, job_id: int) -> None:
         """Tell those who wait for a job what it ended as, if it has."""
-        for listener in self._listeners.of(job_id)[:1]:
-            self._look(job_id, listener, lambda: None, lambda: None)
+        self.lookups.look(job_id)
+
+    def has_room(self, listener: Listener) -> None:
+        """A listener that had too much to read has room again."""
+        self.lookups.has_room(listener)
 
     def gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
         listener.gone = True
         alone = self._listeners.leave(listener)
+        self.lookups.gone(listener)
         for job_id in alone:
             held = self._window.held.get(self._handles.of(job_id))
             if held is not None and not held.stored and not held.adopting and held.worker is None:
@@ -239,16 +209,18 @@ class Clients:
         failed: Callable[[StoreError], None],
         *,
         overtakes: bool = False,
+        room: int = 0,
     ) -> None:
         """Look a job up, wherever it is; one in memory is told as it is there.
 
         With ``overtakes`` it may be told as it was before what is on its way to the store: see `Operation.overtakes`.
+        ``room`` is as in `Find`.
         """
         held = self._window.held.get(self._handles.of(job_id))
         if held is not None:
             done(held.seen())
             return
-        operation = Find([job_id], lambda jobs: done(jobs.get(job_id)), failed)
+        operation = Find([job_id], lambda jobs: done(jobs.get(job_id)), failed, room)
         operation.overtakes = overtakes
         self._commits.put(operation)
 

@@ -26,6 +26,12 @@ class Listener(Protocol):
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         """The job has its outcome: ``job.state``, ``job.result``, ``job.error``; ``exception`` as a plain worker sent it."""
 
+    def unknown(self, handle: bytes) -> None:
+        """The job had ended while there was no room to tell it, and its outcome is no longer kept."""
+
+    def has_room(self) -> bool:
+        """Say whether it can be sent the outcome of another job: not while it has too much to read."""
+
 
 class Listeners:
     """Job ids to listeners; also the way back, for a listener that leaves."""

@@ -81,7 +81,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The job's key, where it travels as bytes alone: a store takes it out again."""
 
 
-class Job(msgspec.Struct):
+class Job(msgspec.Struct, weakref=True):
     """One request to run a function on a payload, as it is stored. Times are microseconds of wall time, 0 where there is none."""
 
     id: int
@@ -112,3 +112,8 @@ class Job(msgspec.Struct):
     """It is dropped when nobody waits for it any more, unless a worker has it. Only shared stores keep such jobs."""
     key: bytes = b""
     """Jobs of one function and one key share limits, and keys take turns; see the resources slice."""
+
+    @property
+    def unread(self) -> int:
+        """Bytes of its result that a look-up has left in the store."""
+        return self.output_size - len(self.result)

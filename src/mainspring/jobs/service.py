@@ -22,6 +22,7 @@ from mainspring.jobs.roster import Roster
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import CountLive, Recover
+from mainspring.jobs.telling import Telling
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
@@ -82,11 +83,14 @@ class JobService:
         self.timers = Timers(earlier)
         self.slices = Slices(lambda step: self.timers.at(clock.monotonic(), step), clock.monotonic)
         self.listeners = Listeners()
+        self.telling = Telling(handles, self.listeners)
         self.remembered = Remembered()
         self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
         self.attempts = Attempts()
         ends = (self.attempts.ended, *attempts_ended)
-        self.settling = Settling(self.window, self.listeners, hub, lost_limit=lost_limit, attempts_ended=ends)
+        self.settling = Settling(
+            self.window, self.listeners, self.telling, hub, lost_limit=lost_limit, attempts_ended=ends
+        )
         self.uniques = Uniques(commits)
         self.intake = Intake(self.window, self.uniques, self.listeners, hub)
         self.foreground = Foreground(
@@ -103,7 +107,9 @@ class JobService:
             retention=retention,
             dead_retention=dead_retention,
         )
-        self.clients = Clients(self.window, self.settling, self.uniques, self.listeners, hub, self._ended_in_store)
+        self.clients = Clients(
+            self.window, self.settling, self.uniques, self.listeners, hub, self.telling, self._ended_in_store
+        )
         self.foreground.look = self.clients.look_ended
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
         self.functions = Functions(self.window)
@@ -219,7 +225,7 @@ class JobService:
             self.window.no_longer_pending(queue, job.priority)
         else:
             self.window.no_longer_away(queue)
-        self.settling.tell(job)
+        self.telling.tell(job)
         if self.hub.active:
             self.hub.publish(job)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.model import Retry
     from mainspring.jobs.store import LostAttempt
+    from mainspring.jobs.telling import Telling
     from mainspring.jobs.window import Window
 
     Acknowledge = Callable[[bool], None]
@@ -87,6 +88,7 @@ class Settling:
         self,
         window: Window,
         listeners: Listeners,
+        telling: Telling,
         hub: Hub,
         *,
         lost_limit: int | None = None,
@@ -95,6 +97,7 @@ class Settling:
     ) -> None:
         self._window = window
         self._listeners = listeners
+        self._telling = telling
         self._hub = hub
         self._lost_limit = lost_limit
         self._attempts_ended = attempts_ended
@@ -341,7 +344,7 @@ class Settling:
             after = rules.target(settlement.event)
             if after >= State.SUCCEEDED:
                 if listeners.of(job.id):
-                    self.tell(_settled_job(settlement), exception)
+                    self._telling.tell(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:
                 queue.away += 1
                 self.wake_at(settlement.due_us)
@@ -354,22 +357,6 @@ class Settling:
             self._window.serve(queue)
         for ended in self._attempts_ended:
             ended(settlements)
-
-    def tell(
-        self, job: Job, exception: bytes | None = None, handle: bytes | None = None, asked: int | None = None
-    ) -> None:
-        """Tell everybody who waits for a job that it has ended.
-
-        ``asked`` is the id under which they wait, where that one has joined the job.
-        """
-        if asked is not None and asked != job.id:
-            job = msgspec.structs.replace(job, id=asked)
-        listeners = self._listeners.take(job.id)
-        if listeners:
-            if handle is None:
-                handle = self._window.handles.of(job.id)
-            for listener in listeners:
-                listener.ended(handle, job, exception)
 
     def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
         if isinstance(error, StoreBrokenError):
@@ -410,7 +397,7 @@ class Settling:
         if after >= State.SUCCEEDED:
             window.release(held)
             job = _settled_job(settlement)
-            self.tell(job, exception, held.handle)
+            self._telling.tell(job, exception, is_kept=False)
             if self._hub.active:
                 self._hub.publish(job)
         elif after is State.PENDING:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs import rules
 from mainspring.jobs.counting import count_coming
-from mainspring.jobs.failures import JobFailure, failure
+from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Watchers
 from mainspring.jobs.holders import Holders
 from mainspring.jobs.leasing import Leasing
@@ -47,19 +45,6 @@ GONE = failure("Lost", "the node that waited for it was cut off from the store, 
 WATCHERS_FOR = 1.0
 """Seconds for which the nodes that want to know of a job's progress are remembered."""
 
-_decode_failure = msgspec.json.Decoder(JobFailure).decode
-
-
-def exception_of(job: Job) -> bytes | None:
-    """Return what a plain worker said with its exception, for clients that asked for that; None where a job ended otherwise.
-
-    It is what was stored: the first 64 KiB, as text.
-    """
-    if job.state != State.FAILED or not job.error:
-        return None
-    failed = _decode_failure(job.error)
-    return failed.message.encode() if failed.type == "WorkException" else None
-
 
 class Sharing:
     """The jobs slice of a node, as far as it has to do with the others."""
@@ -88,6 +73,8 @@ class Sharing:
         """Questions under way since the node has had its term, for all that somebody waits for here."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back after those questions: this node's last one may be among them."""
+        self._lookups = service.clients.lookups
+        self._lookups.find = self.find
         service.window.claiming.shared = True
         self.leasing = Leasing(service.window)
         service.settling.drop = self._drop
@@ -258,19 +245,25 @@ class Sharing:
 
     def ask(self, ids: Sequence[int]) -> None:
         """Ask the store for jobs that somebody here waits for, and note again that they do."""
-        wanted = self._askable(ids)
-        if wanted:
-            self.find(wanted, lambda jobs: self._found(wanted, jobs), lambda _: None)
+        for job_id in self._askable(ids):
+            self._look_up(job_id)
+
+    def _look_up(self, job_id: int) -> None:
+        self._lookups.look(job_id, lambda: self._tell_gone(job_id), of_all=True)
 
     def _askable(self, ids: Sequence[int]) -> list[int]:
-        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up already."""
-        on_the_way, looking = self._service.foreground.on_the_way, self._service.clients.looking
+        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up anyway."""
+        on_the_way, will_look = self._service.foreground.on_the_way, self._lookups.will_look
         waited = [job_id for job_id in ids if self._listeners.of(job_id)]
-        return [job_id for job_id in waited if job_id not in on_the_way and job_id not in looking]
+        return [job_id for job_id in waited if job_id not in on_the_way and not will_look(job_id)]
 
     def find(
-        self, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
-    ) -> None:
+        self,
+        ids: list[int],
+        found: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int = 0,
+    ) -> Find | Wait:
         """Look jobs up, and note that somebody here waits for them, once this node has a term to note it under."""
         term = self._window.term
 
@@ -279,7 +272,9 @@ class Sharing:
             for job_id in ids:
                 self.waited(job_id, term)
 
-        self._commits.put(Wait(term, ids, noted, failed) if term else Find(ids, noted, failed))
+        operation = Wait(term, ids, noted, failed, room) if term else Find(ids, noted, failed, room)
+        self._commits.put(operation)
+        return operation
 
     def waited(self, job_id: int, term: int) -> None:
         """Somebody here waits for a job, which was noted under a term."""
@@ -314,11 +309,13 @@ class Sharing:
     def _found(self, wanted: list[int], jobs: dict[int, Job]) -> None:
         for job_id in wanted:
             job = jobs.get(job_id)
-            if job is None:
-                # A foreground job: this node's lease had ended, and with it what it had noted about waiting.
-                job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
-            if State(job.state).ended:
-                self._service.settling.tell(job, exception_of(job), asked=job_id)
+            if job is None or State(job.state).ended:
+                self._look_up(job_id)
+
+    def _tell_gone(self, job_id: int) -> None:
+        """Tell who waits for a foreground job that it is gone: this node's lease had ended, and with it what it had noted."""
+        job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
+        self._service.telling.tell(job, is_kept=False)
 
     def left(self, ids: list[int]) -> None:
         """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""

@@ -12,7 +12,7 @@ from mainspring.jobs.rules import Outcome
 from mainspring.storage.operation import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
@@ -244,7 +244,7 @@ class Cancel(Operation):
 
 
 class Cancelled(NamedTuple):
-    """The outcome of Cancel: the job as it is now, without payload, and the state that it was in before."""
+    """The outcome of Cancel: the job as it is now, without payload and result, and the state that it was in before."""
 
     job: Job | None
     before: int
@@ -308,16 +308,42 @@ class Woken(NamedTuple):
 
 
 class Find(Operation):
-    """Look jobs up by id. Outcome: ``dict[int, Job]``, with results and without payloads."""
+    """Look jobs up by id. Outcome: ``dict[int, Job]``, without payloads, and with the results that fit into ``room`` bytes.
 
-    __slots__ = ("ids",)
+    No engine reads a result before it knows its size: the others are left in the store, and ``Job.unread`` says so.
+    """
+
+    __slots__ = ("ids", "room")
 
     def __init__(
-        self, ids: list[int], done: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
+        self,
+        ids: list[int],
+        done: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int = 0,
     ) -> None:
         super().__init__(done, failed)
         self.ids = ids
+        self.room = room
         self.rows = len(ids)
+
+
+def fitting(jobs: Mapping[int, Job], room: int) -> list[Job]:
+    """Return those of some jobs whose results are read: in their order, each that fits into what is left of ``room`` bytes."""
+    fit: dict[int, Job] = {}
+    for job in jobs.values():
+        if 0 < job.output_size <= room and job.id not in fit:
+            fit[job.id] = job
+            room -= job.output_size
+    return list(fit.values())
+
+
+def leave_unread(jobs: Mapping[int, Job], room: int) -> None:
+    """Drop the results that do not fit, where it costs nothing to have read them."""
+    fit = {job.id for job in fitting(jobs, room)}
+    for job in jobs.values():
+        if job.id not in fit:
+            job.result = b""
 
 
 class FindUnique(Operation):
@@ -421,14 +447,20 @@ class Wait(Operation):
     Outcome: as that of ``Find``; ended jobs need no waiting.
     """
 
-    __slots__ = ("ids", "term")
+    __slots__ = ("ids", "room", "term")
 
     def __init__(
-        self, term: int, ids: list[int], done: Callable[[dict[int, Job]], None], failed: Callable[[StoreError], None]
+        self,
+        term: int,
+        ids: list[int],
+        done: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int = 0,
     ) -> None:
         super().__init__(done, failed)
         self.term = term
         self.ids = ids
+        self.room = room
         self.rows = len(ids)
 
 

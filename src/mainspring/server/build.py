@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import signal
-from asyncio import StreamReader, StreamReaderProtocol
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import SettingsError
 from mainspring.faces.gearman.peer import TLS_REQUIRED, Peer
-from mainspring.faces.http.app import http_app
+from mainspring.faces.http.app import HEALTH, http_app
+from mainspring.faces.http.connections import Connections
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.faces.http.listener import HttpListener
 from mainspring.nodes.lease import LEASE
@@ -26,25 +27,33 @@ from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.clock import SystemClock
 from mainspring.server.http_jobs import NodeHttpJobs
 from mainspring.server.keepalive import keep_alive
+from mainspring.server.listener import Handshakes, Listener
 from mainspring.server.logs import start_logging
 from mainspring.server.node import Node
 from mainspring.server.settings import parse_store
+from mainspring.server.shares import SMALLEST, shares
 from mainspring.server.sockets import SocketFile, bind, bound_address
 from mainspring.server.stopping import stop_signals
 from mainspring.server.tls import reload_context, server_context
-from mainspring.server.tls_listener import TlsListener
 from mainspring.version import core, version
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Callable, Iterator, Sequence
 
+    from mainspring.faces.http.connections import Connection
     from mainspring.nodes.store import Cluster
     from mainspring.server.addresses import Address
     from mainspring.server.logs import LogSink
     from mainspring.server.settings import ServerSettings, StoreSettings
     from mainspring.storage.engine import Engine
+
+WORKING = 1 / 4
+"""Of the connections for metrics and health checks: the part that may have another request than a health check under way."""
+WORKING_FOR_JOBS = 3 / 4
+"""The same for gearmand's HTTP protocol."""
+SEND_BUFFER = 64 << 10
+"""Bytes that the system holds of an answer over HTTP. It also shows soon whether a slow client goes on reading."""
 
 log = structlog.get_logger("mainspring.server")
 
@@ -120,7 +129,8 @@ class Server:
         self.node = Node(settings, build_engine(settings.store, lease=settings.fleet.lease), SystemClock())
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
-        self._tls_listeners: list[TlsListener] = []
+        self._listeners: list[Listener] = []
+        self._monitoring: list[Listener] = []
         self._files: list[SocketFile] = []
         self._http: HttpListener | None = None
         self._gearmand_http: GearmandHttp | None = None
@@ -144,17 +154,15 @@ class Server:
                 sock.close()
             self._remove_files()
             raise
-        opened = [await self._listen_gearman(address, sock) for address, sock in bound]
-        for sock in http:
-            self._http = HttpListener(http_app(self.node, version=version()), sock if self._tls is None else None)
-            await self._http.start()
-            if self._tls is not None:
-                self._listen_tls(sock, self._http.protocol)
-            opened.append(_listening("http", sock))
-        opened += [await self._listen_gearmand_http(sock) for sock in legacy]
+        handshakes = shares(self.settings).handshakes // max(1, len(bound))
+        opened = [await self._listen_gearman(address, sock, handshakes) for address, sock in bound]
+        if http:
+            opened += await self._listen_http(http)
+        if legacy:
+            opened += self._listen_gearmand_http(legacy)
         return opened
 
-    async def _listen_gearman(self, address: Address, sock: socket.socket) -> Listening:
+    async def _listen_gearman(self, address: Address, sock: socket.socket, handshakes: int) -> Listening:
         loop = asyncio.get_running_loop()
         keepalive = self.settings.keepalive
 
@@ -168,36 +176,48 @@ class Server:
         if keepalive.enabled:
             keep_alive(sock, keepalive)
         if self._tls is not None:
-            self._listen_tls(sock, peer, TLS_REQUIRED)
+            tls = Handshakes(self._tls, self.settings.limits.handshake_timeout, TLS_REQUIRED)
+            places = Connections(max(SMALLEST, handshakes), 0, port="TLS handshakes")
+            self._listeners.append(Listener(sock, places, lambda _: peer(), tls, bounded=False))
+            self._listeners[-1].start()
         else:
             self._servers.append(await loop.create_server(peer, sock=sock, backlog=self.settings.listen.backlog))
         return listening
 
-    def _listen_tls(
-        self, sock: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], plain_answer: bytes = b""
-    ) -> None:
-        assert self._tls is not None
-        timeout = self.settings.limits.handshake_timeout
-        listener = TlsListener(sock, protocol, self._tls, handshake_timeout=timeout, plain_answer=plain_answer)
-        self._tls_listeners.append(listener)
-        listener.start()
+    async def _listen_http(self, sockets: Sequence[socket.socket]) -> list[Listening]:
+        self._http = HttpListener(http_app(self.node, version=version()), reserved=HEALTH)
+        await self._http.start()
+        self._monitoring = self._bounded("http", sockets, shares(self.settings).http, WORKING, self._http.protocol)
+        return [_listening("http", sock) for sock in sockets]
 
-    async def _listen_gearmand_http(self, sock: socket.socket) -> Listening:
-        listening = _listening("gearman-http", sock)
-        face = self._gearmand_http = GearmandHttp(
+    def _listen_gearmand_http(self, sockets: Sequence[socket.socket]) -> list[Listening]:
+        self._gearmand_http = GearmandHttp(
             NodeHttpJobs(self.node),
             banner=self.node.face.settings.version,
             max_payload=self.settings.limits.max_packet,
             read_timeout=self.settings.limits.packet_timeout,
         )
-        if self._tls is None:
-            self._servers.append(await asyncio.start_server(face.serve_connection, sock=sock))
-        else:
-            loop = asyncio.get_running_loop()
-            self._listen_tls(
-                sock, lambda: StreamReaderProtocol(StreamReader(loop=loop), face.serve_connection, loop=loop)
-            )
-        return listening
+        share = shares(self.settings).gearman_http
+        self._listeners += self._bounded("gearman-http", sockets, share, WORKING_FOR_JOBS, self._gearmand_http.protocol)
+        return [_listening("gearman-http", sock) for sock in sockets]
+
+    def _bounded(
+        self,
+        face: str,
+        sockets: Sequence[socket.socket],
+        share: int,
+        working: float,
+        protocol: Callable[[Connection], asyncio.BaseProtocol],
+    ) -> list[Listener]:
+        """Listen on the sockets of a port that has a share of the descriptors, a part of which may be ``working``."""
+        limit = max(share, SMALLEST * len(sockets))
+        connections = Connections(limit, int(limit * working), port=face)
+        tls = None if self._tls is None else Handshakes(self._tls, self.settings.limits.handshake_timeout)
+        listeners = [Listener(sock, connections, protocol, tls) for sock in sockets]
+        for sock, listener in zip(sockets, listeners, strict=True):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            listener.start()
+        return listeners
 
     def reload(self) -> None:
         """SIGHUP: open the log again, and read the TLS files again."""
@@ -213,13 +233,18 @@ class Server:
                 log.info("TLS files read again")
 
     async def stop(self) -> None:
-        """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store."""
+        """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store.
+
+        The port for monitoring answers until all is committed.
+        """
         for server in self._servers:
             server.close()
-        for listener in self._tls_listeners:
+        for listener in self._listeners:
+            await listener.close()
+        await self.node.drain()
+        for listener in self._monitoring:
             await listener.close()
         self._remove_files()
-        await self.node.drain()
         if self._gearmand_http is not None:
             await self._gearmand_http.close()
         if self._http is not None:

@@ -79,6 +79,13 @@ class _Waiting:
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
         """Nor has progress."""
 
+    def unknown(self, handle: bytes) -> None:
+        """Never said: there is always room."""
+
+    def has_room(self) -> bool:
+        """It waits for one job."""
+        return True
+
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         """The answer is known."""
         if self.reply.done():

@@ -22,9 +22,9 @@ from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.faces.http.app import Measure
 from mainspring.ids import Handles, job_ids
-from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.following import Following
 from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.service import JobService
 from mainspring.jobs.upkeep import TICK
 from mainspring.nodes.strategies import strategy
@@ -36,7 +36,7 @@ from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.fleet_calls import FleetCalls, LoneCalls
 from mainspring.server.metrics import Metrics
 from mainspring.server.oldest import Oldest
-from mainspring.server.process import room_for_connections
+from mainspring.server.shares import shares
 from mainspring.server.stopping import tell_handed_back, tell_waiting
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.unserved import GRACE, Unserved
@@ -135,7 +135,7 @@ class Node:
                 version=self.settings.banner or version(),
                 verbosity=self.settings.verbosity or self.settings.log.level.upper(),
                 unsent_bytes=self.settings.limits.unsent_bytes,
-                connections=self.settings.limits.max_connections or room_for_connections(),
+                connections=shares(self.settings).gearman,
                 idle_timeout=self.settings.limits.idle_timeout,
                 packet_timeout=self.settings.limits.packet_timeout,
             ),

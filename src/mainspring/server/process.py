@@ -41,16 +41,23 @@ def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (hard_core, hard_core))
 
 
-def room_for_connections() -> int:
+def room_for_connections(others: int = 0) -> int:
     """Return how many connections may be open beside the files that this process needs itself; 0: there is no limit.
 
-    One connection more would be accepted and ended by the event loop without a word to anybody.
+    ``others``: descriptors that are kept for other ports. One connection more would be accepted and ended by the event loop
+    without a word to anybody.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
+    allowed = open_files()
+    if allowed is None:
         return 0
-    free = soft - sum(1 for _ in Path("/dev/fd").iterdir())
+    free = allowed - others - sum(1 for _ in Path("/dev/fd").iterdir())
     return max(1, free // 2, free - SPARE_FILES)
+
+
+def open_files() -> int | None:
+    """Return how many files this process may have open; None: there is no limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def switch_user(name: str) -> None:

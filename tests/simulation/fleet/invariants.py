@@ -62,7 +62,7 @@ def left(world: FleetWorld) -> list[str]:
             "listeners": service.listeners,
             "jobs on the way": service.foreground.on_the_way,
             "settlements": service.settling.unsettled,
-            "jobs looked up": service.clients.looking,
+            "jobs looked up": service.clients.lookups,
             "farewells": sharing._leaves,
             "unrecovered terms": sharing._unrecovered,
             "groups": () if life.commits.idle else ("one",),

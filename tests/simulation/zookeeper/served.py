@@ -16,6 +16,8 @@ from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSet
 from .node import FUNCTIONS, Node
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from mainspring.jobs.held import Held
     from mainspring.storage.operation import Operation
 
@@ -136,11 +138,11 @@ class Served(Node):
             return [f"{self.name} starts or leaves"]
         service = server.service
         assert service.sharing is not None
-        things = {
+        things: dict[str, Sized] = {
             "held jobs": service.window.held,
             "jobs on the way": service.foreground.on_the_way,
             "settlements": service.settling.unsettled,
-            "jobs looked up": service.clients.looking,
+            "jobs looked up": service.clients.lookups,
             "farewells": service.sharing._leaves,
             "unrecovered terms": service.sharing._unrecovered,
             "clients": [client for client in self.clients if client.waits and not client.gone],
@@ -232,6 +234,11 @@ class Client:
     def warning(self, handle: bytes, data: bytes) -> None: ...
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None: ...
+
+    def unknown(self, handle: bytes) -> None: ...
+
+    def has_room(self) -> bool:
+        return True
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         del handle, exception

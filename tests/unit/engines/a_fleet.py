@@ -96,7 +96,7 @@ class Node:
         return jobs
 
     async def find(self, *ids: int) -> dict[int, Job]:
-        (found,) = await self.group(ops.Find(list(ids), ignore, ignore))
+        (found,) = await self.group(ops.Find(list(ids), ignore, ignore, 2**30))
         assert isinstance(found, dict)
         return found
 

@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of the time of a test would be spent on a log of 32 MB."""
-    monkeypatch.setattr(opening, "lay_out_log", lambda _: None)
+    monkeypatch.setattr(opening, "lay_out_log", lambda *_: None)
 
 
 @contextmanager
@@ -158,6 +158,21 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away(path: Path) -> None:
         after = store.submitted().id
         store.reopen()
         assert ids(store) == [before, after]
+
+
+def test_a_store_whose_directory_is_taken_away(tmp_path: Path) -> None:
+    place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
+    place.mkdir()
+    with store_at(place / "jobs.db") as store:
+        place.rename(elsewhere)
+        with pytest.raises(StoreUnavailableError, match="was moved or replaced"):
+            store.submitted()
+        place.symlink_to(place)
+        with pytest.raises(StoreUnavailableError, match=r"cannot be looked at \(Too many levels of symbolic links"):
+            store.submitted()
+        place.unlink()
+        elsewhere.rename(place)
+        store.submitted()
 
 
 def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:

@@ -54,6 +54,22 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
     asyncio.run(engine.close())
 
 
+def test_nothing_is_laid_out_where_another_program_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.db"
+    monkeypatch.setattr(opening, "ROOM", 10**9)
+    engine, _ = opened(path)
+    monkeypatch.undo()
+    before = log_size(path)
+    connection, other = engine._tx.cursor.connection, apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    opening.lay_out_log(connection, path)
+    assert log_size(path) == before < opening.LOG_BYTES
+    other.close()
+    opening.lay_out_log(connection, path)
+    assert log_size(path) == opening.LOG_BYTES
+    asyncio.run(engine.close())
+
+
 def test_a_probe_is_written_to_the_log(tmp_path: Path) -> None:
     """A change that leaves each page as it was would be committed without a word to the disk."""
     engine, _ = opened(tmp_path / "jobs.db")

@@ -54,6 +54,7 @@ class Client:
 
     def __init__(self) -> None:
         self.gone = False
+        self.room = True
         self.heard: list[str] = []
         self.ended_jobs: list[Job] = []
 
@@ -65,6 +66,12 @@ class Client:
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
         self.heard.append(f"{numerator.decode()} of {denominator.decode()}")
+
+    def unknown(self, handle: bytes) -> None:
+        self.heard.append("unknown")
+
+    def has_room(self) -> bool:
+        return self.room
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         said = job.result if job.state == State.SUCCEEDED else exception or b""

@@ -142,6 +142,11 @@ class Client:
         del handle
         self.heard.put_nowait(("status", numerator, denominator))
 
+    def unknown(self, handle: bytes) -> None: ...
+
+    def has_room(self) -> bool:
+        return True
+
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         del handle, exception
         self.outcomes.put_nowait(job)

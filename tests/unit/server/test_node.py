@@ -13,7 +13,7 @@ from tests.unit.jobs.a_node import Client, Side, side, unexpected
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
+from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
 from mainspring.faces.http.app import Measure
 from mainspring.ids import node_id
 from mainspring.jobs import upkeep
@@ -21,6 +21,7 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State
 from mainspring.jobs.store import Find
+from mainspring.schedules import service as schedules
 from mainspring.server import metrics, store_watch
 from mainspring.server import node as node_module
 from mainspring.server.clock import SystemClock
@@ -82,7 +83,7 @@ async def submit(node: Node, payload: bytes = b"") -> Job:
 
 async def find(node: Node, job: Job) -> Job:
     found: asyncio.Future[dict[int, Job]] = asyncio.get_running_loop().create_future()
-    node.commits.put(Find([job.id], found.set_result, found.set_exception))
+    node.commits.put(Find([job.id], found.set_result, found.set_exception, room=2**20))
     return (await found)[job.id]
 
 
@@ -153,6 +154,33 @@ def test_there_is_one_chain_of_ticks() -> None:
             before = ticks
             await asyncio.sleep(0.6)
             assert ticks - before <= 4
+
+    run(test())
+
+
+def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_watch, "PROBE_EVERY", 0.05)
+    monkeypatch.setattr(schedules, "MEND_EVERY", 0.05)  # this one no option switches off
+    path, elsewhere = tmp_path / "jobs.db", tmp_path / "elsewhere.db"
+    idle = replace(SETTINGS, jobs=replace(SETTINGS.jobs, schedules=False))
+
+    async def until(node: Node, *, ready: bool) -> None:
+        while node.ready() is not ready:  # noqa: ASYNC110 - as somebody asks /readyz
+            await asyncio.sleep(0.01)
+
+    async def test() -> None:
+        async with opened(SqliteEngine(path), idle) as node:
+            assert node.ready()
+            with capture_logs() as said:
+                path.rename(elsewhere)
+                await until(node, ready=False)
+                with pytest.raises(StoreUnavailableError, match="was moved or replaced under the node"):
+                    await submit(node)
+                elsewhere.rename(path)
+                await until(node, ready=True)
+            await submit(node)
+            (told,) = [line["error"] for line in said if line["log_level"] == "error"]
+            assert str(path) in told
 
     run(test())
 

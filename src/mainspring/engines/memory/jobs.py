@@ -238,7 +238,7 @@ def _fits(job: Job, slots: frozenset[int], overdue_us: int) -> bool:
 
 def wait(tables: Tables, operation: ops.Wait) -> dict[int, Job]:
     """Note who waits, and look the jobs up; see ``Wait``."""
-    found = {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
+    found = _look_up(tables, operation)
     for job in found.values():
         if not State(job.state).ended:
             tables.waits.setdefault(job.id, set()).add(operation.term)
@@ -380,7 +380,13 @@ def sweep(tables: Tables, operation: ops.Sweep) -> int:
 
 def find(tables: Tables, operation: ops.Find) -> dict[int, Job]:
     """Look jobs up; see ``Find``."""
-    return {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
+    return _look_up(tables, operation)
+
+
+def _look_up(tables: Tables, operation: ops.Find | ops.Wait) -> dict[int, Job]:
+    found = {job_id: _copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
+    ops.leave_unread(found, operation.room)
+    return found
 
 
 def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | None]:

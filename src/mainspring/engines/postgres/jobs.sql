@@ -293,6 +293,9 @@ RETURNING id;
 -- name: undead
 DELETE FROM dead WHERE id = ANY ($1::bigint[]);
 
+-- name: results
+SELECT id, result FROM ended WHERE id = ANY ($1::bigint[]);
+
 -- A node whose clock is ahead fires nothing early: `now` is the earlier of its clock and the database's.
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -341,7 +344,7 @@ SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, star
 FROM jobs WHERE id = ANY ($1::bigint[])
 UNION ALL
 SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, result, NULL, foreground
+    input_size, output_size, options, error, NULL, NULL, foreground
 FROM ended WHERE id = ANY ($1::bigint[])
 UNION ALL
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,

@@ -21,12 +21,24 @@ _PENDING, _LEASED, _RUNNING, _SUCCEEDED = map(int, (State.PENDING, State.LEASED,
 
 async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
     """Look jobs up; see ``Find``."""
+    return await with_results(tx, operations)
+
+
+async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Wait]) -> list[dict[int, Job]]:
+    """Look jobs up for operations. A result that has room in any of them is read once, for all of them."""
     found = await look_up(tx, (job_id for operation in operations for job_id in operation.ids))
-    return [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
+    outcomes = [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
+    fit: dict[int, Job] = {}
+    for operation, outcome in zip(operations, outcomes, strict=True):
+        fit.update((job.id, job) for job in ops.fitting(outcome, operation.room))
+    # A job is here under each id that was asked for: one object, and one copy of its result.
+    for job_id, result in await tx.connection.fetch(SQL["results"], sorted(fit)) if fit else ():
+        fit[job_id].result = result or b""
+    return outcomes
 
 
 async def look_up(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
-    """Return jobs by the ids that were asked for: of one that has joined another, that other."""
+    """Return jobs by the ids that were asked for, without results: of one that has joined another, that other."""
     wanted = rows.known_ids(ids)
     found = await _by_id(tx, wanted)
     missing = [job_id for job_id in wanted if job_id not in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import inbox, rows
-from mainspring.engines.postgres.queries import look_up
+from mainspring.engines.postgres.queries import with_results
 from mainspring.engines.postgres.rows import SQL
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ async def wait(tx: Transaction, operations: Sequence[ops.Wait]) -> list[dict[int
     pairs = [pair for pair in pairs if 0 < pair[0] <= rows.LARGEST_ID]
     if pairs:
         await tx.connection.fetch(SQL["wait"], [pair[0] for pair in pairs], [pair[1] for pair in pairs])
-    found = await look_up(tx, wanted)
-    return [{job_id: found[job_id] for job_id in operation.ids if job_id in found} for operation in operations]
+    return await with_results(tx, operations)
 
 
 async def leave(tx: Transaction, operations: Sequence[ops.Leave]) -> list[set[int]]:

@@ -114,7 +114,7 @@ class SqliteEngine:
             raise
         self._lock.remember()
         opening.warn_of_readers(self._path)
-        opening.lay_out_log(self._path)
+        opening.lay_out_log(self._tx.cursor.connection, self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
         # With CPython's default of 5 ms the engine's thread would wait that long for every row beside a busy loop.
@@ -156,13 +156,14 @@ class SqliteEngine:
 
         A statement is over sooner than another thread can have the interpreter, row by row, beside a busy loop; the wait for
         the disk needs no interpreter at all. Lists are left to the thread too: they may have to pass over every job there is.
+        So are large results.
         """
         outcomes = self._try(lambda: self._execute(group))
         if self._tx.commits or self._tx.rollbacks:
             committed = self._following(committed)
         if isinstance(outcomes, StoreError):
             committed(outcomes)
-        elif self._lists or sum(operation.rows for operation in group) > self._thread_rows:
+        elif self._lists or self._tx.large or sum(operation.rows for operation in group) > self._thread_rows:
             self._work.put((outcomes, committed))
         else:
             committed(self._try(lambda: self._end(outcomes)))
@@ -203,6 +204,8 @@ class SqliteEngine:
     def _end(self, outcomes: list[Any]) -> list[Any]:
         for index, operation in self._lists:
             outcomes[index] = queries.list_jobs(self._tx, operation)
+        if self._tx.large:
+            jobs.read_large(self._tx)
         self._lock.check()  # what goes into a file that was moved away is not acknowledged
         self._tx.cursor.execute("COMMIT")
         try:

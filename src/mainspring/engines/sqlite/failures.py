@@ -81,6 +81,13 @@ def file_moved(path: Path, *, deleted: bool, descriptor: int) -> StoreUnavailabl
     )
 
 
+def cannot_look(path: Path, error: OSError) -> StoreUnavailableError:
+    """Nobody can tell whether the name leads to the file that is open."""
+    return StoreUnavailableError(
+        f"{path} cannot be looked at ({error.strerror}), and nothing is stored meanwhile: check the directories that lead there"
+    )
+
+
 def file_gone(path: Path) -> StoreError:
     """There is a log without its file."""
     return StoreError(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED = int(State.SUCCEEDED)
 _LEASED = int(State.LEASED)
+SMALL = 65_536
+"""Results of more bytes are read in the engine's thread: they take the disk's time, and no interpreter."""
 
 
 def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
@@ -304,12 +306,33 @@ def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
 
 
 def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
-    """Look jobs up; see ``Find``."""
+    """Look jobs up; see ``Find``. Of each result there is one copy in a group."""
     outcomes = []
+    results: dict[int, bytes] = {}
+    large: dict[int, list[Job]] = {}
     for operation in operations:
-        found = (_find(tx, job_id) for job_id in operation.ids)
-        outcomes.append({job.id: job for job in found if job is not None})
+        looked_up = (_find(tx, job_id) for job_id in operation.ids)
+        found = {job.id: job for job in looked_up if job is not None}
+        for job in ops.fitting(found, operation.room):
+            if job.output_size > SMALL:
+                large.setdefault(job.id, []).append(job)
+                continue
+            if job.id not in results:
+                ((results[job.id],),) = tx.cursor.execute(SQL["result"], (job.id,))
+            job.result = results[job.id]
+        outcomes.append(found)
+    tx.large.extend(large.values())
     return outcomes
+
+
+def read_large(tx: Transaction) -> None:
+    """Read the large results that the group has looked up: one step that does not hold the interpreter, and one copy of each."""
+    jobs, tx.large = tx.large, []
+    for same in jobs:
+        with tx.cursor.connection.blob_open("main", "jobs", "result", same[0].id, False) as blob:
+            result = blob.read()
+        for job in same:
+            job.result = result
 
 
 def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:

@@ -132,8 +132,10 @@ class FileLock:
             found = self._store.stat()
             if (found.st_dev, found.st_ino) == self._identity:
                 return
-        except OSError:
-            pass  # it is not there
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise failures.cannot_look(self._store, error) from error
         raise failures.file_moved(self._store, deleted=not os.fstat(self._file).st_nlink, descriptor=self._file)
 
     def release(self) -> None:

@@ -110,8 +110,11 @@ RETURNING function, state, priority;
 
 -- name: find
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, result, NULL, key
+    input_size, output_size, options, error, NULL, NULL, key
 FROM jobs WHERE id = ?;
+
+-- name: result
+SELECT result FROM jobs WHERE id = ?;
 
 -- Lists are in the order of ids. Without an index, jobs are passed from the newest on until enough match; where few jobs are in
 -- the state that is asked for, its partial index gives them sooner.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import apsw
 
+    from mainspring.jobs.model import Job
     from mainspring.jobs.store import Ended
     from mainspring.schedules.catalogue import Catalogue
 
@@ -27,6 +28,8 @@ class Transaction:
         self._deltas: dict[tuple[int, int, int], int] = {}
         self.ended: dict[str, list[Ended]] = {}
         """Jobs that have ended in the group under way and are not yet followed, by their owners."""
+        self.large: list[list[Job]] = []
+        """Jobs whose large results are still to be read, those of one id together."""
         self.catalogue: Catalogue | None = None
         """All schedules, once they were needed; changed by the transactions that change them."""
         self.commits: list[Callable[[], object]] = []
@@ -49,5 +52,6 @@ class Transaction:
         """Forget what the transaction did."""
         self._deltas.clear()
         self.ended.clear()
+        self.large.clear()
         self.catalogue = None
         self.functions.forget()

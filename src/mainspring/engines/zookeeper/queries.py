@@ -6,6 +6,7 @@ Where the ensemble is away they fail, and whoever asked is told.
 from __future__ import annotations
 
 from bisect import bisect_right
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import committer, locating, paths
@@ -14,7 +15,7 @@ from mainspring.jobs.model import NO_UNIQUE, State
 from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.zookeeper.committer import Counts
     from mainspring.engines.zookeeper.session import Session
@@ -26,16 +27,42 @@ TOTAL: Final = paths.journal("total")
 """Where a master adds up what nodes that are gone have counted."""
 PAGE: Final = 200
 """Jobs that are read at once for a list."""
+PORTION: Final = 64
+"""Jobs that are read at once for a look-up: each has up to a megabyte."""
 _PENDING: Final = int(State.PENDING)
 
 
 async def find(session: Session, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
     """Look jobs up; see ``Find``."""
-    seen = await locating.look(session, [job_id for operation in operations for job_id in operation.ids])
-    return [
-        {job_id: seen[job_id].job() for job_id in operation.ids if job_id in seen}  # each gets a job of its own
-        for operation in operations
-    ]
+
+    async def look(ids: Sequence[int]) -> dict[int, Job]:
+        return {job_id: seen.job() for job_id, seen in (await locating.look(session, ids)).items()}
+
+    return await look_up(operations, look)
+
+
+async def look_up(
+    operations: Sequence[ops.Find | ops.Wait],
+    look: Callable[[Sequence[int]], Awaitable[Mapping[int, Job]]],
+) -> list[dict[int, Job]]:
+    """Look jobs up for operations, by a function that reads a portion.
+
+    A record is read with its result, or not at all: portions bound what is in memory before it is known what there is room for.
+    """
+    wanted = list(dict.fromkeys(job_id for operation in operations for job_id in operation.ids))
+    room = sum(operation.room for operation in operations)
+    found: dict[int, Job] = {}
+    for start in range(0, len(wanted), PORTION):
+        jobs = await look(wanted[start : start + PORTION])
+        ops.leave_unread(jobs, room)
+        room -= sum(len(job.result) for job in jobs.values())
+        found.update(jobs)
+    outcomes = []
+    for operation in operations:
+        outcome = {job_id: copy(found[job_id]) for job_id in operation.ids if job_id in found}
+        ops.leave_unread(outcome, operation.room)
+        outcomes.append(outcome)
+    return outcomes
 
 
 async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.deciding import decide, note, unmark
+from mainspring.engines.zookeeper.queries import look_up
 from mainspring.engines.zookeeper.tree import Delete, Write
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
@@ -39,13 +39,16 @@ def awaited(seen: Seen | None, term: int) -> Plan[Job | None]:
 
 async def wait(session: Session, operations: Sequence[ops.Wait]) -> list[dict[int, Job]]:
     """Note who waits, and look the jobs up; see ``Wait``."""
-    found: dict[int, dict[int, Job | None]] = {}
-    for term, ids in _by_term(operations).items():
-        found[term] = await decide(session, ids, partial(_plan, awaited, term))
-    return [
-        {job_id: copy(job) for job_id in operation.ids if (job := found[operation.term].get(job_id)) is not None}
-        for operation in operations
-    ]
+    terms = {operation.term for operation in operations}  # a group is one node's: there is one, unless it was fenced
+
+    async def look(ids: Sequence[int]) -> dict[int, Job]:
+        found: dict[int, Job] = {}
+        for term in sorted(terms):
+            decided = await decide(session, ids, partial(_plan, awaited, term))
+            found.update({job_id: job for job_id, job in decided.items() if job is not None})
+        return found
+
+    return await look_up(operations, look)
 
 
 def _plan(plan: Callable[[Seen | None, int], Plan[T]], term: int, _: int, seen: Seen | None, __: object) -> Plan[T]:

@@ -327,7 +327,7 @@ def _watch(call: Call, said: _WatchParams) -> None:
         nonlocal missed
         if (function is not None and job.function != function) or (job_id is not None and job.id != job_id):
             return
-        if peer.transport.get_write_buffer_size() > WATCHER_BACKLOG:
+        if peer.outgoing.unread > WATCHER_BACKLOG:
             missed += 1
             return
         if missed:

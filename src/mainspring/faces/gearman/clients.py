@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.jobs.clients import AGAIN
+from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.jobs.store import Find
 from mainspring.wire.gearman.packets import EXTENSION, Type, response

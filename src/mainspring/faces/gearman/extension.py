@@ -8,10 +8,10 @@ import msgspec
 
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs import rules
-from mainspring.jobs.clients import AGAIN
 from mainspring.jobs.failures import ASKED, JobFailure, failure
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
+from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Options, Priority, Retry, State
 from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.jobs.retry import check as check_retry
@@ -332,9 +332,9 @@ def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
 
     def answer(verdict: bytes) -> None:
         _settled(peer, handle, lease, verdict, slot)
-        peer.unanswered.remove(1)
+        peer.unanswered.remove(1, len(data))
 
-    peer.unanswered.add(1)
+    peer.unanswered.add(1, len(data))
     if (handle, lease, outcome) in service.remembered:
         answer(b"recorded")
         return
@@ -353,7 +353,7 @@ def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
             answer(b"recorded" if known else b"stale")
 
     def look() -> None:
-        service.clients.find(job_id, found, lambda _: again())
+        service.clients.find(job_id, found, lambda _: again(), room=len(data))
 
     def again() -> None:
         """The store could not say, or has not taken the first one yet."""

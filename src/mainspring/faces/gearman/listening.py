@@ -1,15 +1,21 @@
-"""How a peer that waits for a job hears of it: in Gearman's words, or in the extension's."""
+"""How a peer that waits for a job is told of it: in Gearman's words, or in the extension's.
+
+A large body is sent apart from its head, by reference: however many peers wait for it, there is one copy.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import State
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman.packets import Type, response, response_head
 
 if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.model import Job
+
+APART: Final = 65_536
+"""Bodies of more bytes are not copied behind their heads."""
 
 
 class _Progress:
@@ -19,17 +25,36 @@ class _Progress:
         self.peer = peer
         self.gone = False
 
+    def has_room(self) -> bool:
+        """Say whether the peer has not too much to read."""
+        return not self.peer.outgoing.full
+
     def data(self, handle: bytes, data: bytes) -> None:
         """Part of the result."""
-        self.peer.push(response(Type.WORK_DATA, handle, data))
+        self._push(Type.WORK_DATA, handle, data)
 
     def warning(self, handle: bytes, data: bytes) -> None:
         """A warning."""
-        self.peer.push(response(Type.WORK_WARNING, handle, data))
+        self._push(Type.WORK_WARNING, handle, data)
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
         """How far the worker is."""
         self.peer.push(response(Type.WORK_STATUS, handle, numerator, denominator))
+
+    def _push(self, kind: int, handle: bytes, data: bytes) -> None:
+        if len(data) > APART:
+            self.peer.push(response_head(kind, len(data), handle), data)
+        else:
+            self.peer.push(response(kind, handle, data))
+
+    def _send(self, job: Job, kind: int, *args: bytes) -> None:
+        """Send a packet that ends with the job's result, which is kept as long as it is on its way."""
+        outbox = self.peer.outbox
+        if len(job.result) > APART:
+            outbox.send(response_head(kind, len(job.result), *args))
+            outbox.send(job.result, job)
+        else:
+            outbox.send(response(kind, *args, job.result))
 
 
 class PlainListener(_Progress):
@@ -39,11 +64,15 @@ class PlainListener(_Progress):
         """Tell the outcome in one of Gearman's three words."""
         peer = self.peer
         if job.state == State.SUCCEEDED:
-            peer.outbox.send(response(Type.WORK_COMPLETE, handle, job.result))
+            self._send(job, Type.WORK_COMPLETE, handle)
         elif job.state == State.FAILED and exception is not None and peer.exceptions:
             peer.outbox.send(response(Type.WORK_EXCEPTION, handle, exception))
         else:
             peer.outbox.send(response(Type.WORK_FAIL, handle))
+
+    def unknown(self, handle: bytes) -> None:
+        """Gearman has no word for it."""
+        self.peer.outbox.send(response(Type.WORK_FAIL, handle))
 
 
 class ResultListener(_Progress):
@@ -53,5 +82,8 @@ class ResultListener(_Progress):
         """Send RESULT."""
         del exception
         state = State(job.state).name.lower().encode()
-        attempt = b"%d" % job.attempt
-        self.peer.outbox.send(response(Type.RESULT, handle, state, attempt, job.error, job.result))
+        self._send(job, Type.RESULT, handle, state, b"%d" % job.attempt, job.error)
+
+    def unknown(self, handle: bytes) -> None:
+        """Send RESULT."""
+        self.peer.outbox.send(response(Type.RESULT, handle, b"unknown", b"0", b"", b""))

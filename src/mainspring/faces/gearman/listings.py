@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.errors import StoreError
-from mainspring.faces.gearman.reading import UNREAD
+from mainspring.faces.gearman.outgoing import WINDOW
 from mainspring.wire.gearman import admin
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.outbox import Slot
     from mainspring.faces.gearman.peer import Peer
 
-UNSENT: Final = 256 * 1024
-"""Bytes of an answer that wait for a peer to read them; the next piece is made when it has."""
 KEPT_FOR: Final = 1.0
 """Seconds for which a piece may be sent again: so old the counts may be that it shows."""
 KEPT_BYTES: Final = 4 * 2**20
@@ -92,7 +90,6 @@ class Listing:
     def _begin(self, slot: Slot) -> None:
         self._slot = slot
         self._peer.listing = self
-        self._peer.transport.set_write_buffer_limits(high=UNSENT)
         self._put(self._step)
 
     def go_on(self) -> None:
@@ -104,7 +101,7 @@ class Listing:
         if peer.reading.ended:
             self._pieces.close()
             return
-        if peer.reading.paused_for(UNREAD):
+        if peer.outgoing.unread > WINDOW:
             return  # `go_on` comes
         answer, self._answer = self._answer, None
         if isinstance(answer, StoreError):
@@ -136,5 +133,4 @@ class Listing:
     def _end(self, data: bytes) -> None:
         peer = self._peer
         peer.listing = None
-        peer.transport.set_write_buffer_limits(high=peer.face.settings.unsent_bytes)
         peer.outbox.fill(self._slot, data)

@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
     from mainspring.faces.gearman.outstanding import Outstanding
+
+    class Write(Protocol):
+        """Writes bytes, and keeps their owner as long as they are on their way."""
+
+        def __call__(self, data: bytes, owner: object = None, /) -> object:
+            """Write."""
 
 
 class Slot:
     """The place of an answer that is not known yet."""
 
-    __slots__ = ("begin", "data", "units")
+    __slots__ = ("begin", "data", "owner", "units")
 
-    def __init__(self, units: int, data: bytes | None = None, begin: Callable[[Slot], None] | None = None) -> None:
+    def __init__(self, units: int, data: bytes | None = None, owner: object = None) -> None:
         self.units = units
         self.data = data
-        self.begin = begin
+        self.owner = owner
+        self.begin: Callable[[Slot], None] | None = None
         """Called when all before it is out."""
 
 
@@ -31,7 +39,7 @@ class Outbox:
 
     __slots__ = ("_slots", "_unanswered", "write")
 
-    def __init__(self, write: Callable[[bytes], object], unanswered: Outstanding) -> None:
+    def __init__(self, write: Write, unanswered: Outstanding) -> None:
         self._unanswered = unanswered
         self.write = write
         """Writes out of order: for what no request is waiting for."""
@@ -40,13 +48,15 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def send(self, data: bytes) -> None:
-        """Write after everything that was sent or reserved before."""
+    def send(self, data: bytes, owner: object = None) -> None:
+        """Write after everything that was sent or reserved before. ``owner`` is kept with it on the way."""
         if self._slots:
-            self._slots.append(Slot(1, data))
+            self._slots.append(Slot(1, data, owner))
             self._unanswered.add(1, len(data))
-        else:
+        elif owner is None:
             self.write(data)
+        else:
+            self.write(data, owner)
 
     def reserve(self, units: int = 1) -> Slot:
         """Keep a place for an answer that costs as much as so many plain ones."""
@@ -78,18 +88,27 @@ class Outbox:
             return
         self._unanswered.add(0, len(data))
         ready: list[bytes] = []
-        units = 0
-        while slots and slots[0].data is not None:
+        units = size = 0
+        while slots and (known := slots[0].data) is not None:
             first = slots.popleft()
-            ready.append(first.data)  # type: ignore[arg-type]
             units += first.units
-        if ready:
-            joined = b"".join(ready)
-            if joined:
-                self.write(joined)
-            self._unanswered.remove(units, len(joined))
+            size += len(known)
+            if first.owner is None:
+                ready.append(known)
+                continue
+            self._write_all(ready)
+            ready = []
+            self.write(known, first.owner)
+        self._write_all(ready)
+        if units:
+            self._unanswered.remove(units, size)
             if slots:
                 first = slots[0]
                 begin, first.begin = first.begin, None
                 if begin is not None:
                     begin(first)
+
+    def _write_all(self, ready: list[bytes]) -> None:
+        joined = b"".join(ready)
+        if joined:
+            self.write(joined)

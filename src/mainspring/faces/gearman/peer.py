@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mainspring.faces.gearman import administration, clients, extension, workers
 from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
+from mainspring.faces.gearman.outgoing import Outgoing
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.faces.gearman.reading import UNREAD, Reading
 from mainspring.jobs.held import Worker
@@ -86,7 +87,8 @@ class Peer(asyncio.Protocol):
             face.settings.queued_bytes,
             lambda full: self.reading.pause("unanswered", paused=full),
         )
-        self.outbox = Outbox(self._discard, self.unanswered)
+        self.outgoing = Outgoing(face.settings.unsent_bytes, self._unread)
+        self.outbox = Outbox(self.outgoing.write, self.unanswered)
         self.grabs: deque[Slot] = deque()
         """The places of the answers to those requests for a job that wait for one, oldest first."""
         self._batch: list[Job] = []
@@ -110,8 +112,7 @@ class Peer(asyncio.Protocol):
         """A peer has connected."""
         # uvloop's transports are none of asyncio's by class.
         self.transport = self.reading.transport = transport = cast("asyncio.Transport", transport)
-        self.outbox.write = transport.write
-        transport.set_write_buffer_limits(high=self.face.settings.unsent_bytes)
+        self.outgoing.connect(transport)
         name = transport.get_extra_info("peername")
         self.address = name[0] if isinstance(name, tuple) else "localhost"
         sock = transport.get_extra_info("socket")
@@ -124,7 +125,7 @@ class Peer(asyncio.Protocol):
         limit = self.face.settings.connections
         if limit and len(self.face.peers) > limit:
             self.face.crowded()
-            transport.write(
+            self.outgoing.write(
                 response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server has all the connections it takes")
             )
             self.close()
@@ -195,8 +196,8 @@ class Peer(asyncio.Protocol):
         else:
             self.close()
 
-    def _write_the_rest(self, data: bytes) -> None:
-        self.transport.write(data)
+    def _write_the_rest(self, data: bytes, owner: object = None) -> None:
+        self.outgoing.write(data, owner)
         if not self.outbox and not self.reading.ended:
             self.close()
 
@@ -205,6 +206,7 @@ class Peer(asyncio.Protocol):
         del exc
         self.reading.end()
         self.outbox.write = self._discard
+        self.outgoing.lost()
         self.face.peers.pop(self, None)
         if self.watcher is not None:
             self.service.hub.leave(self.watcher)
@@ -214,20 +216,28 @@ class Peer(asyncio.Protocol):
             self.service.gone(self.worker)
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers: stop reading its requests, and hand it no more jobs."""
-        self.reading.pause(UNREAD, paused=True)
-        if self.worker is not None and self.worker.streams:
-            self._places += self.worker.credit
-            self.service.dispatch.withdraw(self.worker)
+        """The transport has enough for now."""
+        self.outgoing.stop()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
-        self.reading.pause(UNREAD, paused=False)
+        """The transport takes more."""
+        self.outgoing.go_on()
         if self.listing is not None:
             self.listing.go_on()
+
+    def _unread(self, full: bool) -> None:
+        """The peer does not read its answers: stop reading its requests, and hand it no more jobs and outcomes; or go on."""
+        self.reading.pause(UNREAD, paused=full)
+        if full:
+            if self.worker is not None and self.worker.streams:
+                self._places += self.worker.credit
+                self.service.dispatch.withdraw(self.worker)
+            return
         if self._places:
             places, self._places = self._places, 0
             self.take(places)
+        self.service.clients.has_room(self.plain)
+        self.service.clients.has_room(self.results)
 
     def busy(self) -> bool:
         """Say whether the peer waits for something, or is a worker."""
@@ -238,19 +248,21 @@ class Peer(asyncio.Protocol):
             or self.service.listeners.waits(self.plain, self.results)
         )
 
-    def push(self, data: bytes) -> None:
+    def push(self, data: bytes, body: bytes = b"") -> None:
         """Send what the peer did not ask for just now, unless it has left too much unread: then it is disconnected."""
-        if self.transport.get_write_buffer_size() > 16 * self.face.settings.unsent_bytes:
-            self.transport.abort()
-        else:
-            self.outbox.send(data)
+        if self.outgoing.unread > 16 * self.face.settings.unsent_bytes:
+            self.outgoing.abort()
+            return
+        self.outbox.send(data)
+        if body:
+            self.outbox.send(body, body)
 
     def close(self) -> None:
         """End the connection once what was written is out."""
         self.reading.end()
-        self.transport.close()
+        self.outgoing.close()
 
-    def _discard(self, data: bytes) -> None:
+    def _discard(self, data: bytes, owner: object = None) -> None:
         """The peer is gone."""
 
     # ---- submitting ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
     from starlette.requests import Request
+
+
+HEALTH: Final = ("/healthz", "/readyz")
+"""The paths of health checks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mainspring.errors import MainspringError, RefusedError
 
+if TYPE_CHECKING:
+    from mainspring.faces.http.connections import Connection
+
+PIECE = 64 * 1024
+"""Bytes of an answer that are written at a time."""
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
@@ -71,7 +77,7 @@ class _BadRequestError(MainspringError):
 
 
 class GearmandHttp:
-    """Serves connections; give `serve_connection` to ``asyncio.start_server``, and `close` them all at the end."""
+    """Serves connections that others accept, see `protocol`; `close` ends them all."""
 
     def __init__(self, jobs: HttpJobs, *, banner: str, max_payload: int, read_timeout: float) -> None:
         self._jobs = jobs
@@ -80,23 +86,41 @@ class GearmandHttp:
         self._read_timeout = read_timeout
         self._open: set[asyncio.Task[None]] = set()
 
-    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def protocol(self, connection: Connection) -> asyncio.BaseProtocol:
+        """Return what serves one connection."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        return asyncio.StreamReaderProtocol(reader, partial(self._serve, connection), loop=loop)
+
+    async def _serve(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the connection's request and close it."""
+        connection.end = writer.transport.abort
+        connection.rest()
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
         try:
-            answer = await self._answer(reader)
+            answer = await self._answer(connection, reader)
             if answer is not None:
-                writer.write(answer)
-                await asyncio.wait_for(writer.drain(), self._read_timeout)
-        except (TimeoutError, ConnectionError):
+                await self._send(writer, answer)
+        except ConnectionError:
             pass
         finally:
             self._open.discard(task)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+            connection.leave()
+
+    async def _send(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        """Send an answer; the client has ``read_timeout`` to take each piece."""
+        writer.transport.set_write_buffer_limits(1, 0)  # drain waits until all is sent
+        try:
+            for start in range(0, len(answer), PIECE):
+                writer.write(answer[start : start + PIECE])
+                await asyncio.wait_for(writer.drain(), self._read_timeout)
+        except TimeoutError:
+            writer.transport.abort()
 
     async def close(self) -> None:
         """End all connections; foreground jobs lose their clients."""
@@ -105,16 +129,17 @@ class GearmandHttp:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes | None:
-        """Return the whole answer; None where the client has gone."""
+    async def _answer(self, connection: Connection, reader: asyncio.StreamReader) -> bytes | None:
+        """Return the whole answer; None where the client has gone, or was too slow."""
         try:
             async with asyncio.timeout(self._read_timeout):
                 request = await self._read(reader)
         except _BadRequestError as error:
-            text = f"{error}\n".encode()
-            return self._head(error.status, ("Content-Type", "text/plain"), ("Content-Length", str(len(text)))) + text
-        except asyncio.IncompleteReadError:
+            return self._refusal(error.status, str(error))
+        except (asyncio.IncompleteReadError, TimeoutError):
             return None
+        if not connection.work():
+            return self._refusal("503 SERVICE_UNAVAILABLE", "too many requests are under way: try again")
         if not request.function:
             return self._head("404 NOT_FOUND", ("Content-Length", "0"), banner_first=True)
         try:
@@ -186,6 +211,10 @@ class GearmandHttp:
             )
             + data
         )
+
+    def _refusal(self, status: str, why: str) -> bytes:
+        text = f"{why}\n".encode()
+        return self._head(status, ("Content-Type", "text/plain"), ("Content-Length", str(len(text)))) + text
 
     def _head(self, status: str, *headers: tuple[str, str], banner_first: bool = False) -> bytes:
         """Write a head; ``Server`` comes last, except in gearmand's 404."""

@@ -27,7 +27,7 @@ def waited(store: Store, **values: Any) -> Job:
 
 def wait(store: Store, *ids: int) -> dict[int, Job]:
     """Note that clients of this node wait for jobs."""
-    (found,) = store.group(ops.Wait(store.term, list(ids), ignore, ignore))
+    (found,) = store.group(ops.Wait(store.term, list(ids), ignore, ignore, room=2**40))
     assert isinstance(found, dict)
     return found
 

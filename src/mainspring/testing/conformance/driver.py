@@ -321,7 +321,7 @@ class Store:
 
     def find(self, job_id: int) -> Job | None:
         """Look a job up."""
-        (found,) = self.group(ops.Find([job_id], ignore, ignore))
+        (found,) = self.group(ops.Find([job_id], ignore, ignore, room=2**40))
         assert set(found) <= {job_id}
         job = found.get(job_id)
         assert job is None or isinstance(job, Job)

@@ -254,7 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
         return ops.Sweep(self.now - ages[0], self.now - ages[1], ignore, ignore, 1_000_000)
 
     def _find(self, picks: list[int]) -> Operation:
-        return ops.Find([self._pick(pick).id for pick in picks], ignore, ignore)
+        return ops.Find([self._pick(pick).id for pick in picks], ignore, ignore, room=2**40)
 
     def _find_unique(self, keys: list[tuple[bytes | None, bytes]]) -> Operation:
         return ops.FindUnique(keys, ignore, ignore)

@@ -196,7 +196,9 @@ class Model:
 
     def find(self, operation: ops.Find) -> dict[int, Job]:
         """Look jobs up."""
-        return {job_id: copy(self.jobs[job_id]) for job_id in operation.ids if job_id in self.jobs}
+        found = {job_id: copy(self.jobs[job_id]) for job_id in operation.ids if job_id in self.jobs}
+        ops.leave_unread(found, operation.room)
+        return found
 
     def find_unique(self, operation: ops.FindUnique) -> list[ops.Found | None]:
         """Look live jobs up."""

@@ -34,6 +34,32 @@ class Reading:
         assert unique == [(job.id, State.PENDING, 0)]
         assert count == {(b"f", State.PENDING, Priority.NORMAL): 1, (b"f", State.SUCCEEDED, Priority.NORMAL): 1}
 
+    def test_results_are_read_as_far_as_there_is_room(self, store: Store) -> None:
+        held = [store.leased() for _ in range(4)]
+        sizes = (60_000, 150_000, 100_000, 0)
+        store.settle(*[done(job, b"r" * size) for job, size in zip(held, sizes, strict=True)])
+        ids = [job.id for job in held]
+
+        def read(room: int, *wanted: int) -> list[tuple[int, int, int]]:
+            (found,) = store.group(ops.Find(list(wanted), ignore, ignore, room))
+            return [(ids.index(job_id), len(job.result), job.unread) for job_id, job in found.items()]
+
+        nothing = [(number, 0, size) for number, size in enumerate(sizes)]
+        assert read(0, *ids) == read(59_999, *ids) == nothing
+        assert read(160_000, *ids) == [(0, 60_000, 0), (1, 0, 150_000), (2, 100_000, 0), (3, 0, 0)]
+        assert read(150_000, ids[1]) == [(1, 150_000, 0)]
+        assert read(150_000, ids[1], ids[0]) == [(1, 150_000, 0), (0, 0, 60_000)]
+        assert read(10**9, *ids) == [(number, size, 0) for number, size in enumerate(sizes)]
+
+    @pytest.mark.parametrize("size", [100, 100_000])
+    def test_a_group_has_one_copy_of_each_result(self, store: Store, size: int) -> None:
+        held = store.leased()
+        store.settle(done(held, b"r" * size))
+        outcomes = store.group(*[ops.Find([held.id], ignore, ignore, size) for _ in range(3)])
+        results = [outcome[held.id].result for outcome in outcomes]
+        assert results == [b"r" * size] * 3
+        assert len(set(map(id, results))) == 1
+
     def test_live_jobs_are_found_by_unique(self, store: Store) -> None:
         first, second = store.submitted(unique=b"u"), store.submitted(function=b"g", unique=b"v")
         keys = [(b"g", b"v"), (b"g", b"u"), (b"f", b"u"), (b"unknown", b"u"), (None, b"v"), (None, b"w")]

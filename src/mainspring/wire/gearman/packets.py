@@ -180,6 +180,12 @@ def request(kind: int, *args: bytes) -> bytes:
     return _pack_header(REQ, kind, len(body)) + body
 
 
+def response_head(kind: int, size: int, *args: bytes) -> bytes:
+    """Encode the beginning of a packet, up to its last argument: that has ``size`` bytes, and is sent right behind it."""
+    body = b"\0".join((*args, b""))
+    return _pack_header(RES, kind, len(body) + size) + body
+
+
 def response(kind: int, *args: bytes) -> bytes:
     """Encode one packet as the server sends it; raises struct.error where the body exceeds 4 GiB."""
     body = b"\0".join(args)

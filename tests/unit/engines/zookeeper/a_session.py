@@ -131,7 +131,7 @@ class Node:
         return stale
 
     async def find(self, job_id: int) -> Job | None:
-        found: dict[int, Job] = await self.one(ops.Find([job_id], ignore, ignore))
+        found: dict[int, Job] = await self.one(ops.Find([job_id], ignore, ignore, 2**30))
         return found.get(job_id)
 
     async def present(self, job_id: int) -> Job:

@@ -36,7 +36,7 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
             await node.settle(succeeded(jobs[4], b"r", NOW, NOW))
             ids = [*(job.id for job in jobs), 1, 10**19 - 1, 2**63, -1, jobs[-1].id + 1, 99 * 10**12]
             reads = other.tree.reads
-            first, second = await other.handle(ops.Find(ids, ignore, ignore), ops.Find(ids[:1], ignore, ignore))
+            first, second = await other.handle(ops.Find(ids, ignore, ignore, 2), ops.Find(ids[:1], ignore, ignore))
             assert [first[job.id].state for job in jobs] == [1, 0, 2, 4, 4]
             assert set(first) == {job.id for job in jobs}
             assert second == {jobs[0].id: first[jobs[0].id]}

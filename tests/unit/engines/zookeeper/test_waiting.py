@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def wait(node: Node, *ids: int) -> dict[int, Job]:
-    found: dict[int, Job] = await node.one(ops.Wait(node.session.term, list(ids), ignore, ignore))
+    found: dict[int, Job] = await node.one(ops.Wait(node.session.term, list(ids), ignore, ignore, 2**20))
     return found
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Heard, Node, Peer
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
 
 DONE = b"done"
 
@@ -495,3 +498,77 @@ def test_a_client_that_asked_for_exceptions_hears_why_a_job_failed(node: Node) -
     job, lease, _ = assigned(worker)
     settle(worker, job, lease, b"failed", error={"type": "Oops", "message": "it broke"})
     assert plain.hear() == [("WORK_EXCEPTION", [handle, "Oops: it broke"])]
+
+
+# ---- results that are not read ----
+
+
+def large_result(node: Node, size: int) -> str:
+    """Run a job for which nobody waits."""
+    handle = submit(node.connect(extended=True))
+    worker = node.stream()
+    node.commit()
+    name, lease, _ = assigned(worker)
+    worker.say(Type.SETTLE, name, lease, b"succeeded", b"", b"r" * size)
+    node.commit()
+    worker.leave()
+    return handle
+
+
+def test_a_peer_that_does_not_read_has_no_more_looked_up_and_loses_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 300_000
+    handles = [large_result(node, size) for _ in range(5)]
+    told: list[int] = []
+    telling = node.service.telling
+    tell = telling.tell
+
+    def spy(job: Job, *args: Any, **how: Any) -> None:
+        told.append(job.id)
+        tell(job, *args, **how)
+
+    monkeypatch.setattr(telling, "tell", spy)
+    object.__setattr__(node.face.settings, "unsent_bytes", size)
+    client = node.connect(extended=True)
+    client.wire.peer.pause_writing()
+    for handle in handles:
+        client.say(Type.WAIT, handle.encode())
+        node.commit()
+    assert client.hear() == []
+    outgoing = client.wire.peer.outgoing
+    assert (len(told), outgoing.full) == (1, True)
+    assert outgoing.unread < size + 200
+    heard: list[str] = []
+    for _ in range(20):
+        client.wire.peer.resume_writing()
+        node.commit()
+        node.wait(0)
+        for name, args in client.hear():
+            assert (name, args[1], len(args[4])) == ("RESULT", "succeeded", size)
+            heard.append(args[0])
+        client.wire.peer.pause_writing()
+    assert sorted(heard) == sorted(handles)
+    assert not outgoing.full
+    assert not len(node.service.clients.lookups)
+
+
+def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:
+    clients = [node.connect(extended=True) for _ in range(5)]
+    for client in clients:
+        client.wire.peer.pause_writing()
+    handle = submit(node.connect(extended=True)).encode()
+    for client in clients:
+        client.say(Type.WAIT, handle)
+    node.commit()
+    worker = node.stream()
+    node.commit()
+    name, lease, _ = assigned(worker)
+    worker.say(Type.SETTLE, name, lease, b"succeeded", b"", b"r" * 300_000)
+    node.commit()
+    bodies = {id(data) for client in clients for data, _ in client.wire.peer.outgoing._queue if len(data) >= 300_000}
+    assert len(bodies) == 1
+    for client in clients:
+        client.wire.peer.resume_writing()
+        ((said, args),) = client.hear()
+        assert (said, args[4]) == ("RESULT", "r" * 300_000)

@@ -13,7 +13,7 @@ from mainspring.faces.gearman.outstanding import Outstanding
 @given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
 def test_every_answer_is_written_once_in_the_order_of_the_requests(waits: list[bool], chance: object) -> None:
     written: list[bytes] = []
-    outbox = Outbox(written.append, Outstanding(2**40, 2**40, lambda _: None))
+    outbox = Outbox(lambda data, _owner=None, /: written.append(data), Outstanding(2**40, 2**40, lambda _: None))
     slots: list[tuple[Slot, bytes]] = []
     for number, wait in enumerate(waits):
         data = b"%d," % number
@@ -30,12 +30,28 @@ def test_every_answer_is_written_once_in_the_order_of_the_requests(waits: list[b
 
 def test_answers_that_wait_behind_others_are_counted_by_their_bytes() -> None:
     pressed: list[bool] = []
-    outbox = Outbox(lambda _: None, Outstanding(100, 10, pressed.append))
+    outbox = Outbox(lambda _data, _owner=None, /: None, Outstanding(100, 10, pressed.append))
     first, second = outbox.reserve(), outbox.reserve()
     outbox.fill(second, b"x" * 11)
     assert pressed == [True]
     outbox.fill(first, b"x")
     assert pressed == [True, False]
+
+
+def test_what_has_an_owner_is_written_with_it_and_never_joined() -> None:
+    written: list[tuple[bytes, object]] = []
+    outbox = Outbox(
+        lambda data, owner=None, /: written.append((data, owner)), Outstanding(2**40, 2**40, lambda _: None)
+    )
+    owner = object()
+    outbox.send(b"1", owner)
+    slot = outbox.reserve()
+    for data in (b"3", b"4"):
+        outbox.send(data)
+    outbox.send(b"5", owner)
+    outbox.send(b"6")
+    outbox.fill(slot, b"2")
+    assert written == [(b"1", owner), (b"234", None), (b"5", owner), (b"6", None)]
 
 
 class Machine(RuleBasedStateMachine):
@@ -50,7 +66,7 @@ class Machine(RuleBasedStateMachine):
         self.known: dict[Slot, bytes] = {}
         self.count = 0
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, _owner: object = None, /) -> None:
         assert data
         self.written += data
 

@@ -3,17 +3,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.faces.http.app import Distribution, Measure, http_app
+from mainspring.faces.http.app import HEALTH, Distribution, Measure, http_app
 from mainspring.faces.http.listener import HttpListener
 
+from .ports import accepting, connecting
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from typing import Any
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class View:
@@ -36,6 +39,16 @@ class View:
         ]
 
 
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, patience: float = 30.0) -> AsyncIterator[tuple[str, int]]:
+    """Serve an application: 8 connections at a time, of which 2 may work."""
+    http = HttpListener(app, reserved=HEALTH, patience=patience)
+    await http.start()
+    async with accepting(http.protocol, 8, 2) as address:
+        yield address
+    await http.stop()
+
+
 async def get(address: Any, path: str) -> tuple[int, str, str]:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
@@ -47,15 +60,8 @@ async def get(address: Any, path: str) -> tuple[int, str, str]:
 
 def visit(view: View, *paths: str) -> list[tuple[int, str, str]]:
     async def run() -> list[tuple[int, str, str]]:
-        bound = socket.create_server(("127.0.0.1", 0))
-        bound.setblocking(False)
-        address = bound.getsockname()
-        listener = HttpListener(http_app(view, version="9.9"), bound)
-        await listener.start()
-        try:
+        async with serving(http_app(view, version="9.9")) as address:
             return [await get(address, path) for path in paths]
-        finally:
-            await listener.stop()
 
     return asyncio.run(run())
 
@@ -107,16 +113,10 @@ async def until_closed(address: Any, said: bytes) -> bytes:
     return heard
 
 
-def listening(patience: float, ask: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+def listening(patience: float, ask: Callable[[Any], Coroutine[Any, Any, None]], app: ASGIApp | None = None) -> None:
     async def run() -> None:
-        bound = socket.create_server(("127.0.0.1", 0))
-        bound.setblocking(False)
-        listener = HttpListener(http_app(View(), version="9.9"), bound, patience=patience)
-        await listener.start()
-        try:
-            await ask(bound.getsockname())
-        finally:
-            await listener.stop()
+        async with serving(app or http_app(View(), version="9.9"), patience) as address:
+            await ask(address)
 
     asyncio.run(run())
 
@@ -158,3 +158,82 @@ def test_strangers_do_not_fill_the_log(said: bytes, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO):
         listening(30, ask)
     assert [record.message for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
+async def with_much(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer /long with much, /endless not at all, and health checks at once."""
+    del receive
+    if scope["path"] == "/endless":
+        await asyncio.Event().wait()
+    body = bytes(MUCH if scope["path"] == "/long" else 1)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+MUCH = 1 << 22
+ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_the_connection_that_is_idle_longest_makes_way_for_a_new_one() -> None:
+    async def ask(address: Any) -> None:
+        async with connecting(address) as connect:
+            held = [await connect(b"GET /healthz HT")]
+            for _ in range(30):
+                held.append(await connect())
+                assert (await get(address, "/healthz"))[0] == 200
+            for reader in held[:20]:  # the first, which has begun a request, among them
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+
+    listening(30, ask)
+
+
+def test_health_is_told_while_all_requests_that_may_work_are_under_way() -> None:
+    async def ask(address: Any) -> None:
+        async with connecting(address) as connect:
+            await connect(ASK % b"/endless")
+            long = await connect(ASK % b"/long")
+            await long.readuntil(b"\r\n\r\n")
+            for _ in range(8):
+                await connect()
+            assert (await get(address, "/healthz"))[0] == 200
+            assert (await get(address, "/long"))[0] == 503
+            await long.readexactly(MUCH)
+            assert (await get(address, "/other"))[0] == 200, "an answer that is out is not under way"
+
+    listening(30, ask, with_much)
+
+
+def test_an_answer_goes_on_as_long_as_its_client_reads() -> None:
+    """Not so one whose client has stopped."""
+
+    async def ask(address: Any) -> None:
+        async with connecting(address) as connect:
+            reads, stopped = [await connect(ASK % b"/long") for _ in range(2)]
+            await reads.readuntil(b"\r\n\r\n")
+            begun = asyncio.get_running_loop().time()
+            for _ in range(64):
+                await reads.readexactly(MUCH // 64)
+                await asyncio.sleep(0.02)  # a slow client
+            assert asyncio.get_running_loop().time() - begun > 2 * 0.4
+            with contextlib.suppress(ConnectionResetError):
+                assert len(await stopped.read()) < MUCH
+
+    listening(0.4, ask, with_much)
+
+
+def test_a_body_that_does_not_come_ends_its_request() -> None:
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, send
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    ended = asyncio.Event()
+
+    async def ask(address: Any) -> None:
+        async with connecting(address) as connect:
+            await connect(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab")
+            await asyncio.wait_for(ended.wait(), 20)
+
+    listening(0.05, ask, endless)

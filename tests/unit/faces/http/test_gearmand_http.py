@@ -11,6 +11,8 @@ import pytest
 from mainspring.errors import RefusedError
 from mainspring.faces.http.gearmand_http import GearmandHttp, HttpReply
 
+from .ports import accepting, connecting
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 Submission = tuple[bytes, bytes, bytes, str, bool]
+MUCH = 1 << 22
 
 
 class Jobs:
@@ -37,6 +40,8 @@ class Jobs:
             return HttpReply("JOB_CREATED", b"H:vm:1")
         if function == b"rev":
             return HttpReply("WORK_COMPLETE", b"H:vm:1", payload[::-1])
+        if function == b"long":
+            return HttpReply("WORK_COMPLETE", b"H:vm:1", bytes(MUCH))
         if function == b"bad":
             return HttpReply("WORK_FAIL", b"H:vm:1")
         self.waiting.set()
@@ -50,13 +55,9 @@ class Jobs:
 @contextlib.asynccontextmanager
 async def listening(jobs: Jobs, **limits: Any) -> AsyncIterator[tuple[str, int]]:
     face = GearmandHttp(jobs, banner="1.1.20", **{"max_payload": 1000, "read_timeout": 5.0, **limits})
-    server = await asyncio.start_server(face.serve_connection, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()
-    finally:
-        server.close()
+    async with accepting(face.protocol, 8, 2) as address:
+        yield address
         await face.close()
-        await server.wait_closed()
 
 
 def exchange(request: bytes, **limits: Any) -> tuple[bytes, list[Submission]]:
@@ -154,5 +155,35 @@ def test_a_stop_ends_waiting_connections() -> None:
         assert jobs.dropped.is_set()
         assert await reader.read() == b""
         writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_result_is_sent_as_long_as_its_client_reads() -> None:
+    async def run() -> None:
+        async with listening(Jobs(), read_timeout=0.4) as address, connecting(address) as connect:
+            reads, stopped = [await connect(b"GET /long HTTP/1.1\r\n\r\n") for _ in range(2)]
+            await reads.readuntil(b"\r\n\r\n")
+            for _ in range(64):
+                await reads.readexactly(MUCH // 64)
+                await asyncio.sleep(0.02)  # a slow client: more than the 0.4 seconds
+            with contextlib.suppress(ConnectionResetError):
+                assert len(await stopped.read()) < MUCH
+
+    asyncio.run(run())
+
+
+def test_requests_beyond_those_that_may_be_under_way_are_refused() -> None:
+    async def run() -> None:
+        jobs = Jobs()
+        async with listening(jobs) as address, connecting(address) as connect:
+            for _ in range(2):
+                jobs.waiting.clear()
+                await connect(b"GET /slow HTTP/1.1\r\n\r\n")
+                await jobs.waiting.wait()
+            for _ in range(8):
+                await connect()
+            refused = await connect(b"GET /rev HTTP/1.1\r\n\r\n")
+            assert (await refused.read()).split()[1] == b"503"
 
     asyncio.run(run())

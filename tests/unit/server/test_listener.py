@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 import structlog
 import uvloop
 
+from mainspring.faces.http.connections import Connection, Connections
+from mainspring.server.listener import Handshakes, Listener
 from mainspring.server.settings import TlsSettings
 from mainspring.server.tls import server_context
-from mainspring.server.tls_listener import TlsListener
 
 from .certificates import Pair, self_signed, signed
 
@@ -25,6 +28,8 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs t
 
 Pki = tuple[Pair, Pair, Pair]
 PLAIN = b"this port speaks TLS"
+OWN = 6
+"""Descriptors of the loop, of its thread, and of the client that is served."""
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +59,14 @@ def listen(
 
     async def run() -> object:
         context = server_context(TlsSettings(*server, authority.certificate))
-        listener = TlsListener(bound, Echo, context, handshake_timeout=timeout, plain_answer=PLAIN)
+        connections = Connections(8, 0, port="test")
+        listener = Listener(bound, connections, lambda _: Echo(), Handshakes(context, timeout, PLAIN), bounded=False)
         listener.start()
         try:
             return await asyncio.get_running_loop().run_in_executor(None, client, port)
         finally:
             await listener.close()
+            assert len(connections) == 0
 
     with structlog.testing.capture_logs() as lines, asyncio.Runner(loop_factory=loop) as runner:
         value = runner.run(run())
@@ -140,3 +147,65 @@ def test_a_silent_client_is_ended(pki: Pki, loop: Callable[[], asyncio.AbstractE
             return silent.recv(100)
 
     assert listen(pki, loop, wait, timeout=0.2) == (b"", ["the handshake took longer than 200ms"])
+
+
+class Held(Echo):
+    """A connection that stays idle."""
+
+    def __init__(self, place: Connection) -> None:
+        self.place = place
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.place.end = self.transport.abort
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.place.leave()
+
+
+@loops
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_idle_connections_take_no_more_descriptors_than_places(
+    pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop], tls: bool
+) -> None:
+    """A hundred wait in the backlog when the port begins to listen; one that comes later is served."""
+    bound = socket.create_server(("127.0.0.1", 0), backlog=200)
+    bound.setblocking(False)
+    client = greeting(context(pki, known=True)) if tls else talk
+    handshakes = Handshakes(server_context(TlsSettings(*pki[1], pki[0].certificate)), 10.0) if tls else None
+
+    async def run() -> tuple[object, int]:
+        before, most, held = descriptors(), 0, list[Held]()
+
+        def protocol(place: Connection) -> Held:
+            nonlocal most
+            most = max(most, descriptors() - before)
+            held.append(Held(place))
+            return held[-1]
+
+        listener = Listener(bound, Connections(8, 2, port="test"), protocol, handshakes)
+        listener.start()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, client, bound.getsockname()[1]), most
+        finally:
+            await listener.close()
+            for one in held:
+                one.place.end()
+
+    with contextlib.ExitStack() as silent, asyncio.Runner(loop_factory=loop) as runner:
+        for _ in range(100):
+            silent.enter_context(socket.create_connection(bound.getsockname()))
+        answer, most = runner.run(run())
+    assert answer == b"hello"
+    assert most <= 8 * (2 if tls else 1) + OWN
+
+
+def talk(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 20) as plain:
+        plain.sendall(b"hello")
+        return plain.recv(100)
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())

@@ -1,0 +1,107 @@
+"""The bytes on their way to one peer, of which the transport has only a window.
+
+A transport may copy what it cannot send, and TLS encrypts it first: a result that forty peers do not read would be there forty
+times. So what the transport cannot send soon stays here, by reference, and is handed over in slices.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+WINDOW: Final = 262_144
+"""Bytes that the transport may hold before the rest stays here; also those of a slice."""
+
+
+class Outgoing:
+    """Writes to a transport in the order of the calls.
+
+    Above ``limit`` bytes that wait here ``pressure(True)`` is called, and ``pressure(False)`` once a quarter of that is left.
+    """
+
+    __slots__ = ("_closing", "_limit", "_pressure", "_queue", "_stopped", "_transport", "_waiting", "full")
+
+    def __init__(self, limit: int, pressure: Callable[[bool], None]) -> None:
+        self._limit = limit
+        self._pressure = pressure
+        self._transport: asyncio.Transport | None = None
+        self._queue: deque[tuple[bytes | memoryview, object]] = deque()
+        self._waiting = 0
+        self._stopped = False
+        self._closing = False
+        self.full = False
+
+    def connect(self, transport: asyncio.Transport) -> None:
+        """Write to this transport."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WINDOW)
+
+    @property
+    def unread(self) -> int:
+        """The bytes that the peer has not taken yet."""
+        transport = self._transport
+        return self._waiting + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    def write(self, data: bytes, owner: object = None) -> None:
+        """Send bytes. ``owner`` is kept with them, as long as they are here."""
+        transport = self._transport
+        if transport is None:
+            return
+        if not self._stopped and not self._queue and len(data) <= WINDOW:
+            transport.write(data)
+            return
+        self._queue.append((data, owner))
+        self._waiting += len(data)
+        if not self._stopped:
+            self._feed()
+        if not self.full and self._waiting > self._limit:
+            self.full = True
+            self._pressure(True)
+
+    def stop(self) -> None:
+        """The transport has enough."""
+        self._stopped = True
+
+    def go_on(self) -> None:
+        """The transport takes more."""
+        self._stopped = False
+        self._feed()
+
+    def _feed(self) -> None:
+        queue, transport = self._queue, self._transport
+        if transport is None:
+            return
+        while queue and not self._stopped:
+            data, owner = queue.popleft()
+            if len(data) > WINDOW:
+                view = memoryview(data)
+                queue.appendleft((view[WINDOW:], owner))
+                data = view[:WINDOW]
+            self._waiting -= len(data)
+            transport.write(data)
+        if self._closing and not queue:
+            transport.close()
+        if self.full and self._waiting * 4 <= self._limit:
+            self.full = False
+            self._pressure(False)
+
+    def close(self) -> None:
+        """End the connection once all is out."""
+        self._closing = True
+        if self._transport is not None and not self._queue:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def lost(self) -> None:
+        """The connection has ended: nothing is sent any more."""
+        self._transport = None
+        self._queue.clear()
+        self._waiting = 0

@@ -1,0 +1,215 @@
+"""Outcomes that are looked up in the store for those who wait for them.
+
+Clients may wait for any number of results, of any size, and read none. So one look-up is under way at a time; it asks for each
+job once, however many wait for it, and only where somebody has room for the outcome; and its results have a bound in bytes,
+which is applied before they are read. A single larger result is read alone.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.jobs.failures import exception_of
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Wait
+    from mainspring.jobs.telling import Telling
+    from mainspring.jobs.window import Window
+
+    FindJobs = Callable[[list[int], Callable[[dict[int, Job]], None], Callable[[StoreError], None], int], Find | Wait]
+    """Puts a look-up for ids with room for so many bytes of results, and returns it."""
+
+AGAIN: Final = 0.25
+"""Seconds after which the store is asked again where it could not answer."""
+MOST: Final = 256
+"""Jobs of one look-up."""
+ROOM: Final = 16 * 2**20
+"""Bytes of the results of one look-up, unless one alone is larger."""
+
+
+class _Wait(NamedTuple):
+    """What is to be done once a job is looked up."""
+
+    unknown: Callable[[], None]
+    """Called where the store has no such job."""
+    looked_up: Callable[[], None]
+    """Called once, when the store need not be asked any more."""
+    of_all: bool
+    """Whether ``unknown`` is for all who wait: then it comes after those who have asked for themselves."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Lookups:
+    """Looks jobs up, and has those who wait for ended ones told."""
+
+    def __init__(self, window: Window, listeners: Listeners, telling: Telling) -> None:
+        self._window = window
+        self._listeners = listeners
+        self._telling = telling
+        self.find: FindJobs = self._find
+        """Replaced where the store is shared: there it is also noted that somebody waits."""
+        self._queue: dict[int, list[_Wait]] = {}
+        self._under_way: dict[int, list[_Wait]] = {}
+        self._open: Find | Wait | None = None
+        """The look-up under way, while ids may still be added."""
+        self._withheld: dict[int, list[_Wait]] = {}
+        """What is to be done for jobs that nobody has room for now."""
+        self._sizes: dict[int, int] = {}
+        """Results that had no room in a look-up, as large as it has found them."""
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._under_way) + len(self._withheld)
+
+    def look(
+        self,
+        job_id: int,
+        unknown: Callable[[], None] = _nothing,
+        looked_up: Callable[[], None] = _nothing,
+        *,
+        of_all: bool = False,
+    ) -> None:
+        """Look a job up, and have those told who wait for it if it has ended."""
+        self._add(job_id, _Wait(unknown, looked_up, of_all))
+        self._go_on()
+
+    def will_look(self, job_id: int) -> bool:
+        """Say whether a job is going to be looked up, be it once somebody has room for it."""
+        return job_id in self._queue or job_id in self._withheld
+
+    def has_room(self, listener: Listener) -> None:
+        """A listener has room again: look up what was withheld from it."""
+        jobs = self._telling.withheld.pop(listener, None)
+        if jobs:
+            for job_id in jobs:
+                self._queue.setdefault(job_id, []).extend(self._withheld.pop(job_id, ()))
+            self._go_on()
+
+    def gone(self, listener: Listener) -> None:
+        """A listener has left: nothing is looked up for it any more."""
+        for job_id in self._telling.withheld.pop(listener, ()):
+            if not self._listeners.of(job_id):
+                self._end(self._withheld.pop(job_id, ()))
+
+    def _add(self, job_id: int, wait: _Wait) -> None:
+        operation = self._open
+        if operation is not None and operation.open and len(operation.ids) < MOST and self._is_wanted(job_id):
+            if job_id in self._under_way:
+                self._under_way[job_id].append(wait)
+                return
+            if job_id not in self._queue:
+                self._under_way[job_id] = [wait]
+                operation.ids.append(job_id)
+                operation.rows += 1
+                return
+        # One under way may have been answered by the store before this was asked: it is looked up again.
+        self._queue.setdefault(job_id, []).append(wait)
+
+    def _is_wanted(self, job_id: int) -> bool:
+        return any(listener.has_room() for listener in self._listeners.of(job_id))
+
+    def _go_on(self) -> None:
+        while self._queue and not self._under_way:
+            room = ROOM
+            for job_id in list(islice(self._queue, MOST)):
+                size = self._sizes.get(job_id, 0)
+                if size > ROOM and self._under_way:
+                    continue  # it has a look-up of its own
+                self._sizes.pop(job_id, None)
+                self._begin(job_id, self._queue.pop(job_id))
+                if size > ROOM and self._under_way:
+                    room = size
+                    break
+            if self._under_way:
+                operation = self.find(list(self._under_way), self._found, self._failed, room)
+                self._open = operation if room == ROOM else None
+
+    def _begin(self, job_id: int, waits: list[_Wait]) -> None:
+        """Let a job be part of the next look-up, unless that is of no use now."""
+        if not self._is_wanted(job_id):
+            for listener in self._listeners.of(job_id):
+                self._telling.withhold(job_id, listener)
+            if self._listeners.of(job_id):
+                self._withheld.setdefault(job_id, []).extend(waits)
+            else:
+                self._end(waits)
+            return
+        sent = self._telling.under_way(job_id)
+        if sent is None:
+            self._under_way[job_id] = waits
+        else:
+            self._telling.tell(sent)
+            self._end(waits)
+
+    def _found(self, jobs: dict[int, Job]) -> None:
+        under_way, self._under_way, self._open = self._under_way, {}, None
+        for job_id, waits in under_way.items():
+            job = jobs.get(job_id)
+            if job is None:
+                self._missing(job_id, waits)
+            elif State(job.state).ended:
+                self._ended(job_id, waits, job)
+            else:
+                self._end(waits)
+        self._go_on()
+
+    def _missing(self, job_id: int, waits: list[_Wait]) -> None:
+        self._end(waits)
+        handle = self._window.handles.of(job_id)
+        if handle in self._window.held:
+            return
+        for wait in sorted(waits, key=lambda wait: wait.of_all):
+            if wait.of_all and job_id in self._queue:
+                self._queue[job_id].append(wait)  # somebody has asked meanwhile, and is answered first
+            else:
+                wait.unknown()
+        if not waits:
+            # Its end was withheld, and what it was has been forgotten meanwhile.
+            for listener in self._listeners.take(job_id):
+                listener.unknown(handle)
+
+    def _ended(self, job_id: int, waits: list[_Wait], job: Job) -> None:
+        if job.unread and self._telling.under_way(job_id) is None:
+            self._sizes[job_id] = job.output_size
+            self._queue[job_id] = waits + self._queue.pop(job_id, [])
+            return
+        self._end(waits)
+        self._telling.tell(self._telling.under_way(job_id) or job, exception_of(job), asked=job_id)
+
+    def _failed(self, error: StoreError) -> None:
+        # What cannot be looked up now is not unknown: who is told that submits the job again.
+        del error
+        self._open = None
+        self._window.timers.at(self._window.clock.monotonic() + AGAIN, self._again)
+
+    def _again(self) -> None:
+        under_way, self._under_way = self._under_way, {}
+        for job_id, waits in under_way.items():
+            self._queue[job_id] = waits + self._queue.pop(job_id, [])
+        self._go_on()
+
+    @staticmethod
+    def _end(waits: Iterable[_Wait]) -> None:
+        for wait in waits:
+            wait.looked_up()
+
+    def _find(
+        self,
+        ids: list[int],
+        found: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int,
+    ) -> Find | Wait:
+        operation = Find(ids, found, failed, room)
+        self._window.commits.put(operation)
+        return operation

@@ -1,0 +1,118 @@
+"""Bytes leave in order, whatever the transport takes, and of large ones there is one copy."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.faces.gearman.outgoing import WINDOW, Outgoing
+
+
+class Transport(asyncio.Transport):
+    """Takes bytes; its window may be full at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outgoing: Outgoing
+        self.taken: list[bytes | memoryview] = []
+        self.stops = False
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        assert data
+        assert not self.closed
+        self.taken.append(data)
+        if self.stops:
+            self.outgoing.stop()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
+
+    def close(self) -> None:
+        self.closed = True
+
+    def all(self) -> bytes:
+        return b"".join(self.taken)
+
+
+def connected(limit: int = 100) -> tuple[Outgoing, Transport, list[bool]]:
+    pressed: list[bool] = []
+    outgoing, transport = Outgoing(limit, pressed.append), Transport()
+    transport.outgoing = outgoing
+    outgoing.connect(transport)
+    return outgoing, transport, pressed
+
+
+@given(st.lists(st.one_of(st.sampled_from([1, 7, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW]), st.none()), max_size=12))
+def test_bytes_leave_in_order_whenever_the_transport_takes_some(steps: list[int | None]) -> None:
+    outgoing, transport, pressed = connected(limit=10)
+    transport.stops = True
+    expected = b""
+    for number, size in enumerate(steps):
+        if size is None:
+            outgoing.go_on()
+        else:
+            data = bytes([number + 65]) * size
+            expected += data
+            outgoing.write(data)
+        assert len(transport.all()) + outgoing.unread == len(expected)
+        assert pressed == [True, False] * (len(pressed) // 2) + [True] * outgoing.full
+        assert outgoing.full or outgoing.unread <= 10
+    while outgoing.unread:
+        outgoing.go_on()
+    assert transport.all() == expected
+    assert max((len(data) for data in transport.taken), default=0) <= WINDOW
+    assert not outgoing.full
+
+
+def test_the_transport_has_a_window_of_what_is_not_read() -> None:
+    outgoing, transport, _ = connected()
+    assert transport.high == WINDOW
+    transport.stops = True
+    body = bytes(10 * WINDOW)
+    outgoing.write(body)
+    outgoing.write(b"more")
+    assert len(transport.all()) == WINDOW
+    (first,) = transport.taken
+    assert isinstance(first, memoryview)
+    assert first.obj is body, "by reference"
+
+
+def test_an_owner_is_kept_as_long_as_its_bytes_are_here() -> None:
+    class Owner:
+        pass
+
+    outgoing, transport, _ = connected()
+    transport.stops = True
+    owner = Owner()
+    alive = weakref.ref(owner)
+    outgoing.write(bytes(2 * WINDOW), owner)
+    del owner
+    assert alive() is not None
+    outgoing.go_on()
+    assert alive() is None
+    outgoing.write(bytes(2 * WINDOW), owner := Owner())
+    alive = weakref.ref(owner)
+    del owner
+    outgoing.lost()
+    assert alive() is None
+
+
+def test_a_connection_ends_once_all_is_out() -> None:
+    outgoing, transport, _ = connected()
+    transport.stops = True
+    outgoing.write(bytes(2 * WINDOW))
+    outgoing.close()
+    assert not transport.closed
+    outgoing.go_on()
+    assert transport.closed
+    outgoing, transport, _ = connected()
+    outgoing.close()
+    assert transport.closed

@@ -1,0 +1,49 @@
+"""Descriptors of ports."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainspring.server.addresses import TcpAddress
+from mainspring.server.settings import LimitSettings, ListenSettings, ServerSettings, TlsSettings
+from mainspring.server.shares import Shares, shares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = TcpAddress("127.0.0.1", 0)
+ALL = ListenSettings(http=HERE, gearman_http=HERE)
+
+
+@contextlib.contextmanager
+def open_files(soft: int) -> Iterator[None]:
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def test_ports_beside_gearmans_have_an_eighth_each_at_most() -> None:
+    with open_files(2000):
+        alone = shares(ServerSettings())
+        assert alone[:3] == (0, 0, 0)
+        all_of_them = shares(ServerSettings(listen=ALL))
+        assert all_of_them == Shares(250, 250, 0, alone.gearman - 500)
+        pem = TlsSettings(Path("a"), Path("b"))
+        secured = shares(ServerSettings(listen=ListenSettings(http=HERE, gearman_http=HERE, tls=pem)))
+        assert secured == Shares(125, 125, 125, alone.gearman - 750)
+    with open_files(100):
+        assert shares(ServerSettings(listen=ALL))[:2] == (12, 12)
+
+
+def test_a_limit_on_connections_allows_no_more_than_there_is_room_for() -> None:
+    with open_files(2000):
+        room = shares(ServerSettings()).gearman
+        assert room < 2000
+        for wanted, given in ((7, 7), (5000, room)):
+            assert shares(ServerSettings(limits=LimitSettings(max_connections=wanted))).gearman == given
