@@ -131,7 +131,7 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
 
     def hasty(self: Clients, listener: Any) -> None:
         listener.gone = True
-        for job_id in self._listeners.leave(listener):
+        for job_id in self._listeners.leave(listener, 1000):
             held = self._window.held.get(self._handles.of(job_id))
             if held is not None and not held.stored and held.worker is None:
                 self._window.release(held)

@@ -12,7 +12,7 @@ from mainspring.jobs.model import State
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.hub import Hub
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from mainspring.jobs.telling import Telling
     from mainspring.jobs.uniques import Uniques
     from mainspring.jobs.window import Window
+    from mainspring.slices import Slices
+
+PART = 500
+"""Jobs that a client which has left leaves in one step: it may have waited for hundreds of thousands."""
 
 
 class Clients:
@@ -42,6 +46,7 @@ class Clients:
         listeners: Listeners,
         hub: Hub,
         telling: Telling,
+        slices: Slices,
         ended_in_store: Callable[[Job, int], None],
     ) -> None:
         self._window = window
@@ -51,6 +56,7 @@ class Clients:
         self._uniques = uniques
         self._listeners = listeners
         self._hub = hub
+        self._slices = slices
         self._ended_in_store = ended_in_store
         self.sharing: Sharing | None = None
         """Set where other nodes have the store open too."""
@@ -91,14 +97,26 @@ class Clients:
     def gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
         listener.gone = True
-        alone = self._listeners.leave(listener)
-        self.lookups.gone(listener)
+        if self._leave(listener):
+            self._slices.run(self._leave_all(listener))
+
+    def _leave_all(self, listener: Listener) -> Iterator[None]:
+        while self._leave(listener):
+            yield
+
+    def _leave(self, listener: Listener) -> bool:
+        """Leave some of the jobs of a client that is gone; returns whether there are more."""
+        alone = self._listeners.leave(listener, PART)
         for job_id in alone:
             held = self._window.held.get(self._handles.of(job_id))
             if held is not None and not held.stored and not held.adopting and held.worker is None:
                 self._window.release(held)
         if self.sharing is not None and alone:
             self.sharing.left(alone)
+        if self._listeners.waits(listener):
+            return True
+        self.lookups.gone(listener)
+        return False
 
     # ---- cancelling and retrying ----
 

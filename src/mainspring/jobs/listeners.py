@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from mainspring.jobs.shrinking import shrink
+
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
@@ -101,17 +103,27 @@ class Listeners:
                     del self._by_listener[listener]
         return listeners
 
-    def leave(self, listener: Listener) -> list[int]:
-        """A listener is gone; returns the jobs that nobody waits for any more."""
-        alone = []
-        for job_id in self._by_listener.pop(listener, ()):
+    def leave(self, listener: Listener, most: int) -> list[int]:
+        """A listener that is gone waits for fewer jobs, by so many at most; returns those that nobody waits for any more."""
+        alone: list[int] = []
+        jobs = self._by_listener.get(listener)
+        if jobs is None:
+            return alone
+        for _ in range(min(most, len(jobs))):
+            job_id = jobs.pop()
             others = [other for other in self._by_job[job_id] if other is not listener]
             if others:
                 self._by_job[job_id] = others
             else:
                 del self._by_job[job_id]
                 alone.append(job_id)
+        if not jobs:
+            del self._by_listener[listener]
         return alone
+
+    def tidy(self) -> None:
+        """Give back the memory of what nobody waits for any more."""
+        shrink(self._by_job)
 
     def __len__(self) -> int:
         return len(self._by_job)

@@ -102,13 +102,21 @@ class JobService:
         self._upkeep = Upkeep(
             self.window,
             self.settling,
+            self.listeners,
             self.slices,
             self._ended_in_store,
             retention=retention,
             dead_retention=dead_retention,
         )
         self.clients = Clients(
-            self.window, self.settling, self.uniques, self.listeners, hub, self.telling, self._ended_in_store
+            self.window,
+            self.settling,
+            self.uniques,
+            self.listeners,
+            hub,
+            self.telling,
+            self.slices,
+            self._ended_in_store,
         )
         self.foreground.look = self.clients.look_ended
         self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at

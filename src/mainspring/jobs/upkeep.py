@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.model import Job
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Woken
@@ -45,6 +46,7 @@ class Upkeep:
         self,
         window: Window,
         settling: Settling,
+        listeners: Listeners,
         slices: Slices,
         ended: Callable[[Job, int], None],
         *,
@@ -53,6 +55,7 @@ class Upkeep:
     ) -> None:
         self._window = window
         self._settling = settling
+        self._listeners = listeners
         self._slices = slices
         self._ended = ended
         self._retention = retention
@@ -84,6 +87,8 @@ class Upkeep:
         if now - self._swept >= (SWEEP_SHARED if window.claiming.shared else SWEEP_EVERY):
             self._swept = now
             self._slices.run(window.dispatch.tidy())
+            window.tidy()
+            self._listeners.tidy()
             self._sweep()
         following = window.timers.next()
         return min(now + TICK, following) if following is not None else now + TICK

@@ -15,6 +15,7 @@ from mainspring.jobs.gate import Gate
 from mainspring.jobs.held import Held
 from mainspring.jobs.isolated import Isolated
 from mainspring.jobs.lingering import Lingering
+from mainspring.jobs.shrinking import shrink
 from mainspring.jobs.suspects import Suspects
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class Window:
         self.take_back(held)
         if job.suspects:  # others never wait for their turn to be alone
             self.suspects.left(held)
+
+    def tidy(self) -> None:
+        """Give back the memory of jobs that are gone."""
+        shrink(self.held)
+        shrink(self.foreground)
 
     def forget_stored(self) -> list[tuple[Held, Worker | None]]:
         """Forget all stored jobs, for other nodes have them; returns them, each with the worker that had it."""

@@ -29,10 +29,10 @@ def test_who_leaves_is_forgotten_and_names_the_jobs_that_nobody_waits_for() -> N
     listeners.add(1, one, again=True)
     listeners.add(2, one)
     listeners.add(2, other)
-    assert listeners.leave(one) == [1]
+    assert listeners.leave(one, 10) == [1]
     assert listeners.of(2) == [other]
-    assert listeners.leave(one) == []
-    assert listeners.leave(other) == [2]
+    assert listeners.leave(one, 10) == []
+    assert listeners.leave(other, 10) == [2]
     assert len(listeners) == 0
 
 
@@ -46,7 +46,7 @@ def test_one_who_no_longer_waits_leaves_the_others() -> None:
     assert not listeners.listens(1, one)
     listeners.remove(1, other)
     assert len(listeners) == 0
-    assert listeners.leave(other) == []
+    assert listeners.leave(other, 10) == []
 
 
 def test_who_has_left_waits_for_nothing() -> None:
@@ -61,3 +61,16 @@ def test_whether_any_of_some_waits() -> None:
     assert not listeners.waits(one, other)
     listeners.add(1, other)
     assert listeners.waits(one, other)
+
+
+def test_who_leaves_can_leave_some_of_his_jobs_at_a_time() -> None:
+    listeners, one = Listeners(), Client()
+    for job_id in range(5):
+        listeners.add(job_id, one)
+    left: list[int] = []
+    while listeners.waits(one):
+        some = listeners.leave(one, 2)
+        assert 0 < len(some) <= 2
+        left += some
+    assert sorted(left) == list(range(5))
+    assert not len(listeners)

@@ -1,0 +1,42 @@
+"""Tables give back the memory of entries that are gone, and keep the others in their order."""
+
+from __future__ import annotations
+
+import sys
+
+from mainspring.jobs import clients
+from mainspring.jobs.shrinking import LARGE, shrink
+
+from .a_node import Client, Node
+
+
+def test_a_table_of_which_most_is_gone_shrinks() -> None:
+    table = dict.fromkeys(range(100_000))
+    large = sys.getsizeof(table)
+    assert large > LARGE
+    shrink(table)
+    assert sys.getsizeof(table) == large, "it is full"
+    for number in range(99_900):
+        del table[number]
+    assert sys.getsizeof(table) == large, "it does not shrink by itself"
+    shrink(table)
+    assert sys.getsizeof(table) < 10_000
+    assert list(table) == list(range(99_900, 100_000))
+
+
+def test_what_a_client_had_in_memory_is_left_in_steps_and_given_back(node: Node) -> None:
+    client, other = Client(), Client()
+    number = 30_000
+    for _ in range(number):
+        node.foreground(client=client)
+    kept, _ = node.foreground(client=other)
+    tables = [node.window.held, node.service.listeners._by_job]
+    sizes = [sys.getsizeof(table) for table in tables]
+    assert min(sizes) > LARGE
+    node.service.clients.gone(client)
+    assert len(node.window.held) == number + 1 - clients.PART, "the rest is done in turns with other work"
+    node.wait(60)
+    assert list(node.window.held) == [node.service.handles.of(kept.id)]
+    assert not node.service.listeners.waits(client)
+    assert node.window.foreground_bytes == 0
+    assert max(sys.getsizeof(table) for table in tables) < 10_000
