@@ -139,3 +139,16 @@ def test_rates_are_written_as_they_are_read(text: str) -> None:
 def test_what_cannot_be_read_is_told_with_its_option(capsys: pytest.CaptureFixture[str], options: str) -> None:
     assert main(["functions", "limit", "mail", *options.split()]) == 2
     assert options.split()[0] in capsys.readouterr().err
+
+
+def test_functions_of_all_pages_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {None: (["b", "d"], "x"), "x": ([], "y"), "y": (["a"], None)}
+
+    def call(_: Client, method: str, params: dict[str, Any]) -> Any:
+        assert method == "functions.list"
+        names, following = pages[params.get("after")]
+        return {"functions": [SHOWN | {"function": name} for name in names], "next": following}
+
+    monkeypatch.setattr(Client, "call", call)
+    assert main(["functions", "list", "--json"]) == 0
+    assert [function["function"] for function in json.loads(capsys.readouterr().out)] == ["a", "b", "d"]

@@ -62,3 +62,13 @@ def test_a_function_whose_jobs_are_in_the_store_costs_little() -> None:
     finally:
         tracemalloc.stop()
     assert used < 1000 * 1200
+
+
+def test_a_function_that_is_left_to_the_store_is_known_to_be_there() -> None:
+    functions = Dispatch()
+    for number in range(2 * dispatch.MANY):
+        functions.queue(b"%d" % number).backlog[1] = number % 2
+    tidy(functions)
+    assert not functions.complete
+    assert all(functions.may_live(b"%d" % number) for number in range(1, 2 * dispatch.MANY, 2))
+    assert 0.9 * dispatch.MANY / 2 < functions.rows.number <= dispatch.MANY / 2

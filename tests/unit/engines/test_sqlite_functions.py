@@ -1,0 +1,35 @@
+"""Names of functions and their numbers in a SQLite store, of which some are remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.sqlite import rows
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.jobs.model import Priority, State
+from mainspring.testing.conformance import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_of_very_many_functions_few_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "REMEMBERED", 3)
+    engine = SqliteEngine(tmp_path / "j.db")
+    store = Store(lambda: engine)
+    try:
+        jobs = [store.submitted(function=b"%d" % number, unique=b"u%d" % number) for number in range(20)]
+        assert len(engine._tx.functions._names) <= 3
+        assert [job.id for job in store.claim(b"7")] == [jobs[7].id]
+        assert store.find_unique((b"9", b"u9"), (None, b"u11"), (None, b"none")) == [
+            (jobs[9].id, State.PENDING, 0),
+            (jobs[11].id, State.PENDING, 0),
+            None,
+        ]
+        pending = {(job.function, State.PENDING, Priority.NORMAL): 1 for job in jobs if job is not jobs[7]}
+        assert store.counts() == pending | {(b"7", State.LEASED, Priority.NORMAL): 1}
+        assert len(engine._tx.functions._names) <= 3
+    finally:
+        store.close()
