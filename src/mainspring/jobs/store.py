@@ -572,7 +572,8 @@ class CountLive(Operation):
     """Read how many jobs of some functions have not ended. Outcome: ``Counted``.
 
     The functions are those named; or, page by page, all that the store has ever known, in an order of its own. A page costs
-    its length, however many functions there are, and is empty where all jobs of its functions have ended.
+    its length, however many functions there are, and is empty where all jobs of its functions have ended. It is for who looks;
+    who counts from there on names the functions.
     """
 
     __slots__ = ("after", "functions")
@@ -590,6 +591,7 @@ class CountLive(Operation):
         self.functions = functions
         self.after = after
         self.rows = limit if functions is None else len(functions)
+        self.overtakes = functions is None
 
 
 def numbered(place: bytes) -> int:

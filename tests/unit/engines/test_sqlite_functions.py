@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import apsw
+
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Priority, State
+from mainspring.jobs.store import CountLive
 from mainspring.testing.conformance import Store
+from mainspring.testing.conformance.driver import ignore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+
+def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> None:
+    store = Store(lambda: SqliteEngine(tmp_path / "j.db"))
+    writer = apsw.Connection(str(tmp_path / "j.db"))
+    try:
+        store.submitted()
+        writer.execute("BEGIN IMMEDIATE")
+        (page,) = store.group(CountLive(ignore, ignore))
+        assert page == ({(b"f", State.PENDING, Priority.NORMAL): 1}, None)
+    finally:
+        writer.close()
+        store.close()
 
 
 def test_of_very_many_functions_few_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

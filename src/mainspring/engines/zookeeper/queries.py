@@ -144,15 +144,22 @@ def _counted(counts: Counts, names: Sequence[bytes], operation: ops.CountLive) -
 async def look(session: Session, operations: Sequence[ops.Look]) -> list[ops.Outlook]:
     """Look at what waits; see ``Look``. The counts are read whole: they are a few nodes of the tree."""
     counts = await count_all(session)
+    following = await next_us(session)
+    return [_outlook(counts, operation.functions, following) for operation in operations]
+
+
+def _outlook(counts: Counts, functions: Sequence[bytes] | None, following: int) -> ops.Outlook:
+    wanted = None if functions is None else frozenset(functions)
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     for (function, state, priority), number in counts.items():
+        if wanted is not None and function not in wanted:
+            continue
         if state == _PENDING:
             pending[function, priority] = number
         if not State(state).ended:
             live[function] = live.get(function, 0) + number
-    outlook = ops.Outlook(pending, live, await next_us(session))
-    return [outlook for _ in operations]
+    return ops.Outlook(pending, live, following)
 
 
 async def next_us(session: Session, after_us: int = -1) -> int:
