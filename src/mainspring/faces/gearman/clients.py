@@ -217,6 +217,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
             peer.outbox.send(answer)
         return
     slot = peer.outbox.reserve()
+    peer.unanswered.add(0, len(answer))
 
     def barrier() -> None:
         late = service.settling.late
@@ -230,6 +231,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
                 peer.close()
             else:
                 peer.outbox.fill(slot, answer)
+                peer.unanswered.remove(0, len(answer))
 
         service.commits.put(Find([], committed, committed))
 

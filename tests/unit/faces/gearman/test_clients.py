@@ -299,3 +299,16 @@ def test_options(node: Node) -> None:
     assert client.ask(Type.OPTION_REQ, b"exceptions") == ("OPTION_RES", ["exceptions"])
     name, args = client.ask(Type.OPTION_REQ, b"mainspring/2")
     assert (name, args[0]) == ("ERROR", "UNKNOWN_OPTION")
+
+
+def test_echoes_that_wait_for_the_disk_are_counted_by_their_bytes(node: Node) -> None:
+    object.__setattr__(node.face.settings, "queued_bytes", 1000)
+    worker = node.worker()
+    node.connect().say(Type.SUBMIT_JOB_BG, F, b"", b"")  # it is on its way to the disk
+    worker.say(Type.ECHO_REQ, b"x" * 900)
+    assert not worker.wire.paused
+    worker.say(Type.ECHO_REQ, b"y" * 900)
+    assert worker.wire.paused
+    node.commit()
+    assert [args[0][:1] for _, args in worker.hear()] == ["x", "y"]
+    assert not worker.wire.paused
