@@ -371,7 +371,7 @@ def _ended_by(job: Job, lease: bytes, outcome: bytes, data: bytes) -> bool:
     if not lease.startswith(b"%d.%d." % (job.term, job.attempt)):
         return False
     if outcome == b"succeeded":
-        return job.state == State.SUCCEEDED and job.result == data
+        return job.state == State.SUCCEEDED and not job.unread and job.result == data
     if outcome == b"failed":
         return job.state == State.FAILED and _failure(job.error).type not in {"Timeout", "WorkerLost"}
     return outcome == b"cancelled" and job.state == State.CANCELLED
