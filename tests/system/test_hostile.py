@@ -12,7 +12,7 @@ import pytest
 from tests.postgres.server import name_of
 
 from .disks import Filled, small_file_system
-from .hostile import crowding, hoarding, naming, swapping, writing
+from .hostile import crashing, crowding, hoarding, naming, swapping, writing
 from .hostile.watching import MIB
 from .servers import Server, eventually, launch, serving
 
@@ -22,22 +22,34 @@ if TYPE_CHECKING:
 
     from tests.postgres.server import PostgresServer
 
+NAMES = ("--max-functions", "0")
+"""For servers that are attacked by numbers of names: the attack is not to end at this limit."""
 FILES = 400
 """How many files the shared server may have open."""
 
 SHORT: dict[str, Callable[[Server], None]] = {
+    "poison": partial(crashing.poison, innocents=12, seconds=0.2, patience=30.0),
+    "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=8 * MIB),
+    "small unread results": partial(hoarding.unread_results, connections=4, waits=1024, result=MIB // 4),
     "foreign writer": partial(writing.foreign_writer, seconds=2.0),
     "idle connections": partial(crowding.idle_connections, count=FILES + 100),
     "client ids": partial(hoarding.client_ids, connections=10, size=4 * MIB),
+    "names of functions": partial(naming.functions, count=20_000, listings=100, connections=5),
     "abilities": partial(naming.abilities, workers=10, count=10_000),
     "empty function": naming.empty_function,
     "second node": swapping.second_node,
-    "foreground jobs": partial(hoarding.foreground_jobs, count=40_000, left=24 * MIB),
+    "foreground jobs": partial(hoarding.foreground_jobs, count=100_000, left=48 * MIB),
 }
 LONG: dict[str, Callable[[Server], None]] = {
+    "poison": partial(crashing.poison, innocents=40, seconds=0.3, patience=15.0),
+    "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, patience=60.0),
+    "unread results": partial(hoarding.unread_results, connections=40, waits=2, result=60 * MIB),
+    "small unread results": partial(hoarding.unread_results, connections=8, waits=1024, result=MIB),
     "foreign writer": partial(writing.foreign_writer, seconds=12.0),
     "client ids": partial(hoarding.client_ids, connections=20, size=60 * MIB),
+    "names of functions": partial(naming.functions, count=300_000, listings=1000, connections=20),
     "abilities": partial(naming.abilities, workers=30, count=10_000, growth=320 * MIB),
+    "foreground jobs": partial(hoarding.foreground_jobs, count=400_000, left=64 * MIB),
 }
 
 
@@ -49,7 +61,7 @@ def limited(files: int) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("victim")
-    with serving(directory, "--http", "127.0.0.1:0", tracer=limited(FILES)) as server:
+    with serving(directory, "--http", "127.0.0.1:0", *NAMES, tracer=limited(FILES)) as server:
         yield server
 
 
@@ -63,7 +75,7 @@ def test_an_attack_harms_nobody_else(victim: Server, attack: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("attack", LONG)
 def test_a_large_attack_harms_nobody_else(tmp_path: Path, attack: str) -> None:
-    with serving(tmp_path, "--http", "127.0.0.1:0") as server:
+    with serving(tmp_path, "--http", "127.0.0.1:0", *NAMES) as server:
         LONG[attack](server)
         server.assert_calm()
 
@@ -82,6 +94,12 @@ def test_a_full_disk_is_said_once_and_the_node_is_not_ready(tmp_path: Path) -> N
         serving(tmp_path, "--http", "127.0.0.1:0", store=f"sqlite:///{disk / 'jobs.db'}") as server,
     ):
         writing.full_disk(Filled(server, disk), refusals=2000)
+        server.assert_calm()
+
+
+def test_more_functions_than_a_server_takes_are_refused(tmp_path: Path) -> None:
+    with serving(tmp_path, "--max-functions", "1000") as server:
+        naming.too_many_functions(server, count=3000, limit=1000)
         server.assert_calm()
 
 

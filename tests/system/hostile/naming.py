@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.interop.packets import Kind, encode
 from tests.system.extension import FaultError
+from tests.system.servers import eventually
 
 from .watching import HELD, MIB, watched
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from tests.system.servers import Server
 
 AT_ONCE = 2000
+TURNS = 0.1
+"""Seconds that anybody may wait for each of those who ask for something at the same time: several turns of 20 ms."""
 
 
 def functions(server: Server, *, count: int, listings: int, connections: int, growth: int = 64 * MIB) -> None:
@@ -23,7 +27,7 @@ def functions(server: Server, *, count: int, listings: int, connections: int, gr
     with ExitStack() as stack:
         client = stack.enter_context(server.extended())
         with watched(server, growth=growth):
-            submit_to_each(client, count)
+            assert set(submit_to_each(client, count)) == {Kind.JOB_CREATED}
         attackers = [stack.enter_context(server.peer()) for _ in range(connections)]
         with watched(server):
             for number in range(listings):
@@ -34,13 +38,14 @@ def functions(server: Server, *, count: int, listings: int, connections: int, gr
         assert sum(name.startswith("name-") for name in known) == count
 
 
-def submit_to_each(client: ExtensionPeer, count: int) -> None:
-    """Submit a job to each of so many functions; where that was done before, the jobs join those that wait."""
+def submit_to_each(client: ExtensionPeer, count: int) -> list[Kind]:
+    """Submit a job to each of so many functions, which joins one that waits; returns the answers' kinds."""
+    kinds = []
     for begun in range(0, count, AT_ONCE):
         numbers = range(begun, min(begun + AT_ONCE, count))
         client.write(b"".join(encode(Kind.SUBMIT_JOB_BG, b"name-%d" % number, b"u", b"") for number in numbers))
-        for _ in numbers:
-            client.expect(Kind.JOB_CREATED)
+        kinds += [client.receive().kind for _ in numbers]
+    return kinds
 
 
 def listed(peer: ExtensionPeer) -> list[bytes]:
@@ -52,23 +57,40 @@ def listed(peer: ExtensionPeer) -> list[bytes]:
 
 
 def functions_listed(client: ExtensionPeer) -> list[str]:
-    """Return the names in ``functions.list``."""
-    return [one["function"] for one in client.call("functions.list")["functions"]]
+    """Return the names in ``functions.list``, page by page."""
+    names: list[str] = []
+    more: dict[str, Any] = {}
+    while True:
+        answer = client.call("functions.list", **more)
+        names += [one["function"] for one in answer["functions"]]
+        if answer["next"] is None:
+            return names
+        more = {"after": answer["next"]}
+
+
+def too_many_functions(server: Server, *, count: int, limit: int) -> None:
+    """Submit jobs of more functions than a server takes: those above are refused, the others are kept."""
+    with server.extended() as client, watched(server):
+        kinds = Counter(submit_to_each(client, count))
+        assert kinds == {Kind.JOB_CREATED: limit, Kind.ERROR: count - limit}
+        client.submit(b"name-0", b"", b"", Kind.SUBMIT_JOB_BG)
 
 
 def abilities(server: Server, *, workers: int, count: int, growth: int = HELD) -> None:
     """Let workers register for many functions each, and disconnect at a time."""
     with ExitStack() as stack:
+        with server.extended() as other:
+            before = other.call("node.status")["workers"]
         peers = [stack.enter_context(server.peer()) for _ in range(workers)]
-        with watched(server, growth=growth):
+        with watched(server, stall=TURNS * workers, growth=growth):
             for number, peer in enumerate(peers):
                 peer.write(b"".join(encode(Kind.CAN_DO, b"can-%d-%d" % (number, one)) for one in range(count)))
             for peer in peers:
                 peer.settled()
+        with watched(server), server.extended() as other:
             for peer in peers:
                 peer.close()
-            with server.peer() as other:
-                other.settled()
+            eventually(lambda: other.call("node.status")["workers"] <= before, "they are gone")
 
 
 def schedules(server: Server, *, count: int) -> None:

@@ -1,0 +1,49 @@
+"""An attack by a task: it ends the process of its worker, and the jobs beside it suffer."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.interop.packets import encode
+from tests.system.extension import More
+from tests.system.processes import node
+
+from .watching import watched
+
+if TYPE_CHECKING:
+    from tests.system.servers import Server
+
+APP = """
+import os, signal, time
+from mainspring import App, Retry
+
+app = App()
+
+@app.task
+def poison() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@app.task(retry=Retry(max_attempts=3, initial=0.1))
+def innocent(seconds: float) -> None:
+    time.sleep(seconds)
+"""
+
+
+def poison(server: Server, *, innocents: int, seconds: float, patience: float) -> None:
+    """Run one crashing job beside innocent ones: these succeed, and the crashing one is given up."""
+    directory = Path(tempfile.mkdtemp(prefix="poison", dir=server.directory))
+    (directory / "app.py").write_text(APP)
+    options = ("--processes", "2", "--server", f"127.0.0.1:{server.port}")
+    with server.extended() as client, watched(server):
+        culprit = client.put(b"poison")
+        retry = {"max_attempts": 3, "initial": 0.1}
+        payload = b"[%g]" % seconds
+        others = {client.put(b"innocent", payload, retry=retry) for _ in range(innocents)}
+        with node("worker", "app.py", *options, cwd=directory, faces=()):
+            client.socket.settimeout(patience)
+            client.write(b"".join(encode(More.WAIT, handle) for handle in [*others, culprit]))
+            results = {result.handle: result for result in (client.result() for _ in range(innocents + 1))}
+    assert [results[handle].error for handle in others if results[handle].state != b"succeeded"] == []
+    assert results[culprit].state == b"failed"
