@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
 
     from mainspring.faces.gearman.outstanding import Outstanding
 
-    class Write(Protocol):
-        """Writes bytes, and keeps their owner as long as they are on their way."""
 
-        def __call__(self, data: bytes, owner: object = None, /) -> object:
-            """Write."""
+class Write(Protocol):
+    """Writes bytes, and keeps their owner as long as they are on their way."""
+
+    def __call__(self, data: bytes, owner: object = None, /) -> object:
+        """Write."""
 
 
 class Slot:
