@@ -14,7 +14,7 @@ import heapq
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from mainspring.jobs.rules import Event, Outcome, was_tried
+from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, was_tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,8 +86,21 @@ class Figures:
         return self.ran_counts is self.ran
 
 
+def waited_us(job: Job, started_us: int) -> int:
+    """Return how long a job had waited when an attempt started: since it was submitted, or was due; -1 where that is not known.
+
+    The time at which a job went back to its place after an attempt is not recorded. The job is as it was at the start.
+    """
+    since_us = job.due_us
+    if since_us < job.created_us and not was_tried(job):
+        since_us = job.created_us
+    if not since_us:
+        return -1
+    return max(started_us - since_us, 0)  # the clock of the node that took it may be ahead
+
+
 class Attempts:
-    """Counts a node's attempts. Counting one is as cheap as possible; everything else happens when the figures are read."""
+    """Counts a node's attempts when they have ended, many at a time; everything else happens when the figures are read."""
 
     def __init__(self) -> None:
         self._other = Figures(OTHER)
@@ -96,7 +109,7 @@ class Attempts:
         self._measured = 0
         self._ranked_at = float("-inf")
 
-    # ---- for each attempt ----
+    # ---- for ended attempts ----
 
     def ended(self, settlements: Sequence[Settlement]) -> None:
         """Count attempts that have ended; see ``AttemptsEnded``."""
@@ -105,34 +118,33 @@ class Attempts:
             outcome = settlement.outcome
             if outcome is None:
                 continue  # no worker had the job
-            name = settlement.job.function
+            job = settlement.job
+            name = job.function
             figures = functions.get(name) or self._begin(name)
             if outcome is _SUCCEEDED:
                 figures.outcomes[0] += 1
+                # As in `waited_us`: nobody changes the job any more. A call for each would cost as much as the rest.
+                since_us, created_us = job.due_us, job.created_us
+                if since_us < created_us and settlement.counted == 1 and job.suspects < WORKER_LOST:
+                    since_us = created_us
+                waited_us = settlement.started_us - since_us if since_us else -1
+                if waited_us < 0 and since_us:
+                    waited_us = 0
             elif outcome is Outcome.FAILED and settlement.event is Event.RETRY:
                 figures.outcomes[_RETRIED] += 1
+                waited_us = settlement.waited_us
             else:
                 figures.outcomes[_PLACES[outcome]] += 1
+                waited_us = settlement.waited_us
+            if waited_us >= 0:
+                waited = figures.waited_counts
+                waited.counts[bisect_left(_BOUNDS_US, waited_us)] += 1
+                waited.total_us += waited_us
             us = settlement.ran_us
             if us > 0:
                 ran = figures.ran_counts
                 ran.counts[bisect_left(_BOUNDS_US, us)] += 1
                 ran.total_us += us
-
-    def started(self, job: Job, now_us: int) -> None:
-        """Count how long a job has waited for the attempt that starts now: since it was submitted, or was due.
-
-        The time at which a job went back to its place after an attempt is not recorded, so its second wait is not counted.
-        """
-        since_us, created_us = job.due_us, job.created_us
-        if since_us < created_us and not was_tried(job):
-            since_us = created_us
-        if since_us:
-            us = now_us - since_us if now_us > since_us else 0  # the clock of the node that took it may be ahead
-            name = job.function
-            waited = (self._functions.get(name) or self._begin(name)).waited_counts
-            waited.counts[bisect_left(_BOUNDS_US, us)] += 1
-            waited.total_us += us
 
     def _begin(self, name: bytes) -> Figures:
         if len(self._functions) >= COUNTED or name == OTHER:

@@ -112,6 +112,11 @@ def target(event: Event) -> State:
     return _TARGETS[event]
 
 
+# To look a member of an enumeration up takes longer than all that a settlement notes of it.
+_SUCCEED: Final = Event.SUCCEED
+_SUCCEEDED: Final = Outcome.SUCCEEDED
+
+
 class Settlement:
     """The end of a lease: what becomes of a held job, as the store has to record it.
 
@@ -120,8 +125,9 @@ class Settlement:
     where somebody keeps it.
 
     The rest is for logs and metrics and is not stored. ``outcome`` says how the attempt ended; None: no worker had the job.
-    ``ran_us`` is how long the attempt ran, 0 where that is not known. ``why`` is the reason for a loss that leaves the job's
-    error as it is. ``reported``: a worker of the protocol extension reported the failure, and has logged it itself.
+    ``ran_us`` is how long the attempt ran, 0 where that is not known. ``waited_us`` is how long the job had waited before, -1
+    where that is not known, and after a success, where the job itself tells. ``why`` is the reason for a loss that leaves the
+    job's error as it is. ``reported``: a worker of the protocol extension reported the failure, and has logged it itself.
     ``suspected``: the delivery was lost and counts no attempt, for another job may be the cause.
     """
 
@@ -138,6 +144,7 @@ class Settlement:
         "result",
         "started_us",
         "suspected",
+        "waited_us",
         "why",
         "worker",
     )
@@ -166,6 +173,7 @@ class Settlement:
         self.worker = worker
         self.outcome: Outcome | None = None
         self.ran_us = 0
+        self.waited_us = -1
         self.why = ""
         self.reported = False
         self.suspected = False
@@ -173,8 +181,8 @@ class Settlement:
 
 def succeeded(job: Job, result: bytes, started_us: int, now_us: int) -> Settlement:
     """Settle a job that its worker has completed."""
-    settlement = Settlement(job, Event.SUCCEED, job.attempt + 1, started_us=started_us, ended_us=now_us, result=result)
-    settlement.outcome = Outcome.SUCCEEDED
+    settlement = Settlement(job, _SUCCEED, job.attempt + 1, started_us=started_us, ended_us=now_us, result=result)
+    settlement.outcome = _SUCCEEDED
     settlement.ran_us = now_us - started_us
     return settlement
 

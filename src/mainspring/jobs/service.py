@@ -340,8 +340,7 @@ class JobService:
                 self.foreground.pass_on(held)
 
     def _started(self, held: Held) -> None:
-        now_us = held.started_us = round(self.clock.wall() * 1_000_000)
-        self.attempts.started(held.job, now_us)
+        held.started_us = round(self.clock.wall() * 1_000_000)
         if self.hub.active:
             self.hub.publish(held.seen())
         self._limits.started(held)

@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
+from mainspring.jobs.attempts import waited_us
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Outcome, Settlement
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     """
 
 
+_SUCCEED: Final = Event.SUCCEED
+_SUCCEEDED: Final = int(State.SUCCEEDED)
+
 NODE_LOST: Final = "its node was lost"
 """Why attempts are lost that had been recorded as running at a node that is gone."""
 
@@ -70,9 +74,14 @@ class _Pending(NamedTuple):
     worker: Worker | None
 
 
-def _note_attempt(held: Held, settlement: Settlement, outcome: Outcome, now_us: int) -> None:
-    """Say in a settlement how the attempt ended, and how long it ran."""
-    settlement.outcome = outcome
+def _waited_us(held: Held) -> int:
+    """Return how long a job had waited for its attempt. To be asked before the job is changed for another one."""
+    return waited_us(held.job, held.started_us) if held.started_us else -1
+
+
+def _note_attempt(held: Held, settlement: Settlement, outcome: Outcome, now_us: int, waited: int) -> None:
+    """Say in a settlement how the attempt ended, how long it ran, and how long its job had waited before."""
+    settlement.outcome, settlement.waited_us = outcome, waited
     if held.started_us:
         settlement.ran_us = now_us - held.started_us
 
@@ -148,7 +157,7 @@ class Settling:
         else:
             settlement.reported = reported
             if outcome is not None:
-                _note_attempt(held, settlement, outcome, now_us)
+                _note_attempt(held, settlement, outcome, now_us, _waited_us(held))
             self._end(held, settlement, exception, acknowledge)
 
     def released(self, held: Held, acknowledge: Acknowledge | None = None) -> None:
@@ -158,7 +167,8 @@ class Settling:
         else:
             settlement = Settlement(held.job, Event.RELEASE, held.job.attempt)
             if held.worker is not None:
-                _note_attempt(held, settlement, Outcome.RELEASED, round(self._window.clock.wall() * 1_000_000))
+                now_us = round(self._window.clock.wall() * 1_000_000)
+                _note_attempt(held, settlement, Outcome.RELEASED, now_us, _waited_us(held))
             self._end(held, settlement, None, acknowledge)
 
     def snoozed(self, held: Held, delay: float, acknowledge: Acknowledge | None = None) -> None:
@@ -169,7 +179,7 @@ class Settling:
         now = self._window.clock.wall()
         due_us = round((now + delay) * 1_000_000)
         settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
-        _note_attempt(held, settlement, Outcome.SNOOZED, round(now * 1_000_000))
+        _note_attempt(held, settlement, Outcome.SNOOZED, round(now * 1_000_000), _waited_us(held))
         self._end(held, settlement, None, acknowledge)
 
     def cancelled(self, held: Held, reason: str, acknowledge: Acknowledge | None = None) -> None:
@@ -181,7 +191,7 @@ class Settling:
             held.job, Event.CANCEL, counted, started_us=held.started_us, ended_us=now_us, error=error
         )
         if held.worker is not None:
-            _note_attempt(held, settlement, Outcome.CANCELLED, now_us)
+            _note_attempt(held, settlement, Outcome.CANCELLED, now_us, _waited_us(held))
         self._end(held, settlement, None, acknowledge)
 
     def expired(self, held: Held) -> None:
@@ -195,8 +205,9 @@ class Settling:
             self.cancelled(held, f"{held.cancelled}; {why}")
             return
         now_us = round(self._window.clock.wall() * 1_000_000)
+        waited = _waited_us(held)
         settlement = rules.lost(held.job, self.policy(held), self._lost_limit, why, held.started_us, now_us)
-        _note_attempt(held, settlement, outcome, now_us)
+        _note_attempt(held, settlement, outcome, now_us, waited)
         self._end(held, settlement, None, None)
 
     def lost_with_process(self, worker: Worker, lost: Sequence[Held], why: str) -> None:
@@ -211,11 +222,11 @@ class Settling:
             if held.cancelled:
                 self.cancelled(held, f"{held.cancelled}; {why}")
                 continue
-            policy = self.policy(held)
+            policy, waited = self.policy(held), _waited_us(held)
             settlement = rules.lost_with_process(
                 held.job, policy, self._lost_limit, why, held.started_us, now_us, own=own
             )
-            _note_attempt(held, settlement, Outcome.LOST, now_us)
+            _note_attempt(held, settlement, Outcome.LOST, now_us, waited)
             self._end(held, settlement, None, None)
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
@@ -292,7 +303,7 @@ class Settling:
         if not operation.urgent and (
             acknowledge is not None
             or gate is not None
-            or settlement.event is not Event.SUCCEED
+            or settlement.event is not _SUCCEED
             or self._listeners.of(settlement.job.id)
         ):
             # Its worker waits, or a client, or another worker that could have the job.
@@ -342,7 +353,7 @@ class Settling:
                 continue
             settlements.append(settlement)
             after = rules.target(settlement.event)
-            if after >= State.SUCCEEDED:
+            if after >= _SUCCEEDED:
                 if listeners.of(job.id):
                     self._telling.tell(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from mainspring.jobs import attempts
-from mainspring.jobs.attempts import BOUNDS, OTHER, OUTCOMES, RANKED_EVERY, Attempts
+from mainspring.jobs import attempts, rules
+from mainspring.jobs.attempts import BOUNDS, OTHER, OUTCOMES, RANKED_EVERY, Attempts, waited_us
 from mainspring.jobs.model import Job
 from mainspring.jobs.rules import Event, Outcome, Settlement
 
@@ -19,6 +19,12 @@ def ended(
     settlement.outcome = outcome
     settlement.ran_us = round(seconds * 1_000_000)
     return settlement
+
+
+def waited(function: bytes, seconds: float) -> Settlement:
+    """Return a success of a job that had waited so long."""
+    started_us = 1 + round(seconds * 1_000_000)
+    return rules.succeeded(Job(1, function, b"", created_us=1), b"", started_us, started_us)
 
 
 def counted(figures: Attempts, now: float = 0.0) -> dict[tuple[bytes, str], int]:
@@ -46,8 +52,7 @@ def test_durations_are_counted_up_to_their_bounds() -> None:
     figures = Attempts()
     durations = (1e-6, BOUNDS[0], BOUNDS[0] + 1e-6, BOUNDS[-1], BOUNDS[-1] + 1)
     figures.ended([ended(b"f", seconds=seconds) for seconds in durations])
-    for seconds in durations:
-        figures.started(Job(1, b"f", b"", created_us=1), 1 + round(seconds * 1_000_000))
+    figures.ended([waited(b"f", seconds) for seconds in durations])
     one = next(figures.figures(0))
     for distribution in (one.ran_counts, one.waited_counts):
         assert distribution.counts == [2, 1, *[0] * (len(BOUNDS) - 3), 1, 1]
@@ -72,10 +77,15 @@ def test_an_attempt_of_unknown_length_is_counted_without_it() -> None:
     ],
 )
 def test_a_wait_is_counted_since_the_job_was_due(job: Job, seconds: float | None) -> None:
-    figures = Attempts()
-    figures.started(job, 100_000_000)
-    waits = [one.waited_counts for one in figures.figures(0) if one.name == b"f"]
-    assert [wait.total_us / 1_000_000 for wait in waits] == ([] if seconds is None else [seconds])
+    success = rules.succeeded(job, b"", 100_000_000, 100_000_000)
+    loss = ended(b"f", Outcome.LOST)
+    loss.waited_us = waited_us(job, 100_000_000)
+    for settlement in (success, loss):
+        figures = Attempts()
+        figures.ended([settlement])
+        distribution = next(figures.figures(0)).waited_counts
+        known = (sum(distribution.counts), distribution.total_us / 1_000_000)
+        assert known == ((0, 0.0) if seconds is None else (1, seconds))
 
 
 def test_of_very_many_functions_most_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +124,9 @@ def test_no_figure_ever_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(200):
         busy = chance.sample(range(50), 8)
         batch = [ended(b"%d" % chance.choice(busy), chance.choice(list(Outcome))) for _ in range(chance.randrange(60))]
-        figures.ended(batch)
         for one in batch:
-            figures.started(Job(1, one.job.function, b"", created_us=1), 2)
+            one.job.created_us, one.started_us, one.waited_us = 1, 2, 1
+        figures.ended(batch)
         total += len(batch)
         now += chance.choice([1, RANKED_EVERY])
         after = counted(figures, now)

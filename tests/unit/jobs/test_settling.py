@@ -413,18 +413,20 @@ ENDS: dict[str, tuple[Callable[[Node, Held], None], str, int, str]] = {
 @pytest.mark.parametrize("way", ENDS)
 def test_each_way_in_which_an_attempt_ends_has_its_outcome(watched: Node, watch: Watch, way: str, stored: bool) -> None:
     end, outcome, counted, event = ENDS[way]
-    worker = watched.stream()
     options = Options(retry=Retry(max_attempts=2, initial=2.0, jitter=0.0))
     if stored:
         watched.background("1", options=options)
     else:
         watched.foreground("1", options=options)
+    watched.wait(0.5)
+    worker = watched.stream()
     watched.wait(0.25)
     end(watched, side(worker).given[0])
     watched.commit()
     (settlement,) = watch.groups[0]
     assert watch.take() == [("1", outcome, counted, 0.25)]
     assert (settlement.event, settlement.reported) == (event, way == "reported")
+    assert settlement.waited_us == 500_000, "before its first attempt"
     assert settlement.why == ("it is gone" if way == "lost" else "")
 
 

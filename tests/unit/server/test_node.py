@@ -16,7 +16,7 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
 from mainspring.faces.http.app import Measure
 from mainspring.ids import node_id
-from mainspring.jobs import upkeep
+from mainspring.jobs import rules, upkeep
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State
@@ -435,7 +435,7 @@ def test_different_names_are_different_in_the_metrics() -> None:
         async with opened() as node:
             for name in (b"\xff", b"\\xff", b"\\", b"\\\\", "é".encode(), b"\xe9", b"\\xe9"):
                 node.service.dispatch.queue(name)
-                node.service.attempts.started(Job(1, name, b"", created_us=1), 2)
+                node.service.attempts.ended([rules.succeeded(Job(1, name, b"", created_us=1), b"", 2, 2)])
             for measure in node.metrics():
                 told = [tuple(labels.values()) for labels, *_ in measure.samples]
                 assert len(set(told)) == len(told), measure.name

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED = int(State.SUCCEEDED)
+_PENDING = int(State.PENDING)
 _LEASED = int(State.LEASED)
 SMALL = 65_536
 """Results of more bytes are read in the engine's thread: they take the disk's time, and no interpreter."""
@@ -29,6 +30,7 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
     plain: list[rows.Row] = []
     named: list[Job] = []
     number = tx.functions.number
+    numbers: dict[tuple[int, int, int], int] = {}
     for operation in operations:
         for job in operation.jobs:
             if job.unique:
@@ -36,7 +38,10 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
             else:
                 function = number(job.namespace, job.function)
                 plain.append(rows.submitted(job, function))
-                tx.count(function, job.state, job.priority, 1)
+                key = (function, job.state, job.priority)
+                numbers[key] = numbers.get(key, 0) + 1
+    for (function, state, priority), count in numbers.items():
+        tx.count(function, state, priority, count)
     if plain:
         tx.cursor.executemany(SQL["submit"], plain)
     joined = _submit_named(tx, named) if named else {}
@@ -126,7 +131,8 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
             tx.count(function, _LEASED, priority, -number)
             tx.count(function, _TARGETS[event], priority, number)
         for settlement in settlements:
-            owner = rules.owner(settlement.job.options)
+            options = settlement.job.options
+            owner = None if options is None else rules.owner(options)
             if owner is not None and _TARGETS[settlement.event] >= _SUCCEEDED:
                 ended = ops.Ended.by(settlement, _TARGETS[settlement.event])
                 tx.ended.setdefault(owner, []).append(ended)
@@ -193,9 +199,12 @@ def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
         return []  # never submitted: workers may ask for any name, and only submitted ones get a number
     claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions)
     claimed.sort(key=lambda job: (job.priority, job.id))
+    numbers: dict[int, int] = {}
     for job in claimed:
-        tx.count(function, State.PENDING, job.priority, -1)
-        tx.count(function, _LEASED, job.priority, 1)
+        numbers[job.priority] = numbers.get(job.priority, 0) + 1
+    for priority, number in numbers.items():
+        tx.count(function, _PENDING, priority, -number)
+        tx.count(function, _LEASED, priority, number)
     return claimed
 
 

@@ -101,11 +101,13 @@ def submitted(job: Job, function: int) -> Row:
 def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
     """Return the jobs of rows selected in the order of the statements ``claim``, ``find`` and ``list``."""
     jobs = []
+    known, namespace, name = -1, "", b""
     for (
         job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
         input_size, output_size, options, error, result, payload, key,
     ) in rows:  # fmt: skip
-        namespace, name = functions.name(function)
+        if function != known:  # most rows are of one function
+            known, (namespace, name) = function, functions.name(function)
         jobs.append(
             Job(
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
