@@ -73,9 +73,7 @@ class Roster:
             ]
             then(Page(rows, None if outcome.next is None else Place(serial, outcome.next)))
 
-        operation = CountLive(counted, failed, after=place.row, limit=limit)
-        operation.overtakes = True
-        self._commits.put(operation)
+        self._commits.put(CountLive(counted, failed, after=place.row, limit=limit))
 
     def _in_memory(self, serial: int, limit: int) -> Page:
         order, queues = self._dispatch.order, self._dispatch.queues

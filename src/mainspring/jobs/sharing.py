@@ -203,7 +203,7 @@ class Sharing:
         counted = {name: queues[name] for name in functions if name in queues} if functions is not None else queues
         for name, queue in counted.items():
             live = outlook.live.get(name, 0)
-            if live or queue.live:
+            if live or any(queue.backlog) or queue.away:
                 for priority in range(3):
                     queue.backlog[priority] = outlook.pending.get((name, priority), 0)
                 queue.away = max(live - sum(queue.backlog) - queue.leased, 0)

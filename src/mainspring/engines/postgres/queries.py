@@ -81,7 +81,7 @@ async def look(tx: Transaction, operations: Sequence[ops.Look]) -> list[ops.Outl
     if all(operation.functions is not None for operation in operations):
         only = await _numbers(tx, (name for operation in operations for name in operation.functions or ()))
     records = await tx.connection.fetch(
-        SQL["look"], floors.due.place, floors.expiring.place, floors.inbox.place, only and list(only)
+        SQL["look"], floors.due.place, floors.expiring.place, floors.inbox.place, None if only is None else list(only)
     )
     counts = {key: number for key, number in tx.deltas.items() if only is None or key[0] in only}
     times: list[int] = []

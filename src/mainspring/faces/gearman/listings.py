@@ -85,6 +85,8 @@ class Listing:
         self._put = peer.service.slices.put
         self._answer: Any = None
         self._begun = False
+        self._rests = False
+        """It goes on when the peer has read what was sent."""
         peer.outbox.stream(cost, self._begin)
 
     def _begin(self, slot: Slot) -> None:
@@ -94,7 +96,9 @@ class Listing:
 
     def go_on(self) -> None:
         """The peer has read what was sent."""
-        self._put(self._step)
+        if self._rests:
+            self._rests = False
+            self._put(self._step)
 
     def _step(self) -> None:
         peer = self._peer
@@ -102,7 +106,8 @@ class Listing:
             self._pieces.close()
             return
         if peer.outgoing.unread > WINDOW:
-            return  # `go_on` comes
+            self._rests = True
+            return
         answer, self._answer = self._answer, None
         if isinstance(answer, StoreError):
             self._fail(answer)

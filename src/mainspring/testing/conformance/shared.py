@@ -174,6 +174,7 @@ class Sharing(Listening, Departing):
         outlook = look(other, b"g", b"h", b"unknown")
         assert outlook.pending == {(b"g", Priority.NORMAL): 2, (b"h", Priority.NORMAL): 1}
         assert outlook.live == {b"g": 2, b"h": 1}
+        assert look(other, b"unknown").live == {}
 
     def test_a_look_sees_its_group(self, store: Store) -> None:
         outlook, _ = store.group(ops.Look(ignore, ignore), submit(store, store.job()))

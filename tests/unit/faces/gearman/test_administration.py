@@ -123,6 +123,17 @@ def test_who_does_not_read_is_sent_no_more(node: Node) -> None:
     assert client.listed().endswith(".\n")
 
 
+def test_who_reads_again_while_the_store_is_asked_gets_each_piece_once(node: Node) -> None:
+    rows(node, b"row")
+    client = node.connect()
+    client.send(b"status\n")
+    node.life.run_due()
+    assert not node.life.commits.idle, "a page of the store's is on its way"
+    client.wire.peer.pause_writing()
+    client.wire.peer.resume_writing()
+    assert client.listed() == "row\t1\t0\t0\n.\n"
+
+
 def test_who_is_gone_is_sent_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.worker(*(b"%d" % number for number in range(3 * PAGE)))
     client = node.connect()
