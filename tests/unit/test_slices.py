@@ -64,3 +64,12 @@ def test_a_step_that_fails_ends_its_work_alone() -> None:
     with pytest.raises(ValueError):
         loop.turn()
     assert loop.turn() == ["a0", "a1"]
+
+
+def test_short_work_ends_at_once_and_long_work_goes_on_later() -> None:
+    loop = Loop(0.4)
+    loop.slices.start(loop.work("a", 2))
+    assert (loop.did, loop.soon) == (["a0", "a1"], [])
+    loop.slices.start(loop.work("b", 5))
+    assert loop.did[2:] == ["b0", "b1", "b2"]
+    assert loop.turn() == ["b3", "b4"]

@@ -82,11 +82,13 @@ class Expression:
     def __init__(self, expression: str) -> None:
         parts = _parts(expression)
         for field, part in zip(_FIELDS, parts, strict=True):
-            _check(expression, field, part)
+            _check_steps(expression, field, part)
         try:
             self._walls = CronSim(" ".join(parts), datetime(2000, 1, 1))  # noqa: DTZ001 - a time of the clock has no zone
-        except CronSimError:  # each field is right by itself: the day is
-            raise _never(expression) from None
+        except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
+            for field, part in zip(_FIELDS, parts, strict=True):
+                _check(expression, field, part)
+            raise _never(expression) from None  # each field is right by itself: the day is
         self.every_hour = len(self._walls.hours) == 24
         self.by_frequency = self.every_hour or parts[0].startswith("*") or parts[1].startswith("*")
         if self.after(self._walls.dt) is None:
@@ -217,11 +219,25 @@ def _is_interval(text: str) -> bool:
         return False
 
 
+def _check_steps(expression: str, field: _Field, part: str) -> None:
+    """Refuse steps that cronsim takes, and that mean something else than they seem to."""
+    highest = field.highest - field.lowest + 1
+    for term in part.split(","):
+        step = term.partition("/")[2]
+        if step.isdecimal() and int(step) > highest:
+            fault = f"{term!r} steps by more than {highest}, which fires once in the field's range: use an interval (every=)"
+            raise _faulty(expression, field, fault)
+
+
 def _check(expression: str, field: _Field, part: str) -> None:
     for term in part.split(","):
         fault = _fault(field, term)
         if fault:
-            raise UsageError(f"{expression!r}: {field.name} {fault}; for example {field.example!r}")
+            raise _faulty(expression, field, fault)
+
+
+def _faulty(expression: str, field: _Field, fault: str) -> UsageError:
+    return UsageError(f"{expression!r}: {field.name} {fault}; for example {field.example!r}")
 
 
 def _fault(field: _Field, term: str) -> str:
@@ -229,9 +245,6 @@ def _fault(field: _Field, term: str) -> str:
     if not term:
         return "has an empty place in its list"
     span, _, step = term.partition("/")
-    highest_step = field.highest - field.lowest + 1
-    if step.isdecimal() and int(step) > highest_step:
-        return f"{term!r} steps by more than {highest_step}, which fires once in the field's range: use an interval (every=)"
     if _understood(field, term):
         return ""
     if "?" in term:

@@ -56,7 +56,7 @@ class Draft:
 
     async def read_schedules(self, names: Collection[str]) -> None:
         """Know schedules; engines lock them."""
-        unknown = sorted(set(names) - self.schedules.keys())
+        unknown = sorted({name for name in names if name not in self.schedules})
         if unknown:
             found = await self.tables.schedules(unknown)
             self.schedules |= {name: found.get(name) for name in unknown}
@@ -96,7 +96,7 @@ class Draft:
 
     async def read_joins(self, keys: Iterable[Key]) -> None:
         """Know joins."""
-        unknown = sorted(set(keys) - self.joins.keys())
+        unknown = sorted({key for key in keys if key not in self.joins})
         if unknown:
             self.joins |= await self.tables.joins(unknown)
 

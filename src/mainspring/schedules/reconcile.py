@@ -16,7 +16,9 @@ still have as a parent is not removed.
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +29,7 @@ from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from mainspring.schedules.model import Schedule, ScheduleState
 
@@ -92,21 +94,31 @@ def differences(app: str, declared: Collection[Schedule], stored: Mapping[str, S
     Returns the changes in the order in which they can be made: added and changed ones with parents first, removed ones with
     children first.
     """
-    found = (_declared(app, schedule, stored.get(schedule.name)) for schedule in _parents_first(declared))
-    changes = [change for change in found if change is not None]
+    return [change for change in compare(app, declared, stored) if change is not None]
+
+
+def compare(app: str, declared: Collection[Schedule], stored: Mapping[str, Stored]) -> Iterator[Change | None]:
+    """Yield the same one by one, and None for a schedule that stays as it is: for those who stop in between."""
     following = {name: one.schedule for name, one in stored.items()}
-    following |= {change.name: change.after for change in changes if change.after and change.kind is not Kind.LEFT}
+    for schedule in _parents_first(declared):
+        change = _declared(app, schedule, stored.get(schedule.name))
+        if change is not None and change.kind is not Kind.LEFT:
+            following[schedule.name] = schedule
+        yield change
+    children: dict[str, set[str]] = {}
+    for one in following.values():
+        for parent in one.parents:
+            children.setdefault(parent, set()).add(one.name)
     names = {schedule.name for schedule in declared}
     gone = [one.schedule for name, one in stored.items() if name not in names and _belongs(app, one.state)]
     for one in reversed(_parents_first(gone)):
-        children = sorted(other.name for other in following.values() if one.name in other.parents)
-        if children:
-            why = f"code does not have it any more, but it is a parent of {', '.join(children)}"
-            changes.append(_left(one, None, why))
+        if left := children.get(one.name):
+            why = f"code does not have it any more, but it is a parent of {', '.join(sorted(left))}"
+            yield _left(one, None, why)
         else:
-            del following[one.name]
-            changes.append(Change(Kind.REMOVED, one.name, one, None, f"removed {one.name}: {triggers.describe(one)}"))
-    return changes
+            for parent in one.parents:
+                children[parent].discard(one.name)
+            yield Change(Kind.REMOVED, one.name, one, None, f"removed {one.name}: {triggers.describe(one)}")
 
 
 def _declared(app: str, schedule: Schedule, stored: Stored | None) -> Change | None:
@@ -132,14 +144,20 @@ def _belongs(app: str, state: ScheduleState) -> bool:
 
 
 def _parents_first(schedules: Iterable[Schedule]) -> list[Schedule]:
-    waiting = {schedule.name: schedule for schedule in schedules}
-    ordered: list[Schedule] = []
-    while waiting:
-        ready = [one for one in waiting.values() if not any(parent in waiting for parent in one.parents)]
-        ordered.extend(ready or waiting.values())  # a cycle is refused elsewhere, with its names
-        for one in ready or list(waiting.values()):
-            del waiting[one.name]
-    return ordered
+    """Order schedules by how many come before them in the longest line of parents."""
+    named = {schedule.name: schedule for schedule in schedules}
+    parents = {name: {parent for parent in one.parents if parent in named} for name, one in named.items()}
+    sorter = TopologicalSorter(parents)
+    with contextlib.suppress(CycleError):  # is refused elsewhere, with its names
+        sorter.prepare()
+    place = {name: number for number, name in enumerate(named)}
+    ordered: list[str] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=place.__getitem__)
+        sorter.done(*ready)
+        ordered += ready
+    rest = named.keys() - ordered
+    return [named[name] for name in (*ordered, *sorted(rest, key=place.__getitem__))]
 
 
 # ---- the text of a change ----

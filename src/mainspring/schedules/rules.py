@@ -24,6 +24,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from mainspring.schedules import triggers
@@ -70,17 +71,25 @@ def created(
     app: str = "",
     declared: bytes = b"",
     forgotten_us: int = 0,
+    first_us: int | UnsetType | None = UNSET,
 ) -> ScheduleState:
     """Return how a new schedule stands: its first fire time is ahead (``triggers.first`` says how a past ``At`` is taken).
 
-    ``forgotten_us`` is the newest fire time whose row was dropped, of earlier schedules of this name.
+    ``forgotten_us`` is the newest fire time whose row was dropped, of earlier schedules of this name. ``first_us`` is what
+    ``triggers.first`` returns, where the caller has asked it already.
     """
-    next_us = triggers.first(schedule, now_us)
+    next_us = triggers.first(schedule, now_us) if first_us is UNSET else first_us
     return ScheduleState(next_us=next_us, origin=origin, app=app, declared=declared, forgotten_us=forgotten_us)
 
 
-def changed(before: Schedule, after: Schedule, state: ScheduleState, now_us: int) -> ScheduleState:
-    """Return how a schedule stands with a new specification.
+def changed(
+    before: Schedule,
+    after: Schedule,
+    state: ScheduleState,
+    now_us: int,
+    first_us: int | UnsetType | None = UNSET,
+) -> ScheduleState:
+    """Return how a schedule stands with a new specification; ``first_us`` as in `created`.
 
     Where its times change, the new ones count from now on, and what was due under the old ones must have been decided before:
     the caller steps with ``before`` until there is no ``more``. Where they stay, nothing is lost or repeated.
@@ -88,7 +97,8 @@ def changed(before: Schedule, after: Schedule, state: ScheduleState, now_us: int
     following = replace(state, version=state.version + 1)
     if _times(before) == _times(after):
         return following
-    next_us, taken_us = triggers.first(after, now_us), max(state.last_us, state.triggered_us)
+    next_us = triggers.first(after, now_us) if first_us is UNSET else first_us
+    taken_us = max(state.last_us, state.triggered_us)
     if next_us is not None and next_us <= taken_us:
         next_us = triggers.next_after(after, taken_us)
     return replace(following, next_us=next_us)

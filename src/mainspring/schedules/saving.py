@@ -81,10 +81,16 @@ async def _change(draft: Draft, change: Change, now_us: int) -> None:
                 origin, declared = change.origin or Origin.CLI, change.declared or b""
                 forgotten_us = (await draft.tables.forgotten({change.name})).get(change.name, 0)
                 state = rules.created(
-                    schedule, now_us, origin=origin, app=change.app, declared=declared, forgotten_us=forgotten_us
+                    schedule,
+                    now_us,
+                    origin=origin,
+                    app=change.app,
+                    declared=declared,
+                    forgotten_us=forgotten_us,
+                    first_us=change.first_us,
                 )
             else:
-                state = rules.changed(stored.schedule, schedule, stored.state, now_us)
+                state = rules.changed(stored.schedule, schedule, stored.state, now_us, change.first_us)
                 if change.declared is not None:
                     state = replace(state, declared=change.declared)
             draft.save(Stored(schedule, state))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import from_us, to_us
 from mainspring.errors import ConflictError, UsageError
-from mainspring.schedules import reconcile, registration
+from mainspring.schedules import reconcile, registration, triggers
 from mainspring.schedules.model import Origin
 from mainspring.schedules.store import (
     Change,
@@ -26,9 +26,10 @@ from mainspring.schedules.store import (
     SaveSchedules,
     TriggerSchedule,
 )
+from mainspring.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
@@ -115,6 +116,8 @@ class ScheduleService:
         self._look_timer: Timer | None = None
         self._look_us = 0
         self._retention = retention
+        self.slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
+        """For what takes long when it is asked of many schedules."""
         self._looking = self._stale = self._mending = self._forgetting = False
         self._looked = self._mended = clock.monotonic()
         self._forget_at = clock.monotonic() + FORGET_AFTER
@@ -316,10 +319,22 @@ class ScheduleService:
 
     def save(self, changes: Sequence[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed) -> None:
         """Change schedules, all of them or none; ``failed`` hears a UsageError, NotFoundError, ConflictError or StoreError."""
+        self.slices.start(self._save(changes, done, failed))
+
+    def _save(
+        self, changes: Iterable[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed
+    ) -> Iterator[None]:
+        """Save what is right, in slices: to check it, and to find first fire times, takes long where it is much."""
+        now_us = self._now_us()
+        checked: list[Change] = []
         try:
             for change in changes:
-                if change.schedule is not None:
-                    registration.check(change.schedule)
+                schedule = change.schedule
+                if schedule is not None:
+                    registration.check(schedule)
+                    change = change._replace(first_us=triggers.first(schedule, now_us))
+                checked.append(change)
+                yield
         except UsageError as error:
             failed(error)
             return
@@ -331,7 +346,7 @@ class ScheduleService:
             done(outcome.schedules)
             self.look()
 
-        self._commits.put(SaveSchedules(changes, self._now_us(), saved, failed))
+        self._commits.put(SaveSchedules(checked, now_us, saved, failed))
 
     def trigger(self, name: str, done: Callable[[Fire | None], None], failed: Failed) -> None:
         """Run a schedule now; ``done`` hears the row, or None where there is no such schedule."""
@@ -366,12 +381,18 @@ class ScheduleService:
         repeats: int,
     ) -> None:
         def found(stored: list[Stored]) -> None:
-            by_name = {one.schedule.name: one for one in stored}
-            differences = reconcile.differences(app, declared, by_name)
-            changes = list(_changes(app, differences, by_name))
-            declaration = Declaration(governs=True, changes=differences)
+            self.slices.start(compare({one.schedule.name: one for one in stored}))
+
+        def compare(stored: dict[str, Stored]) -> Iterator[None]:
+            declaration = Declaration(governs=True, changes=[])
+            changes: list[Change] = []
+            for one in reconcile.compare(app, declared, stored):
+                if one is not None:
+                    declaration.changes.append(one)
+                    changes += _changes(app, [one], stored)
+                yield
             if changes:
-                self.save(changes, lambda _: done(declaration), refused)
+                yield from self._save(changes, lambda _: done(declaration), refused)
             else:
                 done(declaration)
 

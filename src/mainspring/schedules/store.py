@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
+from msgspec import UNSET, UnsetType
+
 from mainspring.schedules.model import FireState
 from mainspring.schedules.rules import STEP
 from mainspring.storage.operation import Operation
@@ -46,6 +48,8 @@ class Change(NamedTuple):
     app: str = ""
     declared: bytes | None = None
     """With "put": the digest of what code said. None leaves the one before: an edit by hand stays until the code changes."""
+    first_us: int | UnsetType | None = UNSET
+    """With "put": what ``triggers.first`` says of the operation's ``now_us``, so that it is not asked inside the transaction."""
 
 
 class SaveSchedules(Operation):

@@ -82,9 +82,15 @@ def fire_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int
 
 def running_times(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int]:
     """Yield the same without those on excluded days; such a day costs one step, however often the schedule fires."""
+    return (fire_us for fire_us in running_steps(schedule, after_us, until_us) if fire_us is not None)
+
+
+def running_steps(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int | None]:
+    """Yield the same, and None for each excluded day: for those who stop in between."""
     fire_us = next_after(schedule, after_us)
     while fire_us is not None and fire_us <= until_us:
         if excluded(schedule, fire_us):
+            yield None
             fire_us = next_after(schedule, _end_of_day(schedule, fire_us) - 1)
         else:
             yield fire_us

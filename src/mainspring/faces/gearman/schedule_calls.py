@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ from mainspring.schedules.specification import Specification, specify
 from mainspring.schedules.store import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError
@@ -99,8 +98,17 @@ class ScheduleCalls:
         after_us = round(self._clock.wall() * 1_000_000)
         if state.next_us is not None:
             after_us = max(after_us, state.next_us - 1)
-        times = [] if state.paused else islice(triggers.running_times(schedule, after_us, triggers.LAST_US), count)
-        call.answer({"schedule": schedule.name, "paused": state.paused, "times": [rfc3339(at) for at in times]})
+
+        def look() -> Iterator[None]:
+            times: list[str | None] = []
+            steps = triggers.running_steps(schedule, after_us, triggers.LAST_US)
+            while not state.paused and len(times) < count and (at := next(steps, -1)) != -1:
+                if at is not None:
+                    times.append(rfc3339(at))
+                yield
+            call.answer({"schedule": schedule.name, "paused": state.paused, "times": times})
+
+        self._service.slices.start(look())
 
     def _history(self, call: Call, said: _HistoryParams) -> None:
         if not 1 <= said.limit <= 1000:
@@ -173,12 +181,18 @@ class ScheduleCalls:
             changes = [{"kind": one.kind.value, "name": one.name, "text": one.text} for one in declaration.changes]
             call.answer({"governs": declaration.governs, "changes": changes})
 
-        try:
-            schedules = [one.schedule() for one in said.schedules]
-        except UsageError as error:
-            _failed(call, error)
-        else:
-            self._service.declare(said.app, schedules, declared, lambda error: _failed(call, error))
+        def read() -> Iterator[None]:
+            schedules: list[Schedule] = []
+            try:
+                for one in said.schedules:
+                    schedules.append(one.schedule())
+                    yield
+            except UsageError as error:
+                _failed(call, error)
+            else:
+                self._service.declare(said.app, schedules, declared, lambda error: _failed(call, error))
+
+        self._service.slices.start(read())
 
 
 def _answer(call: Call, stored: Stored | None) -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+import json
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.jobs.following import Following
+from mainspring.schedules import triggers
 from mainspring.schedules.service import ScheduleService
+from mainspring.slices import SLICE, Slices
+from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, Node, Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.schedules.model import Schedule
 
 MINUTE = 60.0
 
@@ -207,3 +217,75 @@ def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleServic
     node.wait(1)
     schedules.alone()
     assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
+
+
+def counted_turns(
+    node: Node, service: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch, method: str, **params: Any
+) -> tuple[Any, int, int]:
+    """Call a method where a slice has room for one step, and return its value.
+
+    And how many fire times it looked for at most in one turn of the loop, and inside the store's transactions.
+    """
+    turns: list[Callable[[], None]] = []
+    ticks = count(0.0, SLICE)
+    service.slices = Slices(turns.append, lambda: next(ticks))
+    looks, usual = 0, triggers.next_after
+
+    def looked(schedule: Schedule, after_us: int) -> int | None:
+        nonlocal looks
+        looks += 1
+        return usual(schedule, after_us)
+
+    monkeypatch.setattr(triggers, "next_after", looked)
+    tool.send(request(Type.CALL, b"7", method.encode(), json.dumps(params).encode()))
+    most, inside = looks, 0
+    while True:
+        looks = 0
+        node.commit()
+        inside += looks
+        if not turns:
+            ((name, args),) = tool.hear()
+            return json.loads(args[1]) if name == "ANSWER" else args[1], most, inside
+        looks = 0
+        turns.pop(0)()
+        most = max(most, looks)
+
+
+def test_many_schedules_that_code_declares_take_turns_with_everything_else(
+    node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn has one schedule, and the store's transaction looks for no fire time."""
+    later = 1_900_000_000  # none is fired meanwhile
+    many = [{"name": f"s{number:02}", "every": MINUTE + number, "start": later} for number in range(50)]
+    added, most, inside = counted_turns(
+        node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=many
+    )
+    assert len(added["changes"]) == 50
+    assert most <= 3
+    assert inside == 0
+    changed = [one | {"every": 2 * MINUTE} for one in many]
+    answer, most, inside = counted_turns(
+        node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=changed
+    )
+    assert {one["kind"] for one in answer["changes"]} == {"changed"}
+    assert most <= 3
+    assert inside == 0
+
+
+def test_what_is_wrong_with_one_of_many_is_told_and_none_is_stored(
+    node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [{"name": f"s{number}", "every": MINUTE} for number in range(20)] + [{"name": "wrong", "every": 0.01}]
+    said, *_ = counted_turns(node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=many)
+    assert said == "usage"
+    assert names(tool) == []
+
+
+def test_fire_times_far_ahead_are_found_in_turns(
+    node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = [f"2023-11-{day}" for day in range(15, 30)]
+    tool.call("schedules.add", name="a", cron="0 12 * * *", exclude=days)
+    answer, most, _ = counted_turns(node, schedules, tool, monkeypatch, "schedules.next", name="a", count=100)
+    assert (len(answer["times"]), answer["times"][0]) == (100, "2023-11-30T12:00:00.000000Z")
+    assert most <= 2
