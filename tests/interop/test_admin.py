@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .conftest import KINDS
 from .packets import Kind, got
 
 if TYPE_CHECKING:
@@ -41,11 +42,17 @@ def test_verbose(server: Server) -> None:
     assert server.peer().ask(b"verbose") == b"OK ERROR\n"
 
 
+STORE_DOES_NOT_MATTER = pytest.mark.parametrize("kind", KINDS[:2])
+"""For tests that start servers to ask about an option."""
+
+
+@STORE_DOES_NOT_MATTER
 @pytest.mark.parametrize("level", ["FATAL", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG"])
 def test_verbose_is_the_level_that_was_given(start: Start, level: str) -> None:
     assert start("--verbose", level).peer().ask(b"verbose") == b"OK %b\n" % level.encode()
 
 
+@STORE_DOES_NOT_MATTER
 @pytest.mark.parametrize(
     ("content", "level"),
     [
