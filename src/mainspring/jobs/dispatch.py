@@ -99,21 +99,28 @@ class Dispatch:
     def tidy(self) -> Iterator[None]:
         """Forget functions that nobody here has to do with, where they are many: what is left of them is in the store.
 
-        Each step looks at some of them.
+        Each step looks at some of them, and lets go of them: to free very many at once takes its time, too.
         """
         many = len(self.queues) - (min(MANY, self.most // 10) if self.most else MANY)
-        for number, queue in enumerate(list(self.order)):
-            if queue.gate is not None:
-                queue.gate.tidy()
-            if many > 0 and queue.is_idle() and self.queues.get(queue.name) is queue:
-                del self.queues[queue.name]
-                if queue.live:
-                    self.complete = False
-                    self.rows.add(queue.name)
-                many -= 1
-            if number % STEP == STEP - 1:
-                yield
-        self.order = [queue for queue in self.order if self.queues.get(queue.name) is queue]
+        start = 0
+        while part := self.order[start : start + STEP]:
+            kept = []
+            for queue in part:
+                if self.queues.get(queue.name) is not queue:
+                    continue
+                if queue.gate is not None:
+                    queue.gate.tidy()
+                if many > 0 and queue.is_idle():
+                    del self.queues[queue.name]
+                    if queue.live:
+                        self.complete = False
+                        self.rows.add(queue.name)
+                    many -= 1
+                else:
+                    kept.append(queue)
+            self.order[start : start + len(part)] = kept
+            start += len(kept)
+            yield
 
     # ---- workers ----
 

@@ -336,6 +336,11 @@ class FunctionQueue:
             high, normal, low = high + (priority == 0), normal + (priority == 1), low + (priority == 2)
         return high, normal, low
 
+    def waits(self) -> bool:
+        """Say whether any job waits: sooner than ``waiting`` counts them, for who asks very many functions."""
+        high, normal, low = self.backlog
+        return bool(high or normal or low or self.size or self.inflight)
+
     def waiting(self) -> int:
         """Return how many jobs wait, in memory and in the store."""
         return self.size + self.inflight + sum(self.backlog)

@@ -98,16 +98,20 @@ class Upkeep:
         if self._passing or now < self._pass_at:
             return
         window = self._window
-        functions = list(window.dispatch.queues.values())
+        order = window.dispatch.order
         seconds, self._looked = now - self._looked, now
 
         def look() -> Iterator[None]:
-            for number, queue in enumerate(functions):
-                if queue.stirs():
-                    window.claiming.adapt(queue, seconds)
-                    window.serve(queue)
-                if number % STEP == STEP - 1:
-                    yield
+            start = 0
+            while part := order[
+                start : start + STEP
+            ]:  # no copy of all: it would keep those that are forgotten meanwhile
+                for queue in part:
+                    if queue.stirs():
+                        window.claiming.adapt(queue, seconds)
+                        window.serve(queue)
+                start += len(part)
+                yield
 
         def looked() -> None:
             self._passing = False
@@ -115,7 +119,7 @@ class Upkeep:
             self._pass_at = ended + SHARE * (ended - now)
 
         self._passing = True
-        if len(functions) > STEP:
+        if len(order) > STEP:
             self._slices.run(look(), looked)
         else:
             for _ in look():

@@ -68,7 +68,7 @@ class Oldest:
                 yield queue.name, from_us(max(now_us - min(times), 0))
 
     def _busiest(self) -> list[FunctionQueue]:
-        waiting = [(queue.waiting(), queue) for queue in self._functions()]
+        waiting = [(queue.waiting(), queue) for queue in self._functions() if queue.waits()]
         most = heapq.nlargest(MEASURED, waiting, key=lambda one: one[0])
         return [queue for number, queue in most if number]
 

@@ -51,7 +51,7 @@ class Unserved:
 
     def look(self, now: float) -> None:
         """Log what is due at a monotonic time; to be called every second or so."""
-        found = [queue for queue in self._functions() if not queue.workers and queue.waiting()]
+        found = [queue for queue in self._functions() if not queue.workers and queue.waits()]
         found = [queue for queue in found if self._registered.has(queue.name) is False]
         self._since = {queue.name: self._since.get(queue.name, now) for queue in found}
         self._logged = {name: at for name, at in self._logged.items() if now - at < EVERY}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
 from mainspring.jobs import dispatch
 from mainspring.jobs.dispatch import Dispatch
-from mainspring.jobs.held import Worker
+from mainspring.jobs.held import FunctionQueue, Worker
 
 
 class Nobody:
@@ -72,3 +73,17 @@ def test_a_function_that_is_left_to_the_store_is_known_to_be_there() -> None:
     assert not functions.complete
     assert all(functions.may_live(b"%d" % number) for number in range(1, 2 * dispatch.MANY, 2))
     assert 0.9 * dispatch.MANY / 2 < functions.rows.number <= dispatch.MANY / 2
+
+
+def test_forgotten_functions_are_freed_step_by_step() -> None:
+    functions = Dispatch()
+    for number in range(4 * dispatch.STEP + dispatch.MANY):
+        functions.queue(b"%d" % number)
+    before = alive()
+    left = [alive() for _ in functions.tidy()]
+    assert left[1] <= before - dispatch.STEP
+    assert left[-1] <= before - 3 * dispatch.STEP
+
+
+def alive() -> int:
+    return sum(type(one) is FunctionQueue for one in gc.get_objects())
