@@ -5,6 +5,7 @@ The short form has small sizes; the long one those with which the attacks were f
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ import pytest
 from tests.postgres.server import name_of
 
 from .disks import Filled, small_file_system
-from .hostile import crashing, crowding, hoarding, naming, swapping, writing
+from .hostile import crashing, crowding, hoarding, naming, swapping, watching, writing
+from .hostile.load import load
+from .hostile.vitals import Sample, Vitals, growth, table
 from .hostile.watching import MIB
 from .servers import Server, eventually, launch, serving
 
@@ -36,6 +39,7 @@ SHORT: dict[str, Callable[[Server], None]] = {
     "client ids": partial(hoarding.client_ids, connections=10, size=4 * MIB),
     "names of functions": partial(naming.functions, count=20_000, listings=100, connections=5),
     "abilities": partial(naming.abilities, workers=10, count=10_000),
+    "schedules": partial(naming.schedules, count=3000),
     "empty function": naming.empty_function,
     "second node": swapping.second_node,
     "foreground jobs": partial(hoarding.foreground_jobs, count=100_000, left=48 * MIB),
@@ -49,6 +53,7 @@ LONG: dict[str, Callable[[Server], None]] = {
     "client ids": partial(hoarding.client_ids, connections=20, size=60 * MIB),
     "names of functions": partial(naming.functions, count=300_000, listings=1000, connections=20),
     "abilities": partial(naming.abilities, workers=30, count=10_000, growth=320 * MIB),
+    "schedules": partial(naming.schedules, count=20_000),
     "foreground jobs": partial(hoarding.foreground_jobs, count=400_000, left=64 * MIB),
 }
 
@@ -145,3 +150,46 @@ def test_a_read_only_role_is_no_standby(tmp_path: Path, postgres: PostgresServer
         assert "is a standby" not in server.written()
     finally:
         server.end()
+
+
+MINUTES = 10
+BUSY = 3.0
+"""Seconds for which nobody may be stalled by an attack beside a load that takes all of a processor."""
+KEPT = ("--retention", "20s", "--dead-retention", "20s")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_what_a_server_has_in_use_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes of jobs of all kinds, beside a client that tries each attack in turn."""
+    monkeypatch.setattr(watching, "STALL", BUSY)
+    with (
+        serving(tmp_path, "--http", "127.0.0.1:0", *KEPT, *NAMES, tracer=limited(FILES)) as server,
+        load(server) as served,
+    ):
+        vitals = Vitals(server, tmp_path / "jobs.db")
+        vitals.start()
+        turns = 0
+        try:
+            end = time.monotonic() + MINUTES * 60
+            while time.monotonic() < end:
+                for name, attack in SHORT.items():
+                    print(f"turn {turns}, {name}")  # noqa: T201 - shown with a test that fails
+                    attack(server)
+                turns += 1
+        finally:
+            vitals.end()
+            print(table(vitals.samples))  # noqa: T201
+        served.assert_served()
+        server.assert_calm()
+        assert turns > 2
+        assert growth(vitals.samples) == []
+
+
+@pytest.mark.parametrize("name", ["memory", "descriptors", "threads", "database", "wal", "log"])
+def test_what_grows_is_found(name: str) -> None:
+    still = [Sample(float(second), 2**28, 50, 2, 0, 2**24, 2**25) for second in range(10 * 60)]
+    assert growth(still) == []
+    grows = [one._replace(**{name: getattr(one, name) + int(one.at) * 2**17}) for one in still]
+    assert all(name in found or "logged" in found for found in growth(grows))
+    assert growth(grows) != []

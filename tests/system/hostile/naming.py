@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from tests.interop.packets import Kind, encode
 from tests.system.extension import FaultError
 from tests.system.servers import eventually
 
+from . import watching
 from .watching import HELD, MIB, watched
 
 if TYPE_CHECKING:
@@ -82,9 +84,13 @@ def abilities(server: Server, *, workers: int, count: int, growth: int = HELD) -
         with server.extended() as other:
             before = other.call("node.status")["workers"]
         peers = [stack.enter_context(server.peer()) for _ in range(workers)]
-        with watched(server, stall=TURNS * workers, growth=growth):
-            for number, peer in enumerate(peers):
-                peer.write(b"".join(encode(Kind.CAN_DO, b"can-%d-%d" % (number, one)) for one in range(count)))
+        packets = [
+            b"".join(encode(Kind.CAN_DO, b"can-%d-%d" % (number, one)) for one in range(count))
+            for number in range(workers)
+        ]
+        with watched(server, stall=watching.STALL + TURNS * workers, growth=growth):
+            for peer, data in zip(peers, packets, strict=True):
+                peer.write(data)
             for peer in peers:
                 peer.settled()
         with watched(server), server.extended() as other:
@@ -95,19 +101,20 @@ def abilities(server: Server, *, workers: int, count: int, growth: int = HELD) -
 
 def schedules(server: Server, *, count: int) -> None:
     """Declare many schedules at a time, ask for many times of one, and forget them all."""
+    app = f"hostile-{time.monotonic_ns()}"  # what was declared of one App in the last minute is not taken back by older code
     with server.extended() as client:
-        said = [specified(f"schedule-{number}") for number in range(count)]
+        said = [specified(f"{app}-{number}") for number in range(count)]
         with watched(server):
-            client.call("schedules.declare", app="hostile", schedules=said)
+            client.call("schedules.declare", app=app, schedules=said)
         with watched(server):
-            times = client.call("schedules.next", name="schedule-0", count=1000)["times"]
+            times = client.call("schedules.next", name=f"{app}-0", count=1000)["times"]
         assert len(times) == 1000
         with watched(server):
-            client.call("schedules.declare", app="hostile", schedules=[])
+            client.call("schedules.declare", app=app, schedules=[])
 
 
 def specified(name: str) -> dict[str, Any]:
-    """Return what is said of a schedule that has to be looked for: the 29th of February, if it is a Monday."""
+    """Return what is said of a schedule whose times have to be looked for: each 29th of February."""
     return {"name": name, "function": "report", "cron": "0 0 29 2 *", "timezone": "Europe/Berlin"}
 
 

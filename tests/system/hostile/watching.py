@@ -68,7 +68,7 @@ class Watch(threading.Thread):
 
 
 @contextlib.contextmanager
-def watched(server: Server, *, stall: float = STALL, growth: int = HELD) -> Iterator[Watch]:
+def watched(server: Server, *, stall: float | None = None, growth: int = HELD) -> Iterator[Watch]:
     """Assert that what happens in the block stalls nobody else and takes a bounded part of the server's memory."""
     watch = Watch(server)
     watch.start()
@@ -79,7 +79,7 @@ def watched(server: Server, *, stall: float = STALL, growth: int = HELD) -> Iter
         print(watch)  # noqa: T201 - shown with a test that fails, and by pytest -rP
     if watch.failure is not None:
         raise watch.failure
-    assert watch.longest < stall, watch
+    assert watch.longest < (STALL if stall is None else stall), watch
     assert watch.growth < growth, watch
 
 
