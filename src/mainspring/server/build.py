@@ -18,10 +18,8 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import SettingsError
 from mainspring.faces.gearman.peer import TLS_REQUIRED, Peer
-from mainspring.faces.http.app import HEALTH, http_app
 from mainspring.faces.http.connections import Connections
 from mainspring.faces.http.gearmand_http import GearmandHttp
-from mainspring.faces.http.listener import HttpListener
 from mainspring.nodes.lease import LEASE
 from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.clock import SystemClock
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.faces.http.connections import Connection
+    from mainspring.faces.http.listener import HttpListener
     from mainspring.nodes.store import Cluster
     from mainspring.server.addresses import Address
     from mainspring.server.logs import LogSink
@@ -185,6 +184,10 @@ class Server:
         return listening
 
     async def _listen_http(self, sockets: Sequence[socket.socket]) -> list[Listening]:
+        # An HTTP server and its framework: slow to load, and for nodes with such a port alone.
+        from mainspring.faces.http.app import HEALTH, http_app  # noqa: PLC0415
+        from mainspring.faces.http.listener import HttpListener  # noqa: PLC0415
+
         self._http = HttpListener(http_app(self.node, version=version()), reserved=HEALTH)
         await self._http.start()
         self._monitoring = self._bounded("http", sockets, shares(self.settings).http, WORKING, self._http.protocol)

@@ -11,7 +11,7 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.events.relay import Relay
 from mainspring.faces.gearman.face import Elsewhere
-from mainspring.faces.http.app import Measure
+from mainspring.faces.http.figures import Measure
 from mainspring.ids import Handles, Term, job_ids
 from mainspring.jobs.claiming import Allowance
 from mainspring.nodes.keeper import Keeper

@@ -20,7 +20,7 @@ from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
 from mainspring.faces.gearman.schedule_calls import ScheduleCalls
-from mainspring.faces.http.app import Measure
+from mainspring.faces.http.figures import Measure
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.following import Following
 from mainspring.jobs.held import FunctionQueue
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.faces.http.app import Distribution
+    from mainspring.faces.http.figures import Distribution
     from mainspring.ids import Term
     from mainspring.nodes.model import NodeRow
     from mainspring.server.settings import ServerSettings

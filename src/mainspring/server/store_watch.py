@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from mainspring.faces.http.app import Measure
+from mainspring.faces.http.figures import Measure
 from mainspring.log_limit import CauseLimit
 from mainspring.storage.operation import Probe
 

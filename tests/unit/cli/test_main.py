@@ -184,11 +184,15 @@ def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: p
     assert "Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS" in said
 
 
-def test_a_command_that_asks_a_server_loads_no_event_loop() -> None:
-    """Its start is most of the time that it takes."""
-    program = (
-        "import sys, mainspring.cli.main, mainspring.cli.jobs, mainspring.cli.status\n"
-        "print(*{'asyncio', 'importlib.metadata', 'mainspring.cli.node', 'rich.console'} & {*sys.modules})"
-    )
+@pytest.mark.parametrize(
+    ("used", "unwanted"),
+    [
+        ("mainspring.cli.jobs, mainspring.cli.status", {"asyncio", "importlib.metadata", "mainspring.cli.node"}),
+        ("mainspring.cli.serve, mainspring.server.build", {"prometheus_client", "starlette", "uvicorn"}),
+    ],
+)
+def test_what_a_command_does_not_need_is_not_loaded(used: str, unwanted: set[str]) -> None:
+    """Its start is most of the time that a command takes, and what is loaded stays in a node's memory."""
+    program = f"import sys, mainspring.cli.main, {used}\nprint(*{unwanted} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

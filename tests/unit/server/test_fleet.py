@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.faces.http.app import Measure
+from mainspring.faces.http.figures import Measure
 from mainspring.ids import node_id
 from mainspring.jobs import registered as registered_module
 from mainspring.jobs import sharing

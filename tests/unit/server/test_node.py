@@ -14,7 +14,7 @@ from tests.unit.jobs.a_node import Client, Side, side, unexpected
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
-from mainspring.faces.http.app import Measure
+from mainspring.faces.http.figures import Measure
 from mainspring.ids import node_id
 from mainspring.jobs import rules, upkeep
 from mainspring.jobs.failures import failure

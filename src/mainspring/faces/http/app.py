@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -13,8 +12,10 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from mainspring.faces.http.figures import Distribution, Measure
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
     from starlette.requests import Request
@@ -22,36 +23,6 @@ if TYPE_CHECKING:
 
 HEALTH: Final = ("/healthz", "/readyz")
 """The paths of health checks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One figure of a node, by labels."""
-
-    name: str
-    """Begins with ``mainspring_``; a counter's ends in ``_total``."""
-
-    kind: Literal["counter", "gauge"]
-    help: str
-    """One sentence with the unit."""
-
-    samples: Sequence[tuple[Mapping[str, str], float]]
-    """Labels and value; all samples have the same labels' names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """How many durations were up to which bounds, by labels: a histogram of Prometheus."""
-
-    name: str
-    help: str
-    """As in Measure."""
-
-    bounds: Sequence[float]
-    """Upper bounds in seconds, rising."""
-
-    samples: Sequence[tuple[Mapping[str, str], Sequence[int], float]]
-    """Labels; how many durations were up to each bound and above the one before, then those above; the sum in seconds."""
 
 
 class NodeView(Protocol):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.faces.http.app import HEALTH, Distribution, Measure, http_app
+from mainspring.faces.http.app import HEALTH, http_app
+from mainspring.faces.http.figures import Distribution, Measure
 from mainspring.faces.http.listener import HttpListener
 
 from .ports import accepting, connecting
