@@ -169,6 +169,7 @@ class JobService:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
         self.census.tick(self.clock.monotonic())
+        self.settling.tell_ends()
         return self._upkeep.tick()
 
     def share(self, relay: Relay) -> Sharing:

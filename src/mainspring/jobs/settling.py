@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     """
 
 
+GATHERED: Final = 64
+"""Successes of jobs in memory that are counted together."""
+SMALL: Final = 1024
+"""Bytes of payload and result that are kept until then."""
+
 _SUCCEED: Final = Event.SUCCEED
 _SUCCEEDED: Final = int(State.SUCCEEDED)
 
@@ -90,7 +95,8 @@ class Settling:
     """Settles jobs of a window.
 
     ``lost_limit`` bounds how often a job without a policy is given to another worker after one was lost; None is no limit.
-    ``attempts_ended`` are called with settlements after their commit; for jobs that are in memory alone, at once.
+    ``attempts_ended`` are called with settlements after their commit; for jobs that are in memory alone at once, but for
+    successes, which wait for more of them or for ``tell_ends``.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class Settling:
         self._hub = hub
         self._lost_limit = lost_limit
         self._attempts_ended = attempts_ended
+        self._ends: list[Settlement] = []
         self._chance = chance
         self._open: Settle | None = None
         self._batch: list[_Pending] = []
@@ -401,14 +408,18 @@ class Settling:
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
         window = self._window
         job = held.job
-        settlements = [settlement]
-        for ended in self._attempts_ended:
-            ended(settlements)
+        self._ends.append(settlement)
+        if (
+            settlement.event is not _SUCCEED
+            or len(self._ends) >= GATHERED
+            or len(job.payload) + len(settlement.result) > SMALL
+        ):
+            self.tell_ends()
         after = rules.target(settlement.event)
-        if after >= State.SUCCEEDED:
+        if after >= _SUCCEEDED:
             window.release(held)
             job = _settled_job(settlement)
-            self._telling.tell(job, exception, is_kept=False)
+            self._telling.tell(job, exception, handle=held.handle, is_kept=False)
             if self._hub.active:
                 self._hub.publish(job)
         elif after is State.PENDING:
@@ -419,6 +430,13 @@ class Settling:
             window.take_back(held)
             wait = settlement.due_us / 1_000_000 - window.clock.wall()
             window.timers.at(window.clock.monotonic() + wait, lambda: self._again(held))
+
+    def tell_ends(self) -> None:
+        """Tell of the attempts at jobs in memory that have ended since: of successes many at a time, which costs them less."""
+        settlements, self._ends = self._ends, []
+        if settlements:
+            for ended in self._attempts_ended:
+                ended(settlements)
 
     def _again(self, held: Held) -> None:
         """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""

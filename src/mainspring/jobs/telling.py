@@ -29,11 +29,19 @@ class Telling:
         self.withheld: dict[Listener, dict[int, None]] = {}
         """The jobs that have ended, or may have, and of which listeners are told once they have room."""
 
-    def tell(self, job: Job, exception: bytes | None = None, *, asked: int | None = None, is_kept: bool = True) -> None:
+    def tell(
+        self,
+        job: Job,
+        exception: bytes | None = None,
+        *,
+        handle: bytes | None = None,
+        asked: int | None = None,
+        is_kept: bool = True,
+    ) -> None:
         """Tell everybody who waits for a job that it has ended.
 
-        ``asked`` is the id under which they wait, where that one has joined the job. The outcome of a job that no store has is
-        told to all: ``is_kept`` is False.
+        ``handle`` is the job's, where it is known. ``asked`` is the id under which they wait, where that one has joined the job.
+        The outcome of a job that no store has is told to all: ``is_kept`` is False.
         """
         if asked is not None and asked != job.id:
             job = msgspec.structs.replace(job, id=asked)
@@ -42,7 +50,8 @@ class Telling:
             return
         if len(job.result) > LARGE:
             self._large[job.id] = job
-        handle = self._handles.of(job.id)
+        if handle is None:
+            handle = self._handles.of(job.id)
         for listener in listeners:
             if is_kept and not listener.has_room():
                 self._listeners.add(job.id, listener, again=True)

@@ -80,6 +80,7 @@ class Metrics:
 
     def _attempts(self) -> Iterable[Measure | Distribution]:
         """Return what was counted of attempts."""
+        self._service.settling.tell_ends()
         counted = [(_label(one.name), one) for one in self._service.attempts.figures(self._service.clock.monotonic())]
         ends = [
             ({"function": at, "outcome": outcome}, float(number))

@@ -13,6 +13,7 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Options, Retry, State
 from mainspring.jobs.rules import WORKER_LOST
+from mainspring.jobs.settling import GATHERED, SMALL
 
 from .a_node import Node, side
 
@@ -397,6 +398,30 @@ def test_those_who_watch_attempts_are_called_once_for_each_group_after_its_commi
     watched.commit()
     assert len(watch.groups) == 1
     assert watch.take() == [(str(at), "succeeded", 1, 0.5) for at in range(3)]
+
+
+def test_successes_in_memory_are_told_of_together(watched: Node, watch: Watch) -> None:
+    worker = watched.stream(places=100)
+
+    def succeed(payload: str = "1") -> None:
+        watched.foreground(payload)
+        watched.settling.succeeded(side(worker).given[-1], b"")
+
+    succeed()
+    succeed()
+    assert watch.groups == []
+    watched.service.tick()
+    assert [len(group) for group in watch.groups] == [2]
+    succeed("x" * SMALL)
+    succeed("x" * (SMALL + 1))
+    assert [len(group) for group in watch.groups] == [2, 2], "large ones are not kept"
+    succeed()
+    watched.foreground("1")
+    watched.settling.failed(side(worker).given[-1], ERROR)
+    assert [len(group) for group in watch.groups] == [2, 2, 2], "a failure is logged at once"
+    for _ in range(GATHERED):
+        succeed()
+    assert [len(group) for group in watch.groups] == [2, 2, 2, GATHERED]
 
 
 ENDS: dict[str, tuple[Callable[[Node, Held], None], str, int, str]] = {

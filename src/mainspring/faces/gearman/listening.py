@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 APART: Final = 65_536
 """Bodies of more bytes are not copied behind their heads."""
 
+_SUCCEEDED = int(State.SUCCEEDED)
+_WORK_COMPLETE = int(Type.WORK_COMPLETE)
+
 
 class _Progress:
     """Progress is told to both kinds in the same packets."""
@@ -63,8 +66,11 @@ class PlainListener(_Progress):
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
         """Tell the outcome in one of Gearman's three words."""
         peer = self.peer
-        if job.state == State.SUCCEEDED:
-            self._send(job, Type.WORK_COMPLETE, handle)
+        if job.state == _SUCCEEDED:
+            if len(job.result) > APART:
+                self._send(job, Type.WORK_COMPLETE, handle)
+            else:
+                peer.outbox.send(response(_WORK_COMPLETE, handle, job.result))
         elif job.state == State.FAILED and exception is not None and peer.exceptions:
             peer.outbox.send(response(Type.WORK_EXCEPTION, handle, exception))
         else:

@@ -36,6 +36,7 @@ _BACKGROUND: dict[int, int] = {
 }
 _PENDING = int(State.PENDING)
 _SUBMIT = int(Type.SUBMIT)
+_JOB_CREATED = int(Type.JOB_CREATED)
 
 
 def _bad(peer: Peer, args: list[bytes]) -> None:
@@ -317,7 +318,7 @@ class Peer(asyncio.Protocol):
             function,
             unique,
             listener,
-            lambda job_id: self.outbox.fill(slot, response(Type.JOB_CREATED, handle(job_id))),
+            lambda job_id: self.outbox.fill(slot, response(_JOB_CREATED, handle(job_id))),
             lambda error: self.outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
         )
 
@@ -387,7 +388,7 @@ class Peer(asyncio.Protocol):
             self.service.foreground.submit(
                 job,
                 self.plain,
-                lambda job_id: answer(response(Type.JOB_CREATED, self.service.handles.of(job_id))),
+                lambda job_id: answer(response(_JOB_CREATED, self.service.handles.of(job_id))),
                 lambda error: answer(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
             )
 
@@ -406,7 +407,7 @@ class Peer(asyncio.Protocol):
         if not joined:
             return (self.face.created(ids[0]) * len(ids)) % tuple(ids)
         handle = self.service.handles.of
-        return b"".join([response(Type.JOB_CREATED, handle(job_id)) for job_id in ids])
+        return b"".join([response(_JOB_CREATED, handle(job_id)) for job_id in ids])
 
     # ---- being a worker ----
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import Held
 
+_JOB_ASSIGN = int(Type.JOB_ASSIGN)
 _NOOP = response(Type.NOOP)
 _NO_JOB = response(Type.NO_JOB)
 _NOT_FOUND = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
@@ -70,8 +71,8 @@ class WorkerSide:
 def assignment(held: Held, kind: int) -> bytes:
     """Return the packet that hands a job to a plain worker."""
     job = held.job
-    if kind == Type.JOB_ASSIGN:
-        return response(Type.JOB_ASSIGN, held.handle, job.function, job.payload)
+    if kind == _JOB_ASSIGN:
+        return response(_JOB_ASSIGN, held.handle, job.function, job.payload)
     unique = said_unique(job.unique)
     if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer:
         return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, unique, job.options.reducer, job.payload)
