@@ -34,6 +34,16 @@ PATIENCE: Final = 1.5
 """Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
 READ_AT_ONCE: Final = 500
 
+Mark = tuple[int, int]
+"""One assignment of a task: the version of the master, and the number of the assignment among that master's. They rise."""
+UNMARKED: Final = (0, 0)
+"""What this node leased as it submitted it, which no master has assigned."""
+
+
+def mark_of(record: Mapping[str, Any]) -> Mark:
+    """Return which assignment a held task's record is of; the number is 0 where a master of an older version wrote it."""
+    return record["master"], record.get("assignment", 0)
+
 
 class _Open(NamedTuple):
     """A claim that waits for the master's answer."""
@@ -69,10 +79,12 @@ class Claims:
         """The queue has changed, or is not watched."""
         self._news.set()
         self._is_over = False
-        self._passed: set[int] = set()
-        """The jobs that this node has held since it began to read its queue."""
+        self._marks: dict[int, Mark] = {}
+        """Which assignments have arrived, of the jobs that this node holds."""
+        self._passed: dict[int, Mark] = {}
+        """The jobs that this node has held since it began to read its queue, each with its last assignment."""
         self._is_doubtful = False
-        """Something was read of a job that this node held when it began to read, and does not hold any more."""
+        """An assignment was read of a job whose last one has just ended, or is about to be known to have: it is read again."""
         self._quiet = False
         """A claim is being answered: what is left after it is told to the node."""
 
@@ -168,15 +180,15 @@ class Claims:
 
     # ---- arrivals ----
 
-    def arrive(self, tasks: Iterable[tuple[str, Job]]) -> None:
+    def arrive(self, tasks: Iterable[tuple[str, Job, Mark]]) -> None:
         """Take in what was assigned to this node."""
         now = asyncio.get_running_loop().time()
         functions = set()
-        for task, job in tasks:
+        for task, job, mark in tasks:
             if job.id in self._session.assignments:
                 continue  # the queue was read while the master, this node itself, was about to say so
             self._session.assignments[job.id] = 0
-            self._passed.add(job.id)
+            self._marks[job.id] = self._passed[job.id] = mark
             self._arrived.setdefault(job.function, deque()).append(_Arrival(job, task, now))
             functions.add(job.function)
             self._given(job.function)
@@ -209,6 +221,8 @@ class Claims:
         tasks = await self._session.tree.children(paths.queue(self._session.who)) or ()
         for start in range(0, len(tasks), READ_AT_ONCE):
             await self._fetch(tasks[start : start + READ_AT_ONCE])
+        if self._is_doubtful:
+            self._on_change()
 
     def rewrite(self) -> None:
         """Tell the next master what this node wants: it was the master itself until now."""
@@ -258,7 +272,8 @@ class Claims:
         """Read what the master has said, and the tasks that are new."""
         tree, queue = self._session.tree, paths.queue(self._session.who)
         self._changed = False
-        self._passed = set(self._session.assignments)
+        self._marks = {job_id: self._marks.get(job_id, UNMARKED) for job_id in self._session.assignments}
+        self._passed = dict(self._marks)
         try:
             node = await tree.get(queue, self._on_change)
             if node is None or not node.data:
@@ -293,15 +308,27 @@ class Claims:
             # What this node has leased as it submitted it is in its queue too, but no master has assigned it.
             if record.get("term") != session.term or "master" not in record:
                 continue
-            if record["id"] in self._passed:
-                # It has been given back or has ended since; what was read may be older than that, or newer: look again.
-                self._is_doubtful = self._is_doubtful or record["id"] not in session.assignments
-                continue
-            arrivals.append((task, records.decode_job(record)))
-        await session.meet(job.id for _, job in arrivals)
+            mark = mark_of(record)
+            if self._is_new(record["id"], mark):
+                arrivals.append((task, records.decode_job(record), mark))
+        await session.meet(job.id for _, job, _ in arrivals)
         arrivals.sort(key=lambda arrival: (arrival[1].priority, arrival[1].id))  # a list of names is in no order
         # What it has held meanwhile may have ended meanwhile, and what was read is older.
-        self.arrive([(task, job) for task, job in arrivals if job.id not in self._passed])
+        self.arrive([(task, job, mark) for task, job, mark in arrivals if self._is_new(job.id, mark)])
+
+    def _is_new(self, job_id: int, mark: Mark) -> bool:
+        """Say whether an assignment that was read may arrive now; the queue is read again where that is not sure."""
+        last = self._passed.get(job_id)
+        is_held = job_id in self._session.assignments
+        if last is not None and mark[1] == 0:
+            # Nothing tells it from the last one, which was given back or has ended since if it is not held any more.
+            self._is_doubtful = self._is_doubtful or not is_held
+            return False
+        if last is not None and mark <= last:
+            return False
+        # Where the job is held still, it was given back, and the answer to that is on its way to those who hold it.
+        self._is_doubtful = self._is_doubtful or is_held
+        return not is_held
 
     def _close(self, over: Callable[[_Open], bool]) -> None:
         """Answer the claims for which nothing has come."""

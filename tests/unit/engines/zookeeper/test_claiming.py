@@ -282,7 +282,7 @@ def test_what_has_arrived_does_not_arrive_again() -> None:
             job = await node.submitted()
             (claimed,) = await node.claim()
             assert claimed.id == job.id
-            node.session.claims.arrive([(paths.task_name(b"f", b"", job.id), job)])
+            node.session.claims.arrive([(paths.task_name(b"f", b"", job.id), job, (1, 1))])
             assert node.session.claims.waiting == 0
 
     run(check())
@@ -316,6 +316,7 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
 
 
 def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A master of an older version does not number its assignments.
     async def check() -> None:
         async with fleet() as nodes:
             node = await elsewhere(nodes)
@@ -331,8 +332,60 @@ def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(m
                 return await get_many(places)
 
             monkeypatch.setattr(node.tree, "get_many", late)
+            running = paths.running(paths.task_name(b"f", b"", job.id))
+            node_there = await node.tree.get(running)
+            assert node_there is not None
+            record = records.decode(node_there.data)
+            del record["assignment"]
             other = Notice(99, 0, 0, [])
-            await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
+            await node.tree.commit(
+                [
+                    Write(running, records.encode(record)),
+                    Write(paths.queue(node.session.who), encode_notice(other)),
+                ]
+            )
+            await asyncio.wait_for(is_read.wait(), 5)
+            await eventually(lambda: node.session.claims.waiting == 1)
+            assert [one.id for one in await node.claim()] == [job.id]
+
+    run(check())
+
+
+@pytest.mark.parametrize("leased", ["by the master", "as it was submitted"])
+def test_what_is_assigned_again_before_it_is_known_to_be_given_back_arrives(
+    monkeypatch: pytest.MonkeyPatch, leased: str
+) -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await elsewhere(nodes)
+            if leased == "by the master":
+                job = await node.submitted()
+                await node.claim()
+            else:
+                job = node.job(state=State.LEASED)
+                await node.submit(job)
+            get_many, is_read = node.tree.get_many, asyncio.Event()
+
+            async def early(places: Any) -> Any:
+                found = await get_many(places)
+                if places[0].startswith(paths.RUNNING) and not is_read.is_set():
+                    is_read.set()
+                    # Only now its holder learns that it was given back.
+                    asyncio.get_running_loop().call_soon(node.session.assignments.pop, job.id)
+                return found
+
+            monkeypatch.setattr(node.tree, "get_many", early)
+            task, queue = paths.task_name(b"f", b"", job.id), paths.queue(node.session.who)
+            running, told = await node.tree.get(paths.running(task)), await node.tree.get(queue)
+            assert running is not None
+            assert told is not None
+            record = records.decode(running.data)
+            record.update(master=record.get("master", 1), assignment=record.get("assignment", 0) + 1)
+            notice = decode_notice(told.data) if told.data else Notice(1)
+            notice = notice._replace(number=notice.number + 1, tasks=[*notice.tasks, task])
+            await node.tree.commit(
+                [Write(paths.running(task), records.encode(record)), Write(queue, encode_notice(notice))]
+            )
             await asyncio.wait_for(is_read.wait(), 5)
             await eventually(lambda: node.session.claims.waiting == 1)
             assert [one.id for one in await node.claim()] == [job.id]

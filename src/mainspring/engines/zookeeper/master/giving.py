@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.claiming import mark_of
 from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.locating import is_published
 from mainspring.engines.zookeeper.submitting import leased
@@ -18,6 +19,7 @@ from mainspring.jobs.model import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.engines.zookeeper.claiming import Mark
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.master.assigning import OpenWant
     from mainspring.engines.zookeeper.master.index import Index, Task
@@ -41,6 +43,8 @@ class Giver:
         self._session = reign.session
         self._workers = workers
         self._index = index
+        self._assignments = 0
+        """How many this master has made."""
 
     async def give(self, given: Sequence[Given]) -> list[Task]:
         """Write who has which task; returns those that were not as they had been read.
@@ -72,7 +76,7 @@ class Giver:
             if task.name not in data:
                 want.left += 1
                 self._index.settle(task, back=False)
-        held = [_held(record, worker.term, self._reign.version) for _, _, record in known]
+        held = [self._held(record, worker.term) for _, _, record in known]
         sames = await self._same([record for _, _, record in known], [task for _, task, _ in known])
         entries = [
             assigned(who, task, record, sames.get(task.name, ()))
@@ -83,9 +87,21 @@ class Giver:
             task for (want, task, _), verdict in zip(known, verdicts, strict=True) if self._lost(want, task, verdict)
         ]
         if worker is self._workers.own:
-            jobs = [(task.name, records.decode_job(record)) for (_, task, _), record in zip(known, held, strict=True)]
+            jobs = [
+                (task.name, records.decode_job(record), mark_of(record))
+                for (_, task, _), record in zip(known, held, strict=True)
+            ]
             await self._arrive([job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is None])
         return changed
+
+    def _held(self, record: bytes, term: int) -> dict[str, Any]:
+        """Return the record of a task as its worker has it.
+
+        By ``master`` the worker knows that it was assigned, and not submitted so, and by ``assignment`` whether it has seen it.
+        """
+        self._assignments += 1
+        assignment = {"master": self._reign.version, "assignment": self._assignments}
+        return {**records.decode(record), "state": "leased", "term": term, **assignment}
 
     async def _write(self, worker: Worker, entries: list[Entry], tasks: list[str]) -> list[Verdict]:
         """Write a worker's tasks, and tell it; this node itself is told in memory."""
@@ -99,8 +115,8 @@ class Giver:
         told = Entry([Write(paths.queue(worker.who), encode_notice(notice))])
         return (await self._reign.commit([*entries, told], [Check(paths.worker(worker.who))]))[:-1]
 
-    async def _arrive(self, tasks: list[tuple[str, Job]]) -> None:
-        ids = [job.id for _, job in tasks]
+    async def _arrive(self, tasks: list[tuple[str, Job, Mark]]) -> None:
+        ids = [job.id for _, job, _ in tasks]
         await self._reign.read(lambda: self._session.meet(ids))
         self._session.claims.arrive(tasks)
 
@@ -160,11 +176,6 @@ class Giver:
                 Check(at[number + len(named)], result.version if result is not None and live else GONE),
             ]
         return sames
-
-
-def _held(record: bytes, term: int, master: int) -> dict[str, Any]:
-    """Return the record of a task as its worker has it. By ``master`` it knows that it was assigned, and not submitted so."""
-    return {**records.decode(record), "state": "leased", "term": term, "master": master}
 
 
 def assigned(who: str, task: Task, record: dict[str, Any], same: Sequence[Check] = ()) -> Entry:
