@@ -112,11 +112,10 @@ def test_a_second_sigint_ends_a_server_and_jobs_of_connected_workers_count(tmp_p
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: int) -> None:
-    waits = WAITING if processes == 1 else "waiting up to 1 min for running jobs of 2 worker processes"
     with workers(server, tmp_path, "--processes", str(processes)) as running:
         handle = begin(server, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: said(running, waits), "it says what it waits for")
+        eventually(lambda: said(running, WAITING), "it says what it waits for")
         running.press_ctrl_c()
         assert running.wait() == 0
         log = running.log.read_text()

@@ -15,13 +15,13 @@ from mainspring.cli.node_options import log_level as read_log_level
 from mainspring.cli.node_options import shown_size
 from mainspring.cli.options import LOCAL, SIZE, ServerOptions, at_least, count, flag, option, reading
 from mainspring.cli.stop_options import USUAL_STOP, StopOptions
-from mainspring.cli.worker_process import WorkerOrder, work
+from mainspring.cli.worker_process import WorkerOrder
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
-from mainspring.quantities import parse_size, spell_duration
+from mainspring.quantities import parse_size
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogSettings
-from mainspring.server.stopping import ReportedStop, stop_signals, tell
+from mainspring.server.stopping import ReportedStop, stop_signals, tell_handed_back, tell_waiting
 from mainspring.worker.settings import WAITING_PLACES
 from mainspring.worker.supervisor import Supervisor
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cyclopts import Token
+
+    from mainspring.worker.supervisor import Start
 
 WORKERS = Group("Workers", sort_key=0)
 
@@ -167,7 +169,8 @@ def worker(
       INT again  stop now: running jobs are handed back at once
 
     EXIT CODES
-      0 stopped by a signal, 2 the file or an option is wrong
+      0 stopped by a signal, 2 the file or an option is wrong, 3 a server is not
+      one of Mainspring's
     """
     log = LogSettings(level=log_level, format=log_format, tracebacks=log_tracebacks)
     server.tls()  # errors now, not in each process
@@ -175,9 +178,8 @@ def worker(
         workers.order(app, [str(address) for address in parse_servers(server.server)], stop.seconds),
         log=log,
         tls=server.tls_files().absolute(),
+        named=workers.processes > 1,
     )
-    if workers.processes == 1 and workers.max_jobs is None and workers.max_memory is None:
-        return work(order)
     start_logging(log)
     return run_loop(_supervise(order, workers.processes))
 
@@ -186,22 +188,27 @@ async def _supervise(order: WorkerOrder, processes: int) -> int:
     supervisor = Supervisor(supervised(order), processes)
 
     def waits() -> None:
-        whose = "1 worker process" if processes == 1 else f"{processes} worker processes"
-        limit = spell_duration(order.grace)
-        sentence = f"waiting up to {limit} for running jobs of {whose}; Ctrl-C again to stop now"
-        tell(order.log, sentence, processes=processes, grace=order.grace)
+        if supervisor.running:
+            tell_waiting(order.log, supervisor.running, order.grace)
 
     def hurries() -> None:
-        tell(order.log, "stopping now; running jobs are handed back")
+        if supervisor.running:
+            tell_handed_back(order.log, supervisor.running)
 
     with stop_signals(ReportedStop(supervisor, waits, hurries)):
         return await supervisor.run()
 
 
-def supervised(order: WorkerOrder, *, dies_with_parent: bool = False) -> Callable[[int], list[str]]:
+def supervised(order: WorkerOrder, *, dies_with_parent: bool = False) -> Callable[[Start], list[str]]:
     """Return the commands of processes that this process supervises."""
-    command = replace(order, parent=os.getpid(), dies_with_parent=dies_with_parent).command()
-    return lambda _number: command
+    parent = os.getpid()
+
+    def command(start: Start) -> list[str]:
+        return replace(
+            order, parent=parent, dies_with_parent=dies_with_parent, slate=start.slate, left_out=start.left_out
+        ).command()
+
+    return command
 
 
 def check_app(selector: str) -> None:

@@ -27,7 +27,6 @@ from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
 from mainspring.server.settings import LogSettings
 from mainspring.server.standard_logging import importing
-from mainspring.server.stopping import ReportedStop, stop_signals, tell_handed_back, tell_waiting
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts
 from mainspring.worker.declaring import keep_declaring
@@ -37,6 +36,7 @@ from mainspring.worker.memory import resident_bytes
 from mainspring.worker.mortality import die_with
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WAITING_PLACES, WorkerSettings
+from mainspring.worker.slate import Slate
 from mainspring.worker.supervisor import HURRY, RECYCLED_EXIT
 
 if TYPE_CHECKING:
@@ -78,8 +78,17 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     """Its file is opened again once it has been moved away: signals go to the supervisor."""
 
-    parent: int | None = None
-    """The supervisor's process id; None: there is none."""
+    parent: int = 0
+    """The supervisor's process id."""
+
+    named: bool = True
+    """It says which process it is in what it complains of."""
+
+    slate: int = -1
+    """The descriptor of its `mainspring.worker.slate`."""
+
+    left_out: dict[str, float] = {}
+    """Functions that it takes jobs of later, each with the monotonic time from which on it does."""
 
     dies_with_parent: bool = False
     """Killed when the parent ends, in place of stopping politely then."""
@@ -118,21 +127,19 @@ def work(order: WorkerOrder) -> int:
             settings,
             selector=order.app,
             task_process=task_process(order.log),
+            slate=Slate(order.slate, [function.name for function in registry]),
+            left_out=order.left_out,
         )
         loop = asyncio.get_running_loop()
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
-        with contextlib.ExitStack() as signals:
-            if order.parent is None:
-                signals.enter_context(stop_signals(_reported(worker, order.log)))
-            else:
-                loop.add_signal_handler(signal.SIGTERM, worker.stop)
-                loop.add_signal_handler(HURRY, functools.partial(worker.stop, now=True))
-            declaring = loop.create_task(_declare(app, order))
-            try:
-                ending = await worker.run()
-            finally:
-                declaring.cancel()
-                await asyncio.wait([declaring])
+        loop.add_signal_handler(signal.SIGTERM, worker.stop)
+        loop.add_signal_handler(HURRY, functools.partial(worker.stop, now=True))
+        declaring = loop.create_task(_declare(app, order))
+        try:
+            ending = await worker.run()
+        finally:
+            declaring.cancel()
+            await asyncio.wait([declaring])
         code = RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
         _end_without_them(code)
         return code
@@ -147,20 +154,6 @@ def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
     names = choose([function.name for function in registry], order.functions, order.unwanted)
     structlog.get_logger("mainspring.worker").info("runs some of the App's tasks", functions=names)
     return registry.part(names)
-
-
-def _reported(worker: Worker, log: LogSettings) -> ReportedStop:
-    """Return the worker with messages about its stop, which are shown where jobs are running."""
-
-    def waits() -> None:
-        if worker.running:
-            tell_waiting(log, worker.running, worker.settings.grace)
-
-    def hurries() -> None:
-        if worker.running:
-            tell_handed_back(log, worker.running)
-
-    return ReportedStop(worker, waits, hurries)
 
 
 def _check_memory(limit: int | None, taken: int) -> None:
@@ -236,12 +229,11 @@ def main() -> int:
     """Run the process that a supervisor started."""
     ignore_interrupts()  # the supervisor tells us what to do
     order = msgspec.json.decode(sys.argv[1], type=WorkerOrder, dec_hook=read_path)
-    if order.parent is not None:
-        die_with(order.parent, signal.SIGKILL if order.dies_with_parent else signal.SIGTERM)
+    die_with(order.parent, signal.SIGKILL if order.dies_with_parent else signal.SIGTERM)
     try:
         return work(order)
     except EXPECTED as error:
-        complain(f"worker {os.getpid()}: {explain(error)}")
+        complain(f"worker {os.getpid()}: {explain(error)}" if order.named else explain(error))
         return exit_code(error)
 
 

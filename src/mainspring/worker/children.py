@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 
 def spawn(
-    command: Sequence[str], *, stdout: int | IO[bytes] | None = None, stderr: int | IO[bytes] | None = None
+    command: Sequence[str],
+    *,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process without input, which calls `ignore_interrupts`.  Raises OSError."""
+    """Start a process without input, which calls `ignore_interrupts`; it has these descriptors, too.  Raises OSError."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter
-            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, pass_fds=descriptors
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -20,7 +20,7 @@ class Delivery:
     ``isolated``: it runs in a process of its own, whatever its function says.
     """
 
-    __slots__ = ("arrived", "executor", "function", "job", "key", "link", "payload", "running")
+    __slots__ = ("arrived", "died", "executor", "function", "job", "key", "link", "payload", "running")
 
     def __init__(
         self,
@@ -41,6 +41,8 @@ class Delivery:
         self.arrived = arrived
         self.executor = "process" if isolated else function.executor
         self.running = False
+        self.died = False
+        """Its process has ended before the function did."""
 
 
 class Finished(NamedTuple):

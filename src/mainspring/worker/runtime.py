@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mainspring.worker.registry import Registry
+    from mainspring.worker.slate import Slate
 
 STOP_GRACE: Final = 1.0
 """Seconds for what is stopped by force at the end of a drain."""
@@ -60,7 +61,8 @@ class Ending(Enum):
 class Worker:
     """Runs the functions of a registry for several servers at once; ``selector`` names the App for its processes.
 
-    ``task_process`` is the command that starts one of these, without its arguments.
+    ``task_process`` is the command that starts one of these, without its arguments. ``slate`` is kept for a supervisor.
+    ``left_out``: functions that it takes jobs of later, each with the monotonic time from which on it does.
     ``servers`` are connectors by a name for people. Make it and run it on one event loop.
     """
 
@@ -72,6 +74,8 @@ class Worker:
         *,
         selector: str | None = None,
         task_process: Sequence[str] = TASK_PROCESS,
+        slate: Slate | None = None,
+        left_out: Mapping[str, float] | None = None,
     ) -> None:
         given: object = settings
         if given is not None and not isinstance(given, WorkerSettings):
@@ -81,8 +85,10 @@ class Worker:
         self._functions = {function.name.encode(): function for function in registry}
         self._selector = selector
         self._task_process = task_process
+        self._slate = slate
+        self._left_out = dict(left_out or {})
         registrations = {function.name: function.registration() for function in registry}
-        functions = [(function.encode(), options) for function, options in registrations.items()]
+        functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
         self._servers = dict(servers)
         slots, isolates = self.settings.concurrency, selector is not None
         self._links = [
@@ -160,6 +166,8 @@ class Worker:
                 command=self._task_process,
             ),
         }
+        for name, until in self._left_out.items():
+            loop.call_later(until - time.monotonic(), self._take_up, name)
         keepers = [asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in self._links]
         beats = asyncio.create_task(self._heartbeats.run(), name="mainspring heartbeats")
         extra = asyncio.create_task(self._extra.run(), name="mainspring extra places")
@@ -254,6 +262,14 @@ class Worker:
     def _reconsider(self) -> None:
         self._extra.reconsider()
 
+    def _take_up(self, name: str) -> None:
+        """Take jobs of a function that was left out."""
+        function = self._functions.get(name.encode())
+        if function is not None and not self._draining.is_set():
+            for link in self._links:
+                link.session.register(name.encode(), function.registration())
+                link.flush()
+
     # Jobs' ways.
 
     def _take(self, link: Link, assigned: Assigned, now: float) -> None:
@@ -269,7 +285,7 @@ class Worker:
             link.session.settle(key, RELEASED)
         else:
             job = CurrentJob(handle, unique, function.name, info, self._reports, Origin(link, key))
-            isolated = self._selector is not None and b'"alone":true' in info.replace(b" ", b"")
+            isolated = self._selector is not None and b'"alone"' in info
             delivery = Delivery(link, key, function, payload, job, now, isolated=isolated)
             link.held[key] = delivery
             if not link.extra:
@@ -277,6 +293,8 @@ class Worker:
             elif self._places.extra < self._places.most_extra:
                 self._places.extra += 1
                 delivery.running = True
+                if self._slate is not None:
+                    self._slate.begun([delivery])
                 self._executors[delivery.executor].start([delivery], brief=False)
             else:
                 self._hand_back(delivery)  # several servers had one for the same place
@@ -295,6 +313,8 @@ class Worker:
             free -= 1
         self._places.running = self._places.concurrency - free
         for kind, batch in batches.items():
+            if self._slate is not None:
+                self._slate.begun(batch)
             self._executors[kind].start(batch, brief=self._appetite.brief)
 
     def _finish(self, finished: Sequence[Finished]) -> None:
@@ -310,6 +330,8 @@ class Worker:
                 self._failures.failed(delivery.job, delivery.function, settlement)
             session.settle(delivery.key, settlement)
             delivery.link.held.pop(delivery.key, None)
+        if self._slate is not None:
+            self._slate.ended([one.delivery for one in finished])
         self._places.running -= len(finished) - extra
         self._places.extra -= extra
         if self.settings.max_jobs is not None and self._done >= self.settings.max_jobs:

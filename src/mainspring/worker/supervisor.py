@@ -1,13 +1,17 @@
-"""Several worker processes, kept alive."""
+"""Worker processes, kept alive."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from mainspring.worker import slate
+from mainspring.worker.backoff import Backoff, Delay
 from mainspring.worker.children import ended, spawn
 
 if TYPE_CHECKING:
@@ -17,32 +21,45 @@ if TYPE_CHECKING:
 RECYCLED_EXIT: Final = 85
 """The exit code of a worker that has ended to be started anew."""
 
-HOPELESS_EXITS: Final = frozenset({2})
-"""Exit codes after which a new start would end the same way: the App or the settings are wrong."""
+HOPELESS_EXITS: Final = frozenset({2, 3})
+"""Exit codes after which a new start would end the same way: the App or the settings are wrong, or a server is none."""
 
-FIRST_DELAY: Final = 0.5
-LAST_DELAY: Final = 30.0
 HURRY: Final = signal.SIGUSR2
 """Tells a supervised process to stop now. No other signal is left to say so: SIGTERM may come twice, from the supervisor and
 from systemd or a container, and a terminal sends SIGINT to all processes at once.
 """
 
-HEALTHY_AFTER: Final = 30.0
-"""Seconds of life after which a worker's crash is taken for a single mishap."""
-
 _log = structlog.get_logger(__name__)
+
+
+class Start(NamedTuple):
+    """What a process is started with."""
+
+    number: int
+    """Its place, from 0 on."""
+    slate: int
+    """The descriptor of its `slate`."""
+    left_out: dict[str, float]
+    """Functions that it leaves out for a while, each with the monotonic time until which it does."""
+
+
+class _Living(NamedTuple):
+    process: subprocess.Popen[bytes]
+    slate: int
 
 
 class Supervisor:
     """Runs ``processes`` processes of a command, and starts one again that ends before ``stop``.
 
-    ``command`` is called with the number of the process, from 0 on, and returns its arguments.
+    ``command`` returns the arguments of a process. One that crashed is started again at once where it had jobs, without their
+    functions for a while; where it had none, after a wait.
     """
 
-    def __init__(self, command: Callable[[int], Sequence[str]], processes: int) -> None:
+    def __init__(self, command: Callable[[Start], Sequence[str]], processes: int) -> None:
         self._command = command
         self._processes = processes
-        self._living: dict[int, subprocess.Popen[bytes]] = {}
+        self._living: dict[int, _Living] = {}
+        self._backoff = Backoff()
         self._stopping = asyncio.Event()
         self._code = 0
 
@@ -64,7 +81,13 @@ class Supervisor:
     @property
     def pids(self) -> list[int]:
         """The processes that live."""
-        return [process.pid for process in self._living.values()]
+        return [living.process.pid for living in self._living.values()]
+
+    @property
+    def running(self) -> int:
+        """The number of jobs that the processes have under way."""
+        seen = [slate.read(living.slate) for living in self._living.values()]
+        return sum(one.jobs for one in seen if one is not None)
 
     async def run(self) -> int:
         """Keep the processes running until ``stop``; return 0, or the exit code of a hopeless one."""
@@ -77,35 +100,45 @@ class Supervisor:
         return self._code
 
     async def _keep(self, number: int) -> None:
-        loop = asyncio.get_running_loop()
-        delay = FIRST_DELAY
+        waits = Delay()
         while not self._stopping.is_set():
-            begun = loop.time()
-            process = self._living[number] = spawn(self._command(number))
+            descriptor = slate.make()
             try:
-                code = await ended(process)
+                start = Start(number, descriptor, self._backoff.left_out(time.monotonic()))
+                process = spawn(self._command(start), descriptors=(descriptor,))
+                self._living[number] = _Living(process, descriptor)
+                try:
+                    code = await ended(process)
+                finally:
+                    del self._living[number]
+                seen = slate.read(descriptor)
             finally:
-                del self._living[number]
+                os.close(descriptor)
             if self._stopping.is_set():
                 return
             if code == RECYCLED_EXIT:
                 _log.info("worker recycled", process=number, pid=process.pid)
-                continue
-            if code in HOPELESS_EXITS:
+            elif code in HOPELESS_EXITS:
                 self._code = code
                 self.stop()
-                return
-            if loop.time() - begun > HEALTHY_AFTER:
-                delay = FIRST_DELAY
-            _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=delay)
-            try:
-                async with asyncio.timeout(delay):
-                    await self._stopping.wait()
-            except TimeoutError:
-                pass
-            delay = min(delay * 2, LAST_DELAY)
+            elif seen is not None and seen.running:
+                left_out = self._backoff.crashed(seen.running, self._deadly() | seen.deadly, time.monotonic())
+                _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=0, left_out=left_out)
+            else:
+                delay = waits.next(time.monotonic())
+                _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=delay)
+                try:
+                    async with asyncio.timeout(delay):
+                        await self._stopping.wait()
+                except TimeoutError:
+                    pass
+
+    def _deadly(self) -> frozenset[str]:
+        """Return the functions of which suspects have ended processes of their own."""
+        seen = [slate.read(living.slate) for living in self._living.values()]
+        return frozenset().union(*(one.deadly for one in seen if one is not None))
 
     def _signal(self, number: signal.Signals) -> None:
         self._stopping.set()
-        for process in self._living.values():
-            process.send_signal(number)  # does nothing where it has just ended
+        for living in self._living.values():
+            living.process.send_signal(number)  # does nothing where it has just ended

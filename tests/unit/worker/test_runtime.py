@@ -11,7 +11,8 @@ from tests.unit.client.extension_server import ExtensionServer
 from mainspring import App, Snooze, current_job
 from mainspring.errors import ServerError, SettingsError
 from mainspring.wire.gearman.packets import Type
-from mainspring.worker.runtime import Ending
+from mainspring.worker.link import connector
+from mainspring.worker.runtime import Ending, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,29 @@ def test_registrations_carry_the_tasks_options(server: ExtensionServer, run: Run
     run(app)
     server.wait_for(lambda: server.seen_of(Type.REGISTER))
     assert server.seen_of(Type.REGISTER) == [[b"slow", b'{"timeout":5,"heartbeat":2}']]
+
+
+def test_functions_that_are_left_out_are_registered_when_their_time_has_come(server: ExtensionServer) -> None:
+    app = App()
+
+    @app.task
+    def good() -> None: ...
+
+    @app.task
+    def bad() -> None: ...
+
+    async def main() -> None:
+        servers = {"server": connector(server.address)}
+        worker = Worker(app.registry, servers, left_out={"bad": time.monotonic() + 0.2})
+        running = asyncio.create_task(worker.run())
+        await asyncio.to_thread(server.wait_for, lambda: len(server.seen_of(Type.REGISTER)) == 2, 20)
+        worker.stop()
+        await running
+
+    asyncio.run(main())
+    assert [function for function, _ in server.seen_of(Type.REGISTER)] == [b"good", b"bad"]
+    kinds = [Type.REGISTER, Type.READY]
+    assert [kind for kind, _ in server.seen if kind in kinds][:3] == [Type.REGISTER, Type.READY, Type.REGISTER]
 
 
 def test_no_more_run_at_a_time_than_there_are_places(server: ExtensionServer, run: Run) -> None:

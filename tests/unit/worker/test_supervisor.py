@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.worker import supervisor as module
-from mainspring.worker.supervisor import RECYCLED_EXIT, Supervisor
+from mainspring.worker import backoff, slate
+from mainspring.worker.supervisor import RECYCLED_EXIT, Start, Supervisor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,12 +34,14 @@ async def until_there(*paths: Path) -> None:
 
 
 def supervisor(tmp_path: Path, code: int, processes: int = 2) -> Supervisor:
-    return Supervisor(lambda number: [sys.executable, "-c", COUNTING, str(tmp_path), str(code), str(number)], processes)
+    return Supervisor(
+        lambda start: [sys.executable, "-c", COUNTING, str(tmp_path), str(code), str(start.number)], processes
+    )
 
 
 @pytest.mark.parametrize("code", [RECYCLED_EXIT, 1])
 def test_what_ends_is_started_again_until_the_stop(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
 
     async def main() -> int:
         kept = supervisor(tmp_path, code)
@@ -53,12 +55,13 @@ def test_what_ends_is_started_again_until_the_stop(tmp_path: Path, code: int, mo
     assert len(list(tmp_path.glob("0-*"))) == 3
 
 
-def test_a_hopeless_end_ends_all(tmp_path: Path) -> None:
-    assert asyncio.run(supervisor(tmp_path, 2).run()) == 2
+@pytest.mark.parametrize("code", [2, 3])
+def test_a_hopeless_end_ends_all(tmp_path: Path, code: int) -> None:
+    assert asyncio.run(supervisor(tmp_path, code).run()) == code
 
 
 def test_a_killed_process_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
 
     async def main() -> None:
         kept = supervisor(tmp_path, RECYCLED_EXIT, 1)
@@ -121,3 +124,49 @@ def test_interrupts_do_not_reach_a_process_from_its_first_moment_on() -> None:
     kept = Supervisor(lambda _: [sys.executable, "-c", DEAF], 2)
     assert asyncio.run(asyncio.wait_for(kept.run(), 20)) == 2
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+CRASHING = """
+import os, pathlib, signal, sys, time
+from mainspring.worker.slate import Slate
+folder, descriptor, left_out = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split()
+class Delivery:
+    def __init__(self, name):
+        self.function, self.executor = type("F", (), {"name": name, "executor": "thread"}), "thread"
+slate = Slate(descriptor, ["f", "g", "h"])
+(folder / f"started {' '.join(left_out)}").touch()
+if left_out:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    slate.begun([Delivery("h"), Delivery("h")])
+    (folder / "steady").touch()
+    while True:
+        time.sleep(60)
+slate.begun([Delivery("f"), Delivery("g")])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_comes_back_at_once_without_the_functions_that_ran_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 3600.0)  # nothing waits for it
+
+    def command(start: Start) -> list[str]:
+        return [sys.executable, "-c", CRASHING, str(tmp_path), str(start.slate), " ".join(sorted(start.left_out))]
+
+    async def main() -> int:
+        kept = Supervisor(command, 1)
+        running = asyncio.create_task(kept.run())
+        await until_there(tmp_path / "steady")
+        assert kept.running == 2
+        kept.stop()
+        return await running
+
+    assert asyncio.run(main()) == 0
+    assert {path.name for path in tmp_path.glob("started*")} == {"started ", "started f g"}
+
+
+def test_nobody_has_written_on_a_slate_that_is_empty() -> None:
+    descriptor = slate.make()
+    assert slate.read(descriptor) is None
+    os.close(descriptor)

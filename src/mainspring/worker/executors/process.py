@@ -179,6 +179,7 @@ class ProcessExecutor:
         if delivery.job.cancel_requested and child.killed:
             settlement = stopped(delivery.job)
         else:
+            delivery.died = True
             settlement = failure("ProcessDied", error or f"the job's process {_cause(code)}")
         self._report(delivery, settlement, seconds)
 
