@@ -92,7 +92,7 @@ def test_no_compare_and_swap_on_versions(monkeypatch: Plant) -> None:
 def test_neither_of_the_two(monkeypatch: Plant) -> None:
     _without_unique(monkeypatch)
     _without_compare_and_swap(monkeypatch)
-    is_caught(20, by="has two jobs")
+    is_caught(60, by="has two jobs")
 
 
 def test_edits_of_what_was_changed_meanwhile(monkeypatch: Plant) -> None:
