@@ -316,9 +316,37 @@ class Committer:
             except SessionEndedError:
                 return Done(()) if sent and await self._has_happened() else None
             else:
-                if sent and isinstance(outcome, Refused) and await self._has_happened():
+                if sent and isinstance(outcome, Refused) and await self._rule_out():
                     return Done(())  # what was sent before has arrived at last
                 return outcome
+
+    async def _rule_out(self) -> bool:
+        """See to it that no copy of the batch under way happens any more; says whether one has.
+
+        It was refused, but a copy that was sent before may be on its way, and find the tree changed. Writing the journal as it is
+        gives it another version, by which that copy is refused.
+        """
+        changes: list[Change] = [
+            self._guard,
+            Write(self._path, journal_data(self._batch, self._counts), self._version),
+        ]
+        while True:
+            happened = await self._has_happened()
+            if happened is not False:
+                return bool(happened)
+            try:
+                outcome = await self._tree.commit(changes)
+            except UnknownOutcomeError:
+                continue
+            except StoreUnavailableError:
+                await asyncio.sleep(AGAIN)
+                continue
+            except SessionEndedError:
+                return bool(await self._has_happened())
+            if isinstance(outcome, Refused) and (outcome.at == 0 or await self._has_happened()):
+                continue
+            self._version += 1  # by this write, or by one before whose answer was lost
+            return False
 
     async def _has_happened(self) -> bool | None:
         """Say whether the batch under way is in the journal; None where it is not and never will be, for the term is over.

@@ -248,7 +248,7 @@ def test_entries_happen_in_their_order_and_once_whatever_becomes_of_the_connecti
             node = it.content.read(JOURNAL)
             assert node is not None
             assert total([node.data]) == {(b"f", State.PENDING, 1): len(seen)}
-            assert it.journal()["batch"] == node.version
+            assert it.journal()["batch"] <= node.version, "the journal is also written to refuse what may come late"
 
     run(check())
 
@@ -422,6 +422,34 @@ def test_a_batch_that_comes_late_after_it_was_sent_again_is_known_for_its_own() 
             assert not it.committer.fenced
             assert await it.committer.commit([entry(2, counts=1)]) == [None]
             assert it.journal() == {"batch": 2, "counts": [["f", 1, 1, 2]]}
+
+    run(check())
+
+
+@pytest.mark.parametrize("fates", [[], [Fate.ANSWER_LOST], [Fate.REQUEST_LOST]])
+def test_a_batch_that_was_refused_does_not_come_late(fates: list[Fate]) -> None:
+    """It was sent twice; what stood against the second one has gone when the first arrives."""
+
+    async def check() -> None:
+        async with bench() as it:
+            await it.tree.commit([Create("/d/1")])
+            has_happened, late = it.committer._has_happened, []
+
+            async def look() -> bool | None:
+                late.extend(it.tree._late)
+                it.tree._late = []
+                return await has_happened()
+
+            it.committer._has_happened = look  # type: ignore[method-assign]
+            it.fates = [Fate.LATE, None, *fates]
+            assert await it.committer.commit([entry(1, counts=1)]) == [Conflict(0, Refusal.EXISTS, "/d/1")]
+            assert late
+            await it.tree.commit([Delete("/d/1")])
+            it.tree._late = late
+            it.tree.deliver()
+            assert it.made() == []
+            assert await it.committer.commit([entry(2, counts=1)]) == [None]
+            assert it.journal() == {"batch": 1, "counts": [["f", 1, 1, 1]]}
 
     run(check())
 
