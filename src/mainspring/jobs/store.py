@@ -273,7 +273,10 @@ class Redrive(Operation):
 
 
 class Redriven(NamedTuple):
-    """The outcome of Redrive: the job as it is now, and the live job that has its unique where that is why it was refused."""
+    """The outcome of Redrive: the job as it is now, without payload and result.
+
+    ``rival`` is the live job that has its unique, where that is why it was refused.
+    """
 
     job: Job | None
     redriven: bool
