@@ -45,6 +45,8 @@ class History:
         """The terms that wait for each job, as its result has them."""
         self.ended: dict[int, dict[str, Any]] = {}
         """The records with which jobs have ended."""
+        self.undone: dict[int, set[str]] = {}
+        """How jobs had ended that were tried again: a client may be told of that while it happens."""
         self.published: set[int] = set()
         self.redriven: set[int] = set()
         self.tokens: set[bytes] = set()
@@ -137,7 +139,8 @@ class History:
                 self._said(record)
             if record["id"] in self.ended and record["id"] not in self.redriven:
                 if root == paths.PENDING and self.ended[record["id"]]["state"] != "succeeded":
-                    del self.ended[record["id"]]  # redriven
+                    ended = self.ended.pop(record["id"])
+                    self.undone.setdefault(record["id"], set()).add(ended["state"])
                     self.published.discard(record["id"])
                 else:
                     self.fault(f"job {record['id']} has ended and begins again")

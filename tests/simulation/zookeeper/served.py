@@ -253,8 +253,10 @@ class Client:
             if lives and self.service.window.term == self.began:  # it has not given up, not for a moment
                 history.fault(f"job {job.id} was dropped although a client waits for it")
         elif job.id in history.stored:
-            told = history.ended.get(job.id)
-            if told is None or told["state"] != State(job.state).name.lower():
+            told, state = history.ended.get(job.id), State(job.state).name.lower()
+            if state in history.undone.get(job.id, ()):
+                return
+            if told is None or told["state"] != state:
                 history.fault(f"a client is told that job {job.id} is {State(job.state).name}, and that is not so")
             elif job.result and records.untext(told, "result") != job.result:
                 history.fault(f"a client is told a result of job {job.id} that does not count")
