@@ -44,6 +44,14 @@ SHORT: dict[str, Callable[[Server], None]] = {
     "second node": swapping.second_node,
     "foreground jobs": partial(hoarding.foreground_jobs, count=100_000, left=48 * MIB),
 }
+SMALL: dict[str, Callable[[Server], None]] = SHORT | {
+    "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=2 * MIB),
+    "names of functions": partial(naming.functions, count=4000, listings=100, connections=5),
+    "abilities": partial(naming.abilities, workers=10, count=1000),
+    "schedules": partial(naming.schedules, count=500),
+    "foreground jobs": partial(hoarding.foreground_jobs, count=20_000, left=48 * MIB),
+}
+"""For turns beside a load: so small that there are several in the time that the server has to warm up."""
 LONG: dict[str, Callable[[Server], None]] = {
     "poison": partial(crashing.poison, innocents=40, seconds=0.3, patience=15.0),
     "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, patience=60.0),
@@ -173,7 +181,7 @@ def test_what_a_server_has_in_use_stays_as_it_is(tmp_path: Path, monkeypatch: py
         try:
             end = time.monotonic() + MINUTES * 60
             while time.monotonic() < end:
-                for name, attack in SHORT.items():
+                for name, attack in SMALL.items():
                     print(f"turn {turns}, {name}")  # noqa: T201 - shown with a test that fails
                     attack(server)
                 turns += 1

@@ -44,8 +44,8 @@ TOLERANCE: Final = {
     "memory": Flat(32 * MIB, 64 * MIB),
     "descriptors": Flat(8, 64),
     "threads": Flat(0, 2),
-    "database": Flat(2 * MIB, 2 * MIB),
-    "wal": Flat(2 * MIB, 2 * MIB),
+    "database": Flat(8 * MIB, 8 * MIB),
+    "wal": Flat(8 * MIB, 8 * MIB),
 }
 LOGGED: Final = 512 * 1024
 """Bytes of log that a minute may cost: 10 lines a second about the lost attempts of each function of the load, and some more."""
