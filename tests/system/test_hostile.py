@@ -31,7 +31,7 @@ FILES = 400
 """How many files the shared server may have open."""
 
 SHORT: dict[str, Callable[[Server], None]] = {
-    "poison": partial(crashing.poison, innocents=12, seconds=0.2, patience=30.0),
+    "poison": partial(crashing.poison, innocents=6, seconds=0.2, patience=60.0),
     "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=8 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=4, waits=1024, result=MIB // 4),
     "foreign writer": partial(writing.foreign_writer, seconds=2.0),
@@ -53,7 +53,7 @@ SMALL: dict[str, Callable[[Server], None]] = SHORT | {
 }
 """For turns beside a load: so small that there are several in the time that the server has to warm up."""
 LONG: dict[str, Callable[[Server], None]] = {
-    "poison": partial(crashing.poison, innocents=40, seconds=0.3, patience=15.0),
+    "poison": partial(crashing.poison, innocents=40, seconds=0.3, patience=60.0),
     "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, patience=60.0),
     "unread results": partial(hoarding.unread_results, connections=40, waits=2, result=60 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=8, waits=1024, result=MIB),
