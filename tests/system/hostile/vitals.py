@@ -41,11 +41,11 @@ class Flat(NamedTuple):
 
 
 TOLERANCE: Final = {
-    "memory": Flat(32 * MIB, 64 * MIB),
+    "memory": Flat(16 * MIB, 32 * MIB),
     "descriptors": Flat(8, 64),
     "threads": Flat(0, 2),
-    "database": Flat(8 * MIB, 8 * MIB),
-    "wal": Flat(8 * MIB, 8 * MIB),
+    "database": Flat(4 * MIB, 4 * MIB),
+    "wal": Flat(4 * MIB, 4 * MIB),
 }
 LOGGED: Final = 512 * 1024
 """Bytes of log that a minute may cost: 10 lines a second about the lost attempts of each function of the load, and some more."""
