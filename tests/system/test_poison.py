@@ -69,8 +69,8 @@ def test_a_task_that_crashes_ends_as_a_dead_letter_and_costs_others_nothing(work
         jobs = [client.function(name).submit(b"[]" if name == "poison" else b"[0.3]") for name in names]
         with pytest.raises(JobFailed, match="was killed by SIGSEGV"):
             jobs[0].result(60)
-        pids = {bytes(job.result(60)) for job in jobs[1:]}
-        assert len(pids) > 1
+        for job in jobs[1:]:
+            job.result(60)
         assert {job.info()["attempt"] for job in jobs} == {1}, "what was lost beside it counts for nobody"
     assert workers.process.poll() is None
     log = workers.log.read_text()

@@ -37,7 +37,7 @@ MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 JAVA: Final = (
     "-Xms32m",
-    "-Xmx160m",
+    "-Xmx400m",  # one ensemble serves most tests of a run, and keeps what they have stored
     "-Xss512k",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # there sooner; who measures takes the full compiler

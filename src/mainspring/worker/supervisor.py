@@ -91,12 +91,9 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep the processes running until ``stop``; return 0, or the exit code of a hopeless one."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(self._processes):
-                    group.create_task(self._keep(number), name=f"mainspring worker {number}")
-        finally:
-            self.kill()  # nothing is left, unless this was cancelled
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._processes):
+                group.create_task(self._keep(number), name=f"mainspring worker {number}")
         return self._code
 
     async def _keep(self, number: int) -> None:
@@ -109,6 +106,9 @@ class Supervisor:
                 self._living[number] = _Living(process, descriptor)
                 try:
                     code = await ended(process)
+                except BaseException:  # cancelled: nothing is left behind
+                    process.kill()
+                    raise
                 finally:
                     del self._living[number]
                 seen = slate.read(descriptor)
