@@ -67,12 +67,16 @@ class Ground:
         """Run one seed in a directory and a tree of its own, each node with a way of its own to one of the members."""
         directory = self._directory / str(seed)
         directory.mkdir()
-        store = place_of(self._ensemble)
-        with store.ways(NODES) as ways:
+        self._store = place_of(self._ensemble)
+        with self._store.ways(NODES) as ways:
             found = Chaos(self._nursery, directory, ways, seed, plant=plant).run(disturb, rounds)
-        with Looker(store.url) as looker:
-            found.violations.extend(faults(looker))
+        found.violations.extend(self.faults())
         return found
+
+    def faults(self) -> list[str]:
+        """Say what is wrong with the tree of the last run."""
+        with Looker(self._store.url) as looker:
+            return faults(looker)
 
 
 @pytest.fixture
@@ -110,9 +114,9 @@ def test_much_of_anything_loses_nothing_and_runs_nothing_again(ground: Ground, o
 
 
 def test_a_name_that_is_left_behind_is_found(ground: Ground) -> None:
-    assert any(
-        "has a name and is nowhere" in fault for fault in ground.survive(kill, 1, rounds=1, plant="name").violations
-    )
+    with suppress(ConnectionError):  # a node that meets such a name ends: its store is broken
+        ground.survive(kill, 1, rounds=1, plant="name")
+    assert any("has a name and is nowhere" in fault for fault in ground.faults())
 
 
 def test_what_a_worker_completes_without_its_ephemeral_node_is_refused(
