@@ -363,7 +363,7 @@ def _named(plan: Plan) -> set[str]:
 
 async def foresee(tx: Transaction, plan: Plan) -> None:
     """Begin the schedules' side of a group: take the locks that it will need, as far as its operations tell."""
-    tables = tx.schedules = PostgresSchedules(tx)
+    tables = tx.part(PostgresSchedules)
     ends, names = _ends(plan), _named(plan)
     for _, operation in plan.get(ops.MendSchedules, ()):
         found = await tx.connection.fetch(SQL["to_mend"], operation.limit)
@@ -386,23 +386,23 @@ async def foresee(tx: Transaction, plan: Plan) -> None:
 
 async def follow(tx: Transaction, ended: Sequence[Ended]) -> None:
     """Do what follows for schedules from the ends of jobs."""
-    await tx.schedules.meet({one.term for one in ended})
-    await work.follow(tx.schedules, ended)
+    await tx.part(PostgresSchedules).meet({one.term for one in ended})
+    await work.follow(tx.part(PostgresSchedules), ended)
 
 
 async def write(tx: Transaction, operations: Sequence[Operation]) -> list[Any]:
     """Run operations that write, one after the other."""
-    return [await work.run(tx.schedules, operation) for operation in operations]
+    return [await work.run(tx.part(PostgresSchedules), operation) for operation in operations]
 
 
 async def mend(tx: Transaction, operations: Sequence[ops.MendSchedules]) -> list[int]:
     """Put right what no transaction could see, unless another node does so at the moment; see ``MendSchedules``."""
-    return await write(tx, operations) if tx.schedules.mends else [0] * len(operations)
+    return await write(tx, operations) if tx.part(PostgresSchedules).mends else [0] * len(operations)
 
 
 async def forget_fires(tx: Transaction, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
     """Drop old rows; see ``ForgetFires``."""
-    return [await forget(tx.schedules, operation) for operation in operations]
+    return [await forget(tx.part(PostgresSchedules), operation) for operation in operations]
 
 
 # ---- reading ----

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.functions import Functions, Nodes
-    from mainspring.engines.postgres.schedules import PostgresSchedules
     from mainspring.jobs.model import Options
     from mainspring.jobs.store import Ended, Followers
 
@@ -29,9 +28,6 @@ class Transaction:
 
     Where the group only reads, ``connection`` is in no transaction, and each statement has a snapshot of its own.
     """
-
-    schedules: PostgresSchedules
-    """The schedules' side of it, set when the group begins."""
 
     def __init__(
         self, connection: Connection[Record], term: int, functions: Functions, nodes: Nodes, memory: Memory
@@ -50,6 +46,7 @@ class Transaction:
         self.commits: list[Callable[[], object]] = []
         self.rollbacks: list[Callable[[], object]] = []
         self._memory = memory
+        self._parts: dict[Any, Any] = {}
         self.ended: dict[str, list[Ended]] = {}
         """Jobs that have ended in this group and are not followed yet, by their owners."""
         self.followers: Followers | None = None
@@ -85,6 +82,13 @@ class Transaction:
     def later(self, work: Work) -> None:
         """Run something on the control connection, outside of every transaction, some time after the commit; best effort."""
         self.works.append(work)
+
+    def part(self, kind: Callable[[Transaction], T]) -> T:
+        """Return what a slice has in this attempt: ``kind`` makes it at first use."""
+        found: T | None = self._parts.get(kind)
+        if found is None:
+            found = self._parts[kind] = kind(self)
+        return found
 
     def memory(self, kind: type[T]) -> T:
         """Return what this engine remembers in a class: made at first use, without arguments, and kept until the term ends."""
