@@ -14,7 +14,7 @@ from tests.postgres.proxy import Proxy
 
 from mainspring.engines.postgres.connection import SETTINGS
 from mainspring.engines.postgres.floors import LOWEST, SHARE
-from mainspring.engines.postgres.schedules import SQL, DueFloor
+from mainspring.engines.postgres.schedule_tables import SQL, DueFloor
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event, Settlement

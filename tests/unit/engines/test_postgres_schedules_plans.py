@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.engines.postgres.connection import SETTINGS
-from mainspring.engines.postgres.schedules import SQL
+from mainspring.engines.postgres.schedule_tables import SQL
 
 from .a_fleet import node, session
 
@@ -113,7 +113,9 @@ def test_every_statement_of_the_file_is_loaded_whole_and_used() -> None:
     package = files("mainspring.engines.postgres")
     text = package.joinpath("schedules.sql").read_text("utf-8")
     assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
-    sources = "".join(package.joinpath(name).read_text("utf-8") for name in ("schedules.py", "catalogue.py"))
+    sources = "".join(
+        package.joinpath(name).read_text("utf-8") for name in ("schedules.py", "schedule_tables.py", "catalogue.py")
+    )
     for name, statement in SQL.items():
         assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH|\(SELECT)\s", statement), name
         assert ";" not in statement

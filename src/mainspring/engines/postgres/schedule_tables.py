@@ -1,0 +1,297 @@
+"""The tables of schedules inside one attempt to run a group: what ``mainspring.schedules.work`` reads, locks and writes there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.engines.postgres.catalogue import Known
+from mainspring.engines.postgres.failures import OvertakenError
+from mainspring.engines.postgres.floors import Floor
+from mainspring.engines.postgres.queries import look_up
+from mainspring.engines.postgres.statements import load
+from mainspring.engines.postgres.submitting import store
+from mainspring.ids import TERM_SPAN
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Ended
+from mainspring.schedules import store as ops
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.model import Fire, ScheduleState
+from mainspring.schedules.parents import Join
+from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.schedules.retention import KEPT, NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from asyncpg import Record
+
+    from mainspring.engines.postgres import rows
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Followers, Found
+
+SQL: Final = load("schedules.sql")
+_encode = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(ScheduleState).decode
+_fire = msgspec.msgpack.Decoder(Fire).decode
+_HAS_JOB: Final = frozenset({ops.Standing.FIRED, ops.Standing.JOINED})
+
+
+class DueFloor(Floor):
+    """Where the schedules begin that are due next: what is dead below is not passed again and again. See ``floors``."""
+
+    __slots__ = ()
+
+
+class PostgresSchedules:
+    """``ScheduleTables`` inside one attempt to run a group."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._known = tx.memory(Known)
+        self._catalogue: Catalogue | None = None
+        """All specifications as they are in this transaction, once it has entered."""
+        self._alone = False
+        self._locked: set[str] = set()
+        self._states: dict[str, ScheduleState] = {}
+        """Of the schedules whose rows are locked, those that there are. Of others that somebody else has, nothing is known."""
+        self._oldest: dict[tuple[str, int, int], tuple[list[str], list[Fire]]] = {}
+        self.mends = False
+        """Whether there is anything to mend, and this node is the one to do it."""
+
+    # ---- locks ----
+
+    async def enter(self, *, alone: bool = False) -> Catalogue:
+        """Rely on the specifications until the transaction ends; ``alone``: and change them. Returns all of them."""
+        if self._catalogue is None:
+            connection = self._tx.connection
+            await self._known.refresh(connection, await connection.fetchval(SQL["enter"], alone))
+            self._alone, self._catalogue = alone, self._known.catalogue
+        assert self._alone or not alone, "who shares a lock and then wants it alone waits for whoever does the same"
+        return self._catalogue
+
+    async def lock(self, names: Iterable[str]) -> bool:
+        """Lock schedules, and what has to be locked before them; say whether any were not yet."""
+        await self.enter()
+        wanted = {turn for name in names for turn in self._known.turns(name)} - self._locked
+        if not wanted:
+            return False
+        for name, state in await self._tx.connection.fetch(SQL["lock"], sorted(wanted)):
+            self._states[name] = decode_state(state)
+        self._locked |= wanted
+        return True
+
+    async def lock_free(self, names: Iterable[str]) -> None:
+        """Lock those of some schedules that nobody else has. The others are as good as not there."""
+        wanted = set(names) - self._locked
+        if wanted:
+            for name, state in await self._tx.connection.fetch(SQL["lock_free"], sorted(wanted)):
+                self._states[name] = decode_state(state)
+            self._locked |= wanted
+
+    async def lock_ends(self, names: Iterable[str]) -> bool:
+        """Lock those of some schedules for which the end of a run may mean more than its own row."""
+        await self.enter()
+        return await self.lock(filter(self._known.minds_ends, names))
+
+    # ---- what `work` asks for ----
+
+    @property
+    def followers(self) -> Followers:
+        """The node's own."""
+        assert self._tx.followers is not None, "a node with schedules says who gives its jobs their ids"
+        return self._tx.followers
+
+    def node(self, term: int) -> str:
+        """Return the node of a term; those of ends that are followed are known."""
+        return self._tx.nodes.get(term, "")
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Call a function after the commit."""
+        self._tx.after_commit(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        """Call a function where this attempt is not committed."""
+        self._tx.after_rollback(function)
+
+    async def catalogue(self, *, lock: bool = False) -> Catalogue:
+        """Return all specifications."""
+        return await self.enter(alone=lock)
+
+    async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
+        """Read and lock schedules."""
+        await self.lock(names)
+        known = (await self.enter()).schedules
+        return {name: Stored(known[name], self._states[name]) for name in names if name in self._states}
+
+    async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
+        """Read rows; their schedules, or the families of these, are locked."""
+        if not keys:
+            return {}
+        found = fires_of(await self._tx.connection.fetch(SQL["fires"], *_columns(keys, 2)))
+        return {(row.schedule, row.fire_us): row for row in found}
+
+    async def unfinished(self, names: Collection[str]) -> list[Fire]:
+        """Read the rows that are not finished; the schedules are locked."""
+        return fires_of(await self._tx.connection.fetch(SQL["unfinished"], list(names)))
+
+    async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
+        """Read the rows of jobs that end here. Those that have joined them are rows of other schedules, which are locked too."""
+        return await self._settled(lambda: self._tx.connection.fetch(SQL["of_jobs"], list(ids)))
+
+    async def _settled(self, read: Callable[[], Awaitable[Iterable[Record]]]) -> list[Fire]:
+        """Read rows that may end, again where their schedules had to be waited for."""
+        while True:
+            found = fires_of(await read())
+            if not await self.lock_ends({row.schedule for row in found}):
+                return found
+
+    async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
+        """Read joins; the family is locked."""
+        if not keys:
+            return {}
+        found = await self._tx.connection.fetch(SQL["joins"], *_columns(keys, 2))
+        return {(child, fire_us): Join(child, fire_us, left, stopped) for child, fire_us, left, stopped in found}
+
+    async def submit(self, new: list[Job]) -> dict[int, Found]:
+        """Store jobs."""
+        return await store(self._tx, new, [0] * len(new)) if new else {}
+
+    # ---- writing ----
+
+    async def write(self, writes: ops.Writes) -> None:
+        """Write what has changed; raises OvertakenError where a schedule has changed, which no lock should let happen."""
+        fetch = self._tx.connection.fetch
+        if writes.respecified:
+            await self._specify(writes.schedules)
+        if writes.schedules:
+            await self._write_schedules(writes.schedules)
+        if writes.new:
+            await fetch(SQL["add_fires"], *_columns(map(_row, writes.new), 6))
+        if writes.changed:
+            await fetch(SQL["change_fires"], *_columns(map(_row, writes.changed), 6))
+        left = [(one.child, one.fire_us, one.left, one.stopped) for one in writes.joins if one.left]
+        if left:
+            await fetch(SQL["save_joins"], *_columns(left, 4))
+        arrived = [(one.child, one.fire_us) for one in writes.joins if not one.left]
+        if arrived:
+            await fetch(SQL["remove_joins"], *_columns(arrived, 2))
+
+    async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
+        before = (await self.enter(alone=True)).schedules
+        after = {**before, **{name: stored.schedule for name, stored in schedules.items() if stored is not None}}
+        for name, stored in schedules.items():
+            if stored is None:
+                after.pop(name, None)
+        changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
+        if changed:
+            version = await self._tx.connection.fetchval(SQL["respecify"])
+            said = [_encode(after[name]) if name in after else None for name in changed]
+            await self._tx.connection.fetch(SQL["specify"], version, changed, said)
+        self._catalogue = Catalogue(after)
+
+    async def _write_schedules(self, schedules: Mapping[str, Stored | None]) -> None:
+        connection, states, floor = self._tx.connection, self._states, self._tx.memory(DueFloor)
+        added: list[Sequence[Any]] = []
+        changed: list[Sequence[Any]] = []
+        for name, stored in sorted(schedules.items()):
+            if stored is None:
+                states.pop(name, None)
+                continue
+            state = stored.state
+            row = (name, state.version, state.next_us, state.queued, _encode(state))
+            if name in states:
+                changed.append((*row, states[name].version))
+            else:
+                added.append(row)
+            states[name] = state
+            if state.next_us is not None:
+                floor.lower(state.next_us)
+        removed = [name for name, stored in schedules.items() if stored is None]
+        if removed:
+            await connection.fetch(SQL["remove_schedules"], removed)
+        if added:
+            await connection.fetch(SQL["add_schedules"], *_columns(added, 5))
+        if changed:
+            number = await connection.fetchval(SQL["change_schedules"], *_columns(changed, 6))
+            if number != len(changed):
+                raise OvertakenError(f"{len(changed) - number} of {len(changed)} schedules are not as they were read")
+
+    # ---- what no transaction could see ----
+
+    async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
+        """Find rows that joined a job which has ended."""
+        found = await self._settled(lambda: self._tx.connection.fetch(SQL["joined"], limit))
+        jobs = await look_up(self._tx, {fire.job for fire in found})
+        ends: list[tuple[Fire, Ended | None]] = []
+        for fire in found:
+            job = jobs.get(fire.job)
+            if job is None:
+                ends.append((fire, None))
+            elif State(job.state).ended:
+                ends.append((fire, Ended.of(job)))
+        await self.meet(end.term for _, end in ends if end is not None)
+        return ends
+
+    async def queued(self, limit: int) -> list[str]:
+        """Find schedules with rows that wait."""
+        return [row[0] for row in await self._tx.connection.fetch(SQL["queued"], limit)]
+
+    async def stuck(self, limit: int) -> list[Fire]:
+        """Find rows that wait for children."""
+        return await self._settled(lambda: self._tx.connection.fetch(SQL["stuck"], limit))
+
+    async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
+        """Find the oldest rows of some schedules, once in a transaction: they do not change."""
+        key = (after, before_us, limit)
+        if key not in self._oldest:
+            fetch = self._tx.connection.fetch
+            names = [row[0] for row in await fetch(SQL["names_of_fires"], after, NAMES)]
+            found = await fetch(SQL["oldest_fires"], names, KEPT - 1, before_us, limit) if names else []
+            self._oldest[key] = names, fires_of(found)
+        return self._oldest[key]
+
+    async def forget(self, until: Mapping[str, int]) -> None:
+        """Drop rows; the schedules are locked."""
+        columns = [*until], [*until.values()]
+        await self._tx.connection.fetch(SQL["forget_fires"], *columns)
+        await self._tx.connection.fetch(SQL["note_forgotten"], *columns)
+
+    async def forgotten(self, names: Collection[str]) -> dict[str, int]:
+        """Say up to which fire times rows were dropped."""
+        found = await self._tx.connection.fetch(SQL["forgotten"], list(names))
+        return {row[0]: row[1] for row in found}
+
+    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
+        """Note a declaration."""
+        await self._tx.connection.fetch(SQL["declare"], app, digest, now_us)
+        return [
+            ops.Declared(Deployment(app, known, first), last)
+            for known, first, last in await self._tx.connection.fetch(SQL["declarations"], app)
+        ]
+
+    async def meet(self, terms: Iterable[int]) -> None:
+        """Know the nodes of these terms from now on."""
+        await self._tx.nodes.meet(term * TERM_SPAN for term in terms if term)
+
+
+def fires_of(records: Iterable[Record]) -> list[Fire]:
+    """Return the rows of fire times that a statement has found."""
+    return [_fire(row[0]) for row in records]
+
+
+def _row(fire: Fire) -> Sequence[Any]:
+    standing = ops.standing(fire)
+    live = None if standing is ops.Standing.FINISHED else fire.schedule
+    job = fire.job if standing in _HAS_JOB else None
+    return (fire.schedule, fire.fire_us, int(standing), live, job, _encode(fire))
+
+
+def _columns(values: Iterable[Sequence[Any]], number: int) -> rows.Columns:
+    columns: rows.Columns = [[] for _ in range(number)]
+    for row in values:
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return columns
