@@ -1,16 +1,13 @@
-"""The table of states, drawn for people: ``python -m mainspring.jobs.diagram docs/explanation/job-states.md``.
-
-Writes the page whose picture and table come from ``rules.TRANSITIONS``. With ``--check`` it only says whether the page is up to
-date, by its exit code.
-"""
+"""The table of states, drawn for people: ``python -m tests.docs.job_states`` writes the page that the tests compare."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import TRANSITIONS, Event
+
+from .pages import DOCS
+
+PAGE = DOCS / "explanation/job-states.md"
 
 _MEANINGS = {
     State.SCHEDULED: "it is not due yet",
@@ -41,8 +38,8 @@ _CAUSES = {
 _PAGE = """\
 # The states of a job
 
-<!-- Written by `python -m mainspring.jobs.diagram docs/explanation/job-states.md` from the table in
-src/mainspring/jobs/rules.py: change the table and run it again. -->
+<!-- Written by `python -m tests.docs.job_states` from the table in src/mainspring/jobs/rules.py: change the table and run it
+again. -->
 
 A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under a lease (leased, running), or has
 *ended* (succeeded, failed, cancelled, expired). It is submitted as scheduled or pending, or as leased where a worker waits for
@@ -99,18 +96,5 @@ def page() -> str:
     return _PAGE.format(diagram=mermaid(), states=states, transitions="\n".join(rows))
 
 
-def main(arguments: list[str]) -> int:
-    """Write or check the page; returns the exit code."""
-    check = "--check" in arguments
-    paths = [Path(argument) for argument in arguments if argument != "--check"]
-    if len(paths) != 1:
-        sys.stderr.write("usage: python -m mainspring.jobs.diagram [--check] FILE\n")
-        return 2
-    if check:
-        return int(not paths[0].exists() or paths[0].read_text("utf-8") != page())
-    paths[0].write_text(page(), "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PAGE.write_text(page(), "utf-8")
