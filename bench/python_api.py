@@ -153,5 +153,10 @@ def environment(server: Server) -> dict[str, str]:
 
 
 def _cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and all that it has started: a supervisor leaves the work to its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own_and_ended = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    children = [
+        child for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
+    ]
+    return own_and_ended + sum(_cpu_seconds(int(child)) for child in children)
