@@ -184,9 +184,9 @@ def test_an_echo_before_the_disk(monkeypatch: Plant) -> None:
 
 
 def _handlers() -> dict[int, Any]:
-    from mainspring.faces.gearman import peer
+    from mainspring.faces.gearman.protocol import HANDLERS
 
-    return peer._HANDLERS
+    return HANDLERS
 
 
 def test_more_claimed_than_was_told(monkeypatch: Plant) -> None:

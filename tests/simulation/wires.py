@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mainspring.faces.gearman.peer import Peer
+from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.wire.gearman.connection import TEXT
 from mainspring.wire.gearman.packets import ARGUMENTS, HEADER, HEADER_SIZE, RES
 
@@ -47,8 +47,9 @@ class Wire(asyncio.Transport):
         """The peer has closed its end."""
         self.over = False
         """The server knows."""
-        self.peer = Peer(life.face)
-        self.peer.connection_made(self)
+        self.protocol = GearmanProtocol(life.face)
+        self.peer = self.protocol.peer
+        self.protocol.connection_made(self)
 
     # ---- the peer's end ----
 
@@ -72,7 +73,7 @@ class Wire(asyncio.Transport):
             size = chance.randint(1, size)
         data = bytes(self.to_server[:size])
         del self.to_server[:size]
-        self.peer.data_received(data)
+        self.protocol.data_received(data)
 
     def end(self) -> None:
         """The server hears that the connection is over."""
@@ -80,7 +81,7 @@ class Wire(asyncio.Transport):
             self.over = self.left = True
             self.to_server.clear()
             self._life.wires.remove(self)
-            self.peer.connection_lost(None)
+            self.protocol.connection_lost(None)
 
     # ---- the server's end ----
 

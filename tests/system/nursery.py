@@ -79,27 +79,27 @@ def acknowledge_early() -> None:
     """Plant a defect that the tests must find: jobs are acknowledged at once, and stored a moment later."""
     import asyncio
 
-    from mainspring.faces.gearman.peer import Peer
+    from mainspring.faces.gearman.submits import Submits
 
     def store(self: Any, jobs: list[Any], answer: Any) -> None:
-        slot = self.outbox.reserve()
-        self.outbox.fill(slot, answer([job.id for job in jobs], {}))
+        slot = self._outbox.reserve()
+        self._outbox.fill(slot, answer([job.id for job in jobs], {}))
 
         def submit() -> None:
             for job in jobs:  # one by one: what a batch may join has to be looked at when it is submitted
-                self.service.intake.submit([job], lambda _ids, _joined: None, lambda _error: None)
+                self._service.intake.submit([job], lambda _ids, _joined: None, lambda _error: None)
 
         asyncio.get_running_loop().call_later(0.003, submit)
 
-    Peer.store = store  # type: ignore[method-assign]
+    Submits._store = store  # type: ignore[method-assign]
 
 
 def confirm_early() -> None:
     """Plant another one: an echo is answered at once, and not after the commit of what was sent before it."""
-    from mainspring.faces.gearman import peer
+    from mainspring.faces.gearman.protocol import HANDLERS
     from mainspring.wire.gearman.packets import Type, response
 
-    peer._HANDLERS[Type.ECHO_REQ] = lambda self, args: self.outbox.send(response(Type.ECHO_RES, args[0]))
+    HANDLERS[Type.ECHO_REQ] = lambda self, args: self.outbox.send(response(Type.ECHO_RES, args[0]))
 
 
 def never_fence() -> None:

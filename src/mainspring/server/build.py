@@ -17,7 +17,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import SettingsError
-from mainspring.faces.gearman.peer import TLS_REQUIRED, Peer
+from mainspring.faces.gearman.protocol import TLS_REQUIRED, GearmanProtocol
 from mainspring.faces.http.connections import Connections
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.nodes.lease import LEASE
@@ -165,8 +165,8 @@ class Server:
         loop = asyncio.get_running_loop()
         keepalive = self.settings.keepalive
 
-        def peer() -> Peer:
-            return Peer(self.node.face)
+        def peer() -> GearmanProtocol:
+            return GearmanProtocol(self.node.face)
 
         listening = _listening("gearman", sock)
         if isinstance(address, UnixAddress):

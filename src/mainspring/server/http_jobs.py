@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.errors import RefusedError
-from mainspring.faces.gearman.clients import unique_of_payload
+from mainspring.faces.gearman.uniques import unique_of_payload
 from mainspring.faces.http.gearmand_http import HttpReply
 from mainspring.jobs.model import Job, Priority, State
 

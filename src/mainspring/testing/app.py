@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.client.options import Duration, seconds
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.faces.gearman.peer import Peer
+from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.quantities import format_duration
 from mainspring.server.node import Node
@@ -120,7 +120,7 @@ class InMemory:
         await node.open()
         try:
             await self._declare(node)
-            server = await self._loop.create_unix_server(lambda: Peer(node.face), str(self._socket))
+            server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))
             address = self._app.servers()[0]
             self._worker = worker = Worker(
                 _in_threads(self._app.registry),

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman.calls import COST
-from mainspring.faces.gearman.clients import said_unique
 from mainspring.faces.gearman.listings import Listing
+from mainspring.faces.gearman.uniques import said_unique
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.jobs.roster import BEGIN, PAGE
 from mainspring.queries.jobs import JobFilter, ListJobs
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mainspring.errors import StoreError
-    from mainspring.faces.gearman.listings import Made, Pieces
+    from mainspring.faces.gearman.face import Connected
+    from mainspring.faces.gearman.kept_pieces import Made
+    from mainspring.faces.gearman.listings import Pieces
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
@@ -100,7 +102,7 @@ def _workers(peer: Peer, _: Command) -> None:
         peer.outbox.send(admin.listing(_worker_line(other) for other in peers))
 
 
-def _many_workers(peers: list[Peer]) -> Pieces:
+def _many_workers(peers: list[Connected]) -> Pieces:
     lines: list[bytes] = []
     size = 0
     for other in peers:
@@ -115,7 +117,7 @@ def _many_workers(peers: list[Peer]) -> Pieces:
         yield b"".join(lines)
 
 
-def _worker_line(other: Peer) -> bytes:
+def _worker_line(other: Connected) -> bytes:
     worker = other.worker
     functions = [queue.name for queue in reversed(worker.abilities)] if worker is not None else []
     return admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))

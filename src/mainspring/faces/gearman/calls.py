@@ -153,12 +153,12 @@ class Calls:
 
 def _isolates(call: Call, said: NoParams) -> None:
     del said
-    call.peer.as_worker().isolates = True
+    call.peer.worker_side.as_worker().isolates = True
     call.answer({})
 
 
 def _slots(call: Call, said: _SlotsParams) -> None:
-    call.peer.as_worker().slots = said.slots
+    call.peer.worker_side.as_worker().slots = said.slots
     call.answer({})
 
 

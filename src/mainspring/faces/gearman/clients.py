@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -31,52 +30,19 @@ LONGEST_FIELD = 200
 """Letters of one field of SUBMIT_JOB_SCHED that are read."""
 
 
-_OF_PAYLOAD = b"-:"
-
-
-def unique_of_payload(payload: bytes) -> bytes:
-    """Return the unique that ``-`` stands for: the payload's own."""
-    return _OF_PAYLOAD + hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
-
-
-def unique_of_nothing(number: int) -> bytes:
-    """Return the unique that ``-`` stands for where there is no payload: one of its own, for gearmand joins no such jobs."""
-    return _OF_PAYLOAD + b"%032d" % number
-
-
-def said_unique(unique: bytes) -> bytes:
-    """Return a unique as its client said it."""
-    return b"-" if unique.startswith(_OF_PAYLOAD) and len(unique) == 34 else unique
-
-
 def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
     def submit(peer: Peer, args: list[bytes]) -> None:
         function, unique, payload = args
-        checked = peer.check(function, unique, payload, priority, peer.plain)
+        checked = peer.submits.check(function, unique, payload, priority, peer.plain)
         if checked is not None:
-            _submit_foreground(peer, Job(peer.face.next_id(), function, payload, checked, priority, _PENDING))
+            peer.submits.foreground(Job(peer.face.next_id(), function, payload, checked, priority, _PENDING))
 
     return submit
 
 
-def _submit_foreground(peer: Peer, job: Job) -> None:
-    job.created_us = round(peer.service.clock.wall() * 1_000_000)
-    outbox = peer.outbox
-    if outbox or peer.service.foreground.asks_the_store(job):
-        peer.submit_foreground(job)
-        return
-    # Nothing is before it, and the answer is known at once.
-    peer.service.foreground.submit(
-        job,
-        peer.plain,
-        lambda job_id: outbox.send(peer.face.created(job_id) % job_id),
-        lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
-    )
-
-
 def _submit_epoch(peer: Peer, args: list[bytes]) -> None:
     function, unique, epoch, payload = args
-    checked = peer.check(function, unique, payload, Priority.NORMAL)
+    checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return
     if not epoch.isdigit() or len(epoch) > 20 or int(epoch) >= LATEST_EPOCH:
@@ -88,7 +54,7 @@ def _submit_epoch(peer: Peer, args: list[bytes]) -> None:
 def _submit_sched(peer: Peer, args: list[bytes]) -> None:
     """Run once, at the next time (UTC) that fits; an empty field fits any."""
     function, unique, *fields, payload = args
-    checked = peer.check(function, unique, payload, Priority.NORMAL)
+    checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return
     expression = " ".join(field.decode("ascii", "replace")[:LONGEST_FIELD] or "*" for field in fields)
@@ -109,26 +75,24 @@ def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: f
     job = Job(peer.face.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
     if at > now:
         job.due_us = round(at * 1_000_000)
-    handle = peer.service.handles.of
-    peer.store([job], lambda ids, _: response(Type.JOB_CREATED, handle(ids[0])))
+    peer.submits.store(job)
 
 
 def _submit_reduce(peer: Peer, args: list[bytes]) -> None:
     job = _reduce_job(peer, args)
     if job is not None:
-        _submit_foreground(peer, job)
+        peer.submits.foreground(job)
 
 
 def _submit_reduce_background(peer: Peer, args: list[bytes]) -> None:
     job = _reduce_job(peer, args)
     if job is not None:
-        handle = peer.service.handles.of
-        peer.store([job], lambda ids, _: response(Type.JOB_CREATED, handle(ids[0])))
+        peer.submits.store(job)
 
 
 def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
     function, unique, reducer, _aggregator, payload = args
-    checked = peer.check(function, unique, payload, Priority.NORMAL)
+    checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return None
     created_us = round(peer.service.clock.wall() * 1_000_000)
@@ -241,7 +205,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
 def _option(peer: Peer, args: list[bytes]) -> None:
     option = args[0]
     if option.lower() == b"exceptions":  # in any case, as gearmand takes it
-        peer.exceptions = True
+        peer.plain.exceptions = True
     elif option == EXTENSION:
         peer.wire.extended = True
     else:

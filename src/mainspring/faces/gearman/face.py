@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
-from mainspring.faces.gearman.listings import Kept
+from mainspring.faces.gearman.kept_pieces import Kept
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
 from mainspring.wire.gearman.connection import MAX_BODY
@@ -15,8 +15,10 @@ from mainspring.wire.gearman.connection import MAX_BODY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.faces.gearman.peer import Peer
+    from mainspring.faces.gearman.reading import Reading
+    from mainspring.jobs.held import Worker
     from mainspring.jobs.service import JobService
+    from mainspring.wire.gearman.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,26 @@ class Elsewhere(NamedTuple):
     """Jobs that are in a node's memory alone: the store does not count them."""
 
 
+class Connected(Protocol):
+    """What the face, and whoever lists all peers, knows of one."""
+
+    address: str
+    descriptor: int
+    client_id: bytes
+    reading: Reading
+    wire: Connection
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that the peer is."""
+
+    def busy(self) -> bool:
+        """Say whether the peer waits for something, or is a worker."""
+
+    def close(self) -> None:
+        """End the connection once what was written is out."""
+
+
 class GearmanFace:
     """The peers of all Gearman ports of a node."""
 
@@ -78,17 +100,17 @@ class GearmanFace:
         settings: GearmanSettings,
         *,
         next_id: Callable[[], int],
-        calls: Callable[[Peer, bytes, str, bytes], None],
+        calls: Callable[[Any, bytes, str, bytes], None],
         shut_down: Callable[[bool], None],
     ) -> None:
         self.service = service
         self.settings = settings
         self.next_id = next_id
         self.calls = calls
-        """Answers a CALL of the extension."""
+        """Answers a CALL of the extension: takes the peer, the call's id, its method and its params."""
         self.shut_down = shut_down
         """Ends the node; True: politely."""
-        self.peers: dict[Peer, None] = {}
+        self.peers: dict[Connected, None] = {}
         self.paused = False
         self.elsewhere: Callable[[bytes], Elsewhere] | None = None
         """Where ``status`` counts a fleet: returns the other nodes' part."""
@@ -119,14 +141,26 @@ class GearmanFace:
         for peer in self.peers:
             peer.reading.pause("store", paused=paused)
 
-    def crowded(self) -> None:
-        """A connection was refused because there are too many: say so to whoever can change it."""
+    def arrived(self, peer: Connected) -> bool:
+        """Take a new peer; return False where there are too many."""
+        self.peers[peer] = None
+        self.connections += 1
+        if self.paused:
+            peer.reading.pause("store", paused=True)
+        limit = self.settings.connections
+        if not limit or len(self.peers) <= limit:
+            return True
         if self._crowded.left_out(self.service.clock.monotonic()) is not None:
             log.warning(
                 "connections are refused",
                 connections=self.settings.connections,
                 do="raise --max-connections, or the limit of open files (ulimit -n; systemd's LimitNOFILE=)",
             )
+        return False
+
+    def left(self, peer: Connected) -> None:
+        """Forget a peer that is gone."""
+        self.peers.pop(peer, None)
 
     def too_many_functions(self) -> bytes:
         """Return why a new function is refused, and say so to whoever can change it."""

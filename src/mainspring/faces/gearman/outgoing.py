@@ -23,7 +23,7 @@ class Outgoing:
     Above ``limit`` bytes that wait here ``pressure(True)`` is called, and ``pressure(False)`` once a quarter of that is left.
     """
 
-    __slots__ = ("_closing", "_limit", "_pressure", "_queue", "_stopped", "_transport", "_waiting", "full")
+    __slots__ = ("_closing", "_limit", "_next", "_pressure", "_queue", "_stopped", "_transport", "_waiting", "full")
 
     def __init__(self, limit: int, pressure: Callable[[bool], None]) -> None:
         self._limit = limit
@@ -33,6 +33,7 @@ class Outgoing:
         self._waiting = 0
         self._stopped = False
         self._closing = False
+        self._next: Callable[[], None] | None = None
         self.full = False
 
     def connect(self, transport: asyncio.Transport) -> None:
@@ -70,6 +71,13 @@ class Outgoing:
         """The transport takes more."""
         self._stopped = False
         self._feed()
+        following, self._next = self._next, None
+        if following is not None:
+            following()
+
+    def then(self, following: Callable[[], None]) -> None:
+        """Call a function when the transport takes more; one waits for that at a time."""
+        self._next = following
 
     def _feed(self) -> None:
         queue, transport = self._queue, self._transport
@@ -103,5 +111,6 @@ class Outgoing:
     def lost(self) -> None:
         """The connection has ended: nothing is sent any more."""
         self._transport = None
+        self._next = None
         self._queue.clear()
         self._waiting = 0

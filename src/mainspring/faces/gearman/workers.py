@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from mainspring.faces.gearman import extension
-from mainspring.faces.gearman.clients import lone_handle, said_unique
+from mainspring.faces.gearman.assignments import plain_assignment
+from mainspring.faces.gearman.clients import lone_handle
+from mainspring.faces.gearman.settlements import settle_oversized
+from mainspring.faces.gearman.worker_side import NO_JOB
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.wire.gearman.packets import Type, response
@@ -15,11 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.peer import Peer
-    from mainspring.jobs.held import Held
 
-_JOB_ASSIGN = int(Type.JOB_ASSIGN)
 _NOOP = response(Type.NOOP)
-_NO_JOB = response(Type.NO_JOB)
 _NOT_FOUND = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
 _NO_DATA_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"Job does not exist on server")
 _NO_EXCEPTION_OF = response(Type.ERROR, b"JOB_NOT_FOUND", b"An exception was received for a job that does not exist")
@@ -33,64 +32,18 @@ PROGRESS_LIMIT = 64
 """Bytes of each number of WORK_STATUS: both are kept as long as the job runs."""
 
 
-class WorkerSide:
-    """How dispatch reaches the worker behind a peer."""
-
-    __slots__ = ("peer",)
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-
-    def wake(self) -> None:
-        """Send NOOP."""
-        self.peer.outbox.write(_NOOP)
-
-    def assign(self, held: Held) -> None:
-        """Hand a job over, in the way that the worker asked for it."""
-        peer = self.peer
-        worker = peer.worker
-        streams = worker is not None and worker.streams
-        peer.assign(extension.assignment(held, peer.service) if streams else assignment(held, peer.assigns))
-
-    def no_job(self) -> None:
-        """Answer a request that waited for the store."""
-        self.peer.no_job(_NO_JOB)
-
-    def name(self) -> str:
-        """Return the client id, or the address where it has none."""
-        own = self.peer.client_id
-        return self.peer.address if own == b"-" else own.decode("utf-8", "backslashreplace")
-
-    def stop(self, held: Held, reason: bytes) -> None:
-        """Send STOP; a plain worker cannot be told."""
-        worker = self.peer.worker
-        if worker is not None and worker.streams:
-            self.peer.outbox.write(response(Type.STOP, held.handle, held.lease, reason))
-
-
-def assignment(held: Held, kind: int) -> bytes:
-    """Return the packet that hands a job to a plain worker."""
-    job = held.job
-    if kind == _JOB_ASSIGN:
-        return response(_JOB_ASSIGN, held.handle, job.function, job.payload)
-    unique = said_unique(job.unique)
-    if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer:
-        return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, unique, job.options.reducer, job.payload)
-    return response(Type.JOB_ASSIGN_UNIQ, held.handle, job.function, unique, job.payload)
-
-
 # ---- abilities ----
 
 
 def _can_do(peer: Peer, args: list[bytes]) -> None:
-    peer.register(args[0], _PLAIN)
+    peer.worker_side.register(args[0], _PLAIN)
 
 
 def _can_do_timeout(peer: Peer, args: list[bytes]) -> None:
     """Gearman's page says seconds, its server takes milliseconds: at least 1,000, and 0 or less for none."""
     function, text = args
     milliseconds = _milliseconds(text)
-    peer.register(function, Ability(timeout=max(milliseconds, 1000) / 1000 if milliseconds else None))
+    peer.worker_side.register(function, Ability(timeout=max(milliseconds, 1000) / 1000 if milliseconds else None))
 
 
 def _milliseconds(text: bytes) -> int:
@@ -106,14 +59,14 @@ def _milliseconds(text: bytes) -> int:
 
 
 def _cant_do(peer: Peer, args: list[bytes]) -> None:
-    peer.service.unregister(peer.as_worker(), args[0])
+    peer.service.unregister(peer.worker_side.as_worker(), args[0])
 
 
 def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
     del args
     # What it says next comes after that.
     peer.reading.pause("reset", paused=True)
-    peer.service.unregister_all(peer.as_worker(), lambda: peer.reading.pause("reset", paused=False))
+    peer.service.unregister_all(peer.worker_side.as_worker(), lambda: peer.reading.pause("reset", paused=False))
 
 
 def _set_client_id(peer: Peer, args: list[bytes]) -> None:
@@ -130,26 +83,27 @@ def _set_client_id(peer: Peer, args: list[bytes]) -> None:
 def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
     def grab(peer: Peer, args: list[bytes]) -> None:
         del args
-        peer.assigns = kind
-        worker = peer.worker
+        side = peer.worker_side
+        side.assigns = kind
+        worker = side.worker
         if worker is None or not worker.abilities:
-            peer.outbox.send(_NO_JOB)
+            peer.outbox.send(NO_JOB)
             return
         window = peer.service.window
         held = window.grab(worker)
         if held is not None:
-            peer.outbox.write(assignment(held, kind))
+            peer.outbox.write(plain_assignment(held, kind))
         elif window.lingering.for_the_store(worker) or window.lingering.for_a_moment(worker):
-            peer.grabs.append(peer.outbox.reserve())
+            side.grabs.append(peer.outbox.reserve())
         else:
-            peer.outbox.send(_NO_JOB)
+            peer.outbox.send(NO_JOB)
 
     return grab
 
 
 def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
     del args
-    if peer.service.window.sleep(peer.as_worker()):
+    if peer.service.window.sleep(peer.worker_side.as_worker()):
         peer.outbox.send(_NOOP)
 
 
@@ -157,7 +111,7 @@ def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
 
 
 def _complete(peer: Peer, args: list[bytes]) -> None:
-    held = peer.running(args[0])
+    held = peer.worker_side.running(args[0])
     if held is None:
         _not_found(peer, args[0])
     elif len(args[1]) > peer.face.settings.max_value:
@@ -172,9 +126,9 @@ def oversized(peer: Peer, args: list[bytes]) -> None:
     """End the job of a result that is over the limit."""
     explanation, handle, *lease = args
     if lease:
-        extension.settle_oversized(peer, explanation, handle, lease[0])
+        settle_oversized(peer, explanation, handle, lease[0])
         return
-    held = peer.running(handle)
+    held = peer.worker_side.running(handle)
     if held is None:
         peer.outbox.send(response(Type.ERROR, b"ARGUMENT_TOO_LARGE", explanation))
     else:
@@ -183,7 +137,7 @@ def oversized(peer: Peer, args: list[bytes]) -> None:
 
 def _fail(peer: Peer, args: list[bytes]) -> None:
     handle = lone_handle(args)
-    held = peer.running(handle)
+    held = peer.worker_side.running(handle)
     if held is not None:
         peer.service.settling.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
     elif peer.worker is not None and peer.worker.excepted == handle:
@@ -194,7 +148,7 @@ def _fail(peer: Peer, args: list[bytes]) -> None:
 
 def _exception(peer: Peer, args: list[bytes]) -> None:
     handle, data = args
-    held = peer.running(handle)
+    held = peer.worker_side.running(handle)
     if held is None:
         _not_found(peer, handle, _NO_EXCEPTION_OF)
         return
@@ -205,7 +159,7 @@ def _exception(peer: Peer, args: list[bytes]) -> None:
 
 
 def _data(peer: Peer, args: list[bytes]) -> None:
-    held = peer.running(args[0])
+    held = peer.worker_side.running(args[0])
     if held is None:
         _not_found(peer, args[0], _NO_DATA_OF)
     else:
@@ -213,7 +167,7 @@ def _data(peer: Peer, args: list[bytes]) -> None:
 
 
 def _warning(peer: Peer, args: list[bytes]) -> None:
-    held = peer.running(args[0])
+    held = peer.worker_side.running(args[0])
     if held is None:
         _not_found(peer, args[0], _NO_DATA_OF)
     else:
@@ -221,7 +175,7 @@ def _warning(peer: Peer, args: list[bytes]) -> None:
 
 
 def _status(peer: Peer, args: list[bytes]) -> None:
-    held = peer.running(args[0])
+    held = peer.worker_side.running(args[0])
     if held is None:
         _not_found(peer, args[0])
     elif len(args[1]) > PROGRESS_LIMIT or len(args[2]) > PROGRESS_LIMIT:

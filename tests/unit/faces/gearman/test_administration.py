@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.a_node import unexpected
 
-from mainspring.faces.gearman.listings import KEPT_FOR
+from mainspring.faces.gearman.kept_pieces import KEPT_FOR
 from mainspring.jobs.roster import PAGE, Place
 from mainspring.wire.gearman.packets import Type, request
 
@@ -116,10 +116,10 @@ def test_who_does_not_read_is_sent_no_more(node: Node) -> None:
     node.worker(*(b"%d" % number for number in range(3 * PAGE)))
     client = node.connect()
     client.send(b"status\n")
-    client.wire.peer.pause_writing()
+    client.wire.protocol.pause_writing()
     node.wait(1)
     assert client.hear() == []
-    client.wire.peer.resume_writing()
+    client.wire.protocol.resume_writing()
     assert client.listed().endswith(".\n")
 
 
@@ -129,8 +129,8 @@ def test_who_reads_again_while_the_store_is_asked_gets_each_piece_once(node: Nod
     client.send(b"status\n")
     node.life.run_due()
     assert not node.life.commits.idle, "a page of the store's is on its way"
-    client.wire.peer.pause_writing()
-    client.wire.peer.resume_writing()
+    client.wire.protocol.pause_writing()
+    client.wire.protocol.resume_writing()
     assert client.listed() == "row\t1\t0\t0\n.\n"
 
 

@@ -532,7 +532,7 @@ def test_a_peer_that_does_not_read_has_no_more_looked_up_and_loses_nothing(
     monkeypatch.setattr(telling, "tell", spy)
     object.__setattr__(node.face.settings, "unsent_bytes", size)
     client = node.connect(extended=True)
-    client.wire.peer.pause_writing()
+    client.wire.protocol.pause_writing()
     for handle in handles:
         client.say(Type.WAIT, handle.encode())
         node.commit()
@@ -542,13 +542,13 @@ def test_a_peer_that_does_not_read_has_no_more_looked_up_and_loses_nothing(
     assert outgoing.unread < size + 200
     heard: list[str] = []
     for _ in range(20):
-        client.wire.peer.resume_writing()
+        client.wire.protocol.resume_writing()
         node.commit()
         node.wait(0)
         for name, args in client.hear():
             assert (name, args[1], len(args[4])) == ("RESULT", "succeeded", size)
             heard.append(args[0])
-        client.wire.peer.pause_writing()
+        client.wire.protocol.pause_writing()
     assert sorted(heard) == sorted(handles)
     assert not outgoing.full
     assert not len(node.service.clients.lookups)
@@ -557,7 +557,7 @@ def test_a_peer_that_does_not_read_has_no_more_looked_up_and_loses_nothing(
 def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:
     clients = [node.connect(extended=True) for _ in range(5)]
     for client in clients:
-        client.wire.peer.pause_writing()
+        client.wire.protocol.pause_writing()
     handle = submit(node.connect(extended=True)).encode()
     for client in clients:
         client.say(Type.WAIT, handle)
@@ -570,6 +570,6 @@ def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:
     bodies = {id(data) for client in clients for data, _ in client.wire.peer.outgoing._queue if len(data) >= 300_000}
     assert len(bodies) == 1
     for client in clients:
-        client.wire.peer.resume_writing()
+        client.wire.protocol.resume_writing()
         ((said, args),) = client.hear()
         assert (said, args[4]) == ("RESULT", "r" * 300_000)

@@ -70,7 +70,7 @@ def test_new_functions_are_refused_above_the_limit_and_nothing_else(node: Node) 
 
 
 def half_close(peer: Peer) -> None:
-    assert peer.wire.peer.eof_received()
+    assert peer.wire.protocol.eof_received()
 
 
 @pytest.mark.parametrize("line", ["show jobs", "status"])
@@ -229,12 +229,12 @@ def test_answers_that_wait_behind_another_are_counted_with_their_bytes(node: Nod
 def test_no_more_of_a_read_is_handled_once_the_peer_has_too_much_to_read(node: Node) -> None:
     configure(node, unsent_bytes=0)
     client = node.connect()
-    client.wire.peer.pause_writing()
+    client.wire.protocol.pause_writing()
     client.send(b"version\n" * 3)
     assert client.hear() == []
     assert client.wire.peer.outgoing.unread == len(b"OK 1.1.20\n"), "the answer to one of them"
     assert client.wire.paused
-    client.wire.peer.resume_writing()
+    client.wire.protocol.resume_writing()
     node.wait(0)
     assert len(client.hear()) == 3
     assert not client.wire.paused
@@ -296,18 +296,18 @@ def test_a_turn_that_is_to_come_ends_with_the_connection(node: Node, monkeypatch
 def test_what_comes_beside_a_rest_comes_after_it(node: Node) -> None:
     """A TLS transport may hand over what it had already when it was paused."""
     client = node.connect()
-    peer = client.wire.peer
-    peer.pause_writing()
+    protocol = client.wire.protocol
+    protocol.pause_writing()
     client.send(b"version\n" + request(Type.ECHO_REQ, b"one") + request(Type.ECHO_REQ, b"two"))
-    peer.data_received(request(Type.ECHO_REQ, b"three"))
-    peer.resume_writing()
+    protocol.data_received(request(Type.ECHO_REQ, b"three"))
+    protocol.resume_writing()
     node.wait(0)
     assert [args for name, args in client.hear() if name == "ECHO_RES"] == [["one"], ["two"], ["three"]]
 
 
 def test_nothing_is_handled_behind_what_ends_the_connection(node: Node) -> None:
     client = node.connect()
-    client.wire.peer.as_worker().refused = True
+    client.wire.peer.worker_side.as_worker().refused = True
     client.send(request(Type.ECHO_REQ, b"x") + request(Type.SUBMIT_JOB_BG, F, b"", b""))
     assert client.closed
     assert F not in node.service.dispatch.queues
@@ -315,15 +315,15 @@ def test_nothing_is_handled_behind_what_ends_the_connection(node: Node) -> None:
 
 def test_reading_goes_on_when_the_last_reason_is_gone(node: Node) -> None:
     client = node.connect()
-    peer = client.wire.peer
-    peer.pause_writing()
+    protocol, peer = client.wire.protocol, client.wire.peer
+    protocol.pause_writing()
     peer.reading.pause("store", paused=True)
     peer.reading.pause("store", paused=True)
-    peer.resume_writing()
+    protocol.resume_writing()
     assert client.wire.paused
     peer.reading.pause("store", paused=False)
     assert not client.wire.paused
-    peer.resume_writing()
+    protocol.resume_writing()
     assert not client.wire.paused
 
 
@@ -389,7 +389,7 @@ def test_a_peer_that_does_not_read_its_answers_is_silent_all_the_same(node: Node
     configure(node, packet_timeout=60.0)
     client = node.connect()
     client.send(request(Type.ECHO_REQ, b"x")[:-1])
-    client.wire.peer.pause_writing()
+    client.wire.protocol.pause_writing()
     node.clock.advance(61.0)
     node.face.end_silent()
     assert client.closed

@@ -126,7 +126,7 @@ def test_reports_of_jobs_of_others_are_errors(
     owner.ask(Type.GRAB_JOB)
     assert node.connect().ask(kind, handle, *rest) == answer
     assert node.worker().ask(kind, handle, *rest) == answer
-    assert owner.wire.peer.running(handle) is not None
+    assert owner.wire.peer.worker_side.running(handle) is not None
 
 
 def test_a_failure_after_an_exception_is_swallowed_once(node: Node) -> None:

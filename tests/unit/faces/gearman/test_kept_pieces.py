@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.errors import StoreFullError
-from mainspring.faces.gearman.listings import KEPT_BYTES, KEPT_FOR, Kept
+from mainspring.faces.gearman.kept_pieces import KEPT_BYTES, KEPT_FOR, Kept
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.faces.gearman.listings import Made
+    from mainspring.faces.gearman.kept_pieces import Made
 
 
 class Asking:

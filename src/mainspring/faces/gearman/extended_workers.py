@@ -1,0 +1,84 @@
+"""What workers say by the extension, but for SETTLE; docs/reference/protocol.md is its specification."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.errors import UsageError
+from mainspring.faces.gearman.extension_json import RegisterOptions, check_seconds, decode_beats, decode_register
+from mainspring.jobs.functions import NOT_KEPT
+from mainspring.jobs.held import Ability
+from mainspring.jobs.retry import check as check_retry
+from mainspring.resources.said import limits_of
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.peer import Peer
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _refuse(peer: Peer, message: str) -> None:
+    peer.refuse(b"INVALID_ARGUMENTS", message.encode())
+
+
+def _register(peer: Peer, args: list[bytes]) -> None:
+    function, text = args
+    try:
+        said = decode_register(text) if text else RegisterOptions()
+        check_seconds(said, "timeout", "heartbeat")
+        if said.retry is not None:
+            check_retry(said.retry)
+        limits = None if said.limits is None else limits_of(said.limits)
+    except (msgspec.MsgspecError, UsageError, ValueError) as error:
+        _refuse(peer, f"the options of REGISTER cannot be read: {error}")
+        return
+    if limits is not None and not peer.service.functions.kept:
+        peer.refuse(b"UNSUPPORTED", b"%b has limits, and %b" % (function, NOT_KEPT.encode()))
+        return
+    ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
+    peer.worker_side.register(function, ability)
+
+
+def _ready(peer: Peer, args: list[bytes]) -> None:
+    if not args[0].isdigit() or len(args[0]) > 6:
+        _refuse(peer, "READY takes a number of jobs below a million")
+        return
+    peer.worker_side.take(int(args[0]))
+
+
+def _heartbeat(peer: Peer, args: list[bytes]) -> None:
+    try:
+        beats = decode_beats(args[0])
+    except msgspec.MsgspecError as error:
+        _refuse(peer, f"HEARTBEAT cannot be read: {error}")
+        return
+    now = peer.service.clock.monotonic()
+    stop, lost = [], []
+    for handle, lease in beats.jobs:
+        held = peer.worker_side.running(handle.encode())
+        if held is None or held.lease != lease.encode():
+            lost.append((handle, lease))
+            continue
+        held.beat = now
+        if held.cancelled:
+            stop.append((handle, lease))
+    peer.outbox.write(response(Type.BEATEN, _encode({"stop": stop, "lost": lost})))
+
+
+def _pause(peer: Peer, args: list[bytes]) -> None:
+    del args
+    peer.worker_side.take_none()
+    peer.outbox.write(response(Type.PAUSED))
+
+
+HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {
+    Type.REGISTER: _register,
+    Type.READY: _ready,
+    Type.HEARTBEAT: _heartbeat,
+    Type.PAUSE: _pause,
+}

@@ -1,0 +1,128 @@
+"""A connection on the Gearman port, as asyncio has it: bytes to messages, and messages to handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from mainspring.faces.gearman import administration, clients, extended_clients, extended_workers, workers
+from mainspring.faces.gearman.peer import Peer
+from mainspring.faces.gearman.settlements import settle
+from mainspring.jobs.model import Priority
+from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.wire.gearman.connection import Message
+
+    Handler = Callable[[Peer, list[bytes]], None]
+
+_BACKGROUND: dict[int, int] = {
+    Type.SUBMIT_JOB_BG: Priority.NORMAL,
+    Type.SUBMIT_JOB_HIGH_BG: Priority.HIGH,
+    Type.SUBMIT_JOB_LOW_BG: Priority.LOW,
+}
+_SUBMIT = int(Type.SUBMIT)
+
+
+def _bad(peer: Peer, args: list[bytes]) -> None:
+    peer.outbox.send(response(Type.ERROR, *args))
+
+
+def _fatal(peer: Peer, args: list[bytes]) -> None:
+    peer.outbox.send(response(Type.ERROR, *args))
+    peer.end()
+
+
+HANDLERS: dict[int, Handler] = {
+    **clients.HANDLERS,
+    **workers.HANDLERS,
+    **extended_clients.HANDLERS,
+    **extended_workers.HANDLERS,
+    Type.SETTLE: settle,
+    TEXT: administration.command,
+    BAD: _bad,
+    FATAL: _fatal,
+    OVERSIZED: workers.oversized,
+}
+"""What answers each kind of message, but for submissions that gather in batches."""
+
+
+TLS_REQUIRED = response(Type.ERROR, b"TLS_REQUIRED", b"this port speaks TLS")
+"""What is sent in place of a handshake to a client that speaks no TLS."""
+_TOO_MANY = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this server has all the connections it takes")
+
+
+class GearmanProtocol(asyncio.Protocol):
+    """One connection; ``peer`` is its other end."""
+
+    def __init__(self, face: GearmanFace) -> None:
+        self._face = face
+        self.peer = Peer(face, self._handle)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer has connected."""
+        # uvloop's transports are none of asyncio's by class.
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer.connected(self._transport)
+        if not self._face.arrived(self.peer):
+            self.peer.outgoing.write(_TOO_MANY)
+            self.peer.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what one read has brought, as far as it is this peer's turn."""
+        self.peer.reading.take(self.peer.wire.receive(data))
+
+    def _handle(self, messages: list[Message]) -> None:
+        """Handle messages: runs of background submits as one batch each.
+
+        One read can ask for seconds of work and for answers of any size. So the rest is kept where it has taken its time, or
+        where reading is paused meanwhile.
+        """
+        peer = self.peer
+        submits = peer.submits
+        reading = peer.reading
+        monotonic = peer.service.clock.monotonic
+        end = monotonic() + self._face.settings.slice
+        left = iter(messages)
+        for kind, args in left:
+            priority = _BACKGROUND.get(kind)
+            if priority is not None:
+                submits.background(priority, args)
+            elif kind == _SUBMIT:
+                extended_clients.submit(peer, args)
+            else:
+                if submits.batch:
+                    submits.flush()
+                HANDLERS[kind](peer, args)
+                if reading.ended:
+                    break
+                if reading.paused or monotonic() > end:
+                    reading.keep(left)
+                    break
+        if submits.batch:
+            submits.flush()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. It may still read (``echo status | nc``): it gets the answers that are under way."""
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False  # TLS has no half-closed connections
+        self.peer.end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer is gone."""
+        del exc
+        self._face.left(self.peer)
+        self.peer.lost()
+
+    def pause_writing(self) -> None:
+        """The transport has enough for now."""
+        self.peer.outgoing.stop()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self.peer.outgoing.go_on()

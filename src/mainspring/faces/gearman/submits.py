@@ -1,0 +1,275 @@
+"""What a peer submits: background jobs in batches, foreground jobs behind them, and the answers in their places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.faces.gearman.outstanding import Outstanding
+from mainspring.faces.gearman.uniques import unique_of_nothing, unique_of_payload
+from mainspring.faces.gearman.worker_side import LONG_NAME
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, State
+from mainspring.jobs.store import Find
+from mainspring.wire.gearman.packets import Type, response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.faces.gearman.listening import PlainListener, ResultListener
+    from mainspring.faces.gearman.outbox import Outbox
+    from mainspring.faces.gearman.reading import Reading
+    from mainspring.jobs.store import Found
+
+_PENDING = int(State.PENDING)
+_JOB_CREATED = int(Type.JOB_CREATED)
+_ELSEWHERE = b"keep what is larger elsewhere, and submit where it is"
+
+
+class Submits:
+    """The submissions of one peer: ``plain`` and ``results`` are how it waits for a job."""
+
+    __slots__ = (
+        "_ahead",
+        "_face",
+        "_outbox",
+        "_plain",
+        "_results",
+        "_service",
+        "_unanswered",
+        "_unstored",
+        "_waits",
+        "batch",
+    )
+
+    def __init__(
+        self,
+        face: GearmanFace,
+        reading: Reading,
+        outbox: Outbox,
+        unanswered: Outstanding,
+        plain: PlainListener,
+        results: ResultListener,
+    ) -> None:
+        self._face = face
+        self._service = face.service
+        self._outbox = outbox
+        self._unanswered = unanswered
+        self._plain = plain
+        self._results = results
+        self.batch: list[Job] = []
+        """What has gathered for the store."""
+        self._waits: list[bool] = []
+        """For a batch of the extension: which of its submissions wait for their result."""
+        self._unstored = Outstanding(
+            face.settings.queued_jobs,
+            face.settings.queued_bytes,
+            lambda full: reading.pause("unstored", paused=full),
+        )
+        self._ahead = 0
+        """Submissions that foreground ones have to come after: background ones, and foreground ones that wait for those."""
+
+    # ---- checks ----
+
+    def check(
+        self, function: bytes, unique: bytes, payload: bytes, priority: int, listener: PlainListener | None = None
+    ) -> bytes | None:
+        """Return the unique to use, or answer the submission otherwise and return None.
+
+        ``listener`` is given for a foreground job.
+        """
+        dispatch = self._service.dispatch
+        if not function:
+            self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
+            return None
+        if len(function) > FUNCTION_LIMIT:
+            self.refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME)
+            return None
+        if len(unique) > UNIQUE_LIMIT:
+            self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")
+            return None
+        largest = self._face.settings.max_value
+        if len(payload) > largest:
+            text = b"a payload has %d bytes, and this node's store takes %d: %b" % (len(payload), largest, _ELSEWHERE)
+            self.refuse(b"ARGUMENT_TOO_LARGE", text)
+            return None
+        if function not in dispatch.queues:
+            if not dispatch.admits(function):
+                self.refuse(b"TOO_MANY_FUNCTIONS", self._face.too_many_functions())
+                return None
+            dispatch.known(function)  # it counts from now on
+        if unique == b"-":
+            unique = unique_of_payload(payload) if payload else unique_of_nothing(self._face.next_id())
+        if dispatch.limited:
+            queue = dispatch.queues.get(function)
+            # A foreground job of this unique is joined on the usual way: the store has not heard of it.
+            joins = bool(unique) and (function, unique) in self._service.window.foreground
+            if queue is not None and not joins and queue.is_full(priority):
+                if not unique:
+                    self.refuse(b"QUEUE_ERROR", b"Job queue is full")
+                    return None
+                self._join(function, unique, listener)
+                return None
+        return unique
+
+    def refuse(self, code: bytes, message: bytes) -> None:
+        """Answer a submission with an error, in its place."""
+        self.flush()
+        self._outbox.send(response(Type.ERROR, code, message))
+
+    def _join(self, function: bytes, unique: bytes, listener: PlainListener | None) -> None:
+        """A full queue takes no new job, but can be joined."""
+        self.flush()
+        slot = self._outbox.reserve()
+        handle = self._service.handles.of
+        self._service.intake.join(
+            function,
+            unique,
+            listener,
+            lambda job_id: self._outbox.fill(slot, response(_JOB_CREATED, handle(job_id))),
+            lambda error: self._outbox.fill(slot, response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+        )
+
+    # ---- background ----
+
+    def background(self, priority: int, args: list[bytes]) -> None:
+        """Add one of Gearman's background submissions to the batch, or refuse it."""
+        if self._waits:
+            self.flush()
+        function, unique, payload = args
+        checked = self.check(function, unique, payload, priority)
+        if checked is not None:
+            self.batch.append(Job(self._face.next_id(), function, payload, checked, priority, _PENDING))
+
+    def gather(self, job: Job, *, wait: bool) -> None:
+        """Add a submission of the extension to the batch; ``flush_plain`` comes before it."""
+        self.batch.append(job)
+        self._waits.append(wait)
+
+    def flush_plain(self) -> None:
+        """Send Gearman's submissions to the store, if these are what has gathered: the extension's are answered otherwise."""
+        if not self._waits:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has gathered to the store: either Gearman's submissions or the extension's."""
+        batch = self.batch
+        if not batch:
+            return
+        self.batch = []
+        joins = self._service.intake.joins(batch)
+        if self._waits:
+            waits, self._waits = self._waits, []
+            if joins:
+                for job, wait in zip(batch, waits, strict=True):
+                    self._store([job], self._submitted([job], [wait]))
+            else:
+                self._store(batch, self._submitted(batch, waits))
+            return
+        now_us = round(self._service.clock.wall() * 1_000_000)
+        for job in batch:
+            job.created_us = now_us
+        if joins:
+            for job in batch:
+                self._store([job], self._created)
+        else:
+            self._store(batch, self._created)
+
+    def store(self, job: Job) -> None:
+        """Submit one of Gearman's background jobs."""
+        self._store([job], self._created)
+
+    def _store(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
+        """Submit background jobs; their answers come in their place."""
+        slot = self._outbox.reserve()
+        number = len(jobs)
+        size = sum([len(job.function) + len(job.payload) for job in jobs])
+        self._ahead += number
+        self._unstored.add(number, size)
+
+        def stored(data: bytes) -> None:
+            self._ahead -= number
+            self._unstored.remove(number, size)
+            self._outbox.fill(slot, data)
+
+        def refused(error: Exception) -> None:
+            stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
+
+        self._service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+
+    def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
+        if not joined:
+            return (self._face.created(ids[0]) * len(ids)) % tuple(ids)
+        handle = self._service.handles.of
+        return b"".join([response(_JOB_CREATED, handle(job_id)) for job_id in ids])
+
+    def _submitted(self, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
+        """Return what answers a batch of SUBMIT: one SUBMITTED each, and those who wait are noted."""
+
+        def answer(ids: list[int], joined: dict[int, Found]) -> bytes:
+            handle = self._service.handles.of
+            packets = []
+            for job, job_id, wait in zip(jobs, ids, waits, strict=True):
+                packets.append(response(Type.SUBMITTED, handle(job_id), b"1" if job.id in joined else b"0"))
+                if wait:
+                    if job.id in joined:
+                        self.wait_for(job_id, handle(job_id))
+                    else:
+                        self._service.listeners.add(job_id, self._results)
+            return b"".join(packets)
+
+        return answer
+
+    def wait_for(self, job_id: int, handle: bytes) -> None:
+        """Have the peer get a job's RESULT."""
+        self._unanswered.add(1)
+        self._service.clients.wait(
+            job_id,
+            self._results,
+            lambda: self._results.unknown(handle),
+            lambda: self._unanswered.remove(1),
+        )
+
+    # ---- foreground ----
+
+    def foreground(self, job: Job) -> None:
+        """Submit a foreground job, behind the background ones that this peer sent before: where workers find them."""
+        job.created_us = round(self._service.clock.wall() * 1_000_000)
+        outbox = self._outbox
+        if outbox or self._service.foreground.asks_the_store(job):
+            self._behind_others(job)
+            return
+        # Nothing is before it, and the answer is known at once.
+        self._service.foreground.submit(
+            job,
+            self._plain,
+            lambda job_id: outbox.send(self._face.created(job_id) % job_id),
+            lambda error: outbox.send(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+        )
+
+    def _behind_others(self, job: Job) -> None:
+        slot = self._outbox.reserve()
+        size = len(job.function) + len(job.payload)
+        self._unstored.add(1, size)
+
+        def answer(data: bytes) -> None:
+            self._unstored.remove(1, size)
+            self._outbox.fill(slot, data)
+
+        def submit() -> None:
+            self._service.foreground.submit(
+                job,
+                self._plain,
+                lambda job_id: answer(response(_JOB_CREATED, self._service.handles.of(job_id))),
+                lambda error: answer(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
+            )
+
+        if not self._ahead:
+            submit()
+            return
+        self._ahead += 1
+
+        def stored(_: object) -> None:
+            self._ahead -= 1
+            submit()
+
+        self._service.commits.put(Find([], stored, stored))
