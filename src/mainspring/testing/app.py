@@ -165,7 +165,7 @@ class InMemory:
 
     async def _quiet(self) -> None:
         if not await self._until(self._is_quiet):
-            running = sorted({delivery.function.name for link in self._worker.links for delivery in link.held.values()})
+            running = sorted({delivery.function.name for delivery in self._worker.held})
             what = f"these tasks still run: {', '.join(running)}" if running else "jobs that are due do not start"
             raise TimeoutError(
                 f"after {format_duration(PATIENCE)} {what} (advance(…, settle=False) lets time pass meanwhile)"
@@ -175,7 +175,7 @@ class InMemory:
         node, worker = self._node, self._worker
         if not node.commits.idle or node.running():
             return False
-        if any(link.held or link.session.unsettled for link in worker.links):
+        if worker.held or any(link.session.unsettled for link in worker.links):
             return False
         names = {function.name.encode() for function in self._app.registry}
         return not any(queue.waiting() for queue in node.service.dispatch.queues.values() if queue.name in names)

@@ -235,7 +235,7 @@ class ExtraPlaces:
     async def _close(self) -> None:
         """End the connections, unless they are in use."""
         sessions = [link.session for link in self._links]
-        if any(link.held for link in self._links) or any(session.unsettled or session.pausing for session in sessions):
+        if self._places.extra or any(session.unsettled or session.pausing for session in sessions):
             return
         links, self._links = self._links, ()  # first: they must not be asked for jobs any more
         await self._let_go()

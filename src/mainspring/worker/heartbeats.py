@@ -58,5 +58,5 @@ class Heartbeats:
             link.session.heartbeat()
             link.flush()
             link.check()
-        if not any(link.held for link in self._links):
+        if not any(link.session.running for link in self._links):
             self._interval = INTERVAL

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.client.addresses import Address
-    from mainspring.worker.delivery import Delivery
     from mainspring.worker.session import Event, Key, WorkerSession
 
 MAX_UNANSWERED_BEATS: Final = 3
@@ -61,7 +60,6 @@ class Link:
         self.name = name
         self.extra = extra
         self.session = session
-        self.held: dict[Key, Delivery] = {}  # what came from this server and is not finished
         self._connect = connect
         self._owner = owner
         self._wire: _Wire | None = None

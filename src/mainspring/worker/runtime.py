@@ -1,4 +1,4 @@
-"""The worker: takes jobs from its servers, has them run, settles them, and stops politely."""
+"""The worker: asks its servers for jobs, as many as it can hold, and stops politely."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import time
-from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -16,19 +15,14 @@ from mainspring.attempt_log import AttemptLog
 from mainspring.client.checking import refusal
 from mainspring.errors import SettingsError
 from mainspring.worker.appetite import Appetite
-from mainspring.worker.current import CurrentJob, JobStopped
-from mainspring.worker.delivery import Delivery, Executor, Finished
-from mainspring.worker.executors.aio import CoroutineExecutor
-from mainspring.worker.executors.process import TASK_PROCESS, ProcessExecutor
-from mainspring.worker.executors.thread import ThreadExecutor
+from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.extra_places import ExtraPlaces
 from mainspring.worker.failed_attempts import FailedAttempts
 from mainspring.worker.heartbeats import Heartbeats
+from mainspring.worker.holding import Holding
 from mainspring.worker.link import Connector, Link
 from mainspring.worker.memory import resident_bytes
-from mainspring.worker.performance import CANCELLED, RELEASED, Settlement, failure
 from mainspring.worker.places import Places
-from mainspring.worker.reports import Origin, Reports
 from mainspring.worker.session import Assigned, Event, Key, Refused, Shown, Stop, WorkerSession
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.waits import Waits
@@ -36,6 +30,8 @@ from mainspring.worker.waits import Waits
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from mainspring.worker.current import CurrentJob
+    from mainspring.worker.delivery import Delivery
     from mainspring.worker.registry import Registry
     from mainspring.worker.slate import Slate
 
@@ -84,8 +80,6 @@ class Worker:
         self._name = self.settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self._functions = {function.name.encode(): function for function in registry}
         self._selector = selector
-        self._task_process = task_process
-        self._slate = slate
         self._left_out = dict(left_out or {})
         registrations = {function.name: function.registration() for function in registry}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
@@ -100,15 +94,22 @@ class Worker:
         self._places = Places(self.settings.concurrency, self.settings.waiting_places)
         self._waits = Waits(self.settings.concurrency, self._reconsider)
         self._extra = ExtraPlaces(self._places, self._waits, registrations, self)
-        self._waiting: deque[Delivery] = deque()
-        self._done = 0
+        self._holding = Holding(
+            self._functions,
+            self._places,
+            self._waits,
+            self._appetite,
+            self.settings,
+            selector=selector,
+            task_process=task_process,
+            slate=slate,
+            ended=self._jobs_ended,
+        )
         self._ending = Ending.STOPPED
         self._asked = False  # to stop, by its owner: recycling is no reason to hurry
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
         self._changed = asyncio.Event()  # something has ended
-        self._executors: dict[str, Executor] = {}
-        self._reports = Reports(self._waits)
         self._heartbeats = Heartbeats(self._all_links, self._tick)
 
     # What its owner calls.
@@ -134,7 +135,12 @@ class Worker:
     @property
     def jobs_done(self) -> int:
         """The number of jobs that this worker has run to their end."""
-        return self._done
+        return self._holding.done
+
+    @property
+    def held(self) -> Sequence[Delivery]:
+        """The jobs that it holds: those that run, and those taken in advance."""
+        return self._holding.deliveries()
 
     @property
     def links(self) -> Sequence[Link]:
@@ -148,24 +154,10 @@ class Worker:
         """
         if not self._functions:
             raise SettingsError("the App defines no task: there is nothing for a worker to do")
-        self._reports.attach()
         loop = asyncio.get_running_loop()
         attempts = AttemptLog(loop.time, loop.call_later)
-        self._failures = FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks)
+        self._holding.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
         self._waits.attach()
-        usual, most = self.settings.concurrency, self.settings.concurrency + self.settings.waiting_places
-        self._executors = {
-            "thread": ThreadExecutor(usual, self._finish, most=most),
-            "coroutine": CoroutineExecutor(self._finish),
-            "process": ProcessExecutor(
-                usual,
-                self._selector,
-                self._finish,
-                most=most,
-                max_rss=self.settings.max_rss,
-                command=self._task_process,
-            ),
-        }
         for name, until in self._left_out.items():
             loop.call_later(until - time.monotonic(), self._take_up, name)
         keepers = [asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in self._links]
@@ -184,8 +176,7 @@ class Worker:
             for task in owned:
                 task.cancel()
             await asyncio.gather(*owned, return_exceptions=True)
-            for executor in self._executors.values():
-                await executor.close()
+            await self._holding.close()
             for link in self._all_links:
                 await link.close()
             attempts.close()
@@ -207,24 +198,27 @@ class Worker:
         now = asyncio.get_running_loop().time()
         for event in events:
             if isinstance(event, Assigned):
-                self._take(link, event, now)
+                taken = self._holding.take(link, event, now)
+                if taken is not None and b'"heartbeat"' in event.info:
+                    self._heartbeats.hasten(taken.info.heartbeat)
             elif isinstance(event, Stop):
-                self._stop_job(link, event.key, event.reason)
+                self._holding.stop(link, event.key, event.reason)
             elif isinstance(event, Shown):
                 self._extra.shown(link, event)
             elif isinstance(event, Refused):
                 _log.warning("server refused a request", server=link.name, code=event.code, message=event.message)
-        self._changed.set()
-        self._start()
-        self._ask()
-        self._extra.reconsider()
+        self._go_on()
 
     def lost(self, link: Link, keys: set[Key]) -> None:
         """Stop what is lost."""
         for key in keys:
-            self._stop_job(link, key, "lost")
+            self._holding.stop(link, key, "lost")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Start what can start, and ask for what there is room for: jobs have come or ended."""
         self._changed.set()
-        self._start()
+        self._holding.start()
         self._ask()
         self._extra.reconsider()
 
@@ -232,14 +226,12 @@ class Worker:
 
     def running_jobs(self) -> Collection[CurrentJob]:
         """Return the jobs that run."""
-        return {delivery.job for delivery in self._all_held() if delivery.running}
+        return {delivery.job for delivery in self.held if delivery.running}
 
     def make_way(self) -> None:
         """Hand back what was taken in advance: all places are held by tasks that wait, maybe for one of these jobs."""
-        if self._waiting:
+        if self._holding.hand_back_waiting():
             self._appetite.held_up()
-            while self._waiting:
-                self._hand_back(self._waiting.popleft())
             self._ask()
 
     def open_links(self) -> Sequence[Link]:
@@ -256,8 +248,7 @@ class Worker:
         for link in links:
             await link.close()
             self._all_links.remove(link)
-        for executor in self._executors.values():
-            executor.shrink()
+        self._holding.shrink()
 
     def _reconsider(self) -> None:
         self._extra.reconsider()
@@ -270,103 +261,12 @@ class Worker:
                 link.session.register(name.encode(), function.registration())
                 link.flush()
 
-    # Jobs' ways.
-
-    def _take(self, link: Link, assigned: Assigned, now: float) -> None:
-        handle, lease, name, unique, info, payload = assigned
-        key = (handle, lease)
-        function = self._functions.get(name)
-        if function is None:
-            job = CurrentJob(handle, unique, name.decode("utf-8", "backslashreplace"), info, self._reports)
-            settlement = failure("UsageError", f"this worker has no function {name!r}", final=True)
-            self._failures.failed(job, None, settlement)
-            link.session.settle(key, settlement)
-        elif self._draining.is_set():
-            link.session.settle(key, RELEASED)
-        else:
-            job = CurrentJob(handle, unique, function.name, info, self._reports, Origin(link, key))
-            isolated = self._selector is not None and b'"alone"' in info
-            delivery = Delivery(link, key, function, payload, job, now, isolated=isolated)
-            link.held[key] = delivery
-            if not link.extra:
-                self._waiting.append(delivery)
-            elif self._places.extra < self._places.most_extra:
-                self._places.extra += 1
-                delivery.running = True
-                if self._slate is not None:
-                    self._slate.begun([delivery])
-                self._executors[delivery.executor].start([delivery], brief=False)
-            else:
-                self._hand_back(delivery)  # several servers had one for the same place
-            if b'"heartbeat"' in info:
-                self._heartbeats.hasten(job.info.heartbeat)
-
-    def _start(self) -> None:
-        free = self._places.free
-        if not self._waiting or free <= 0 or self._draining.is_set():
-            return
-        batches: dict[str, list[Delivery]] = {}
-        while self._waiting and free:
-            delivery = self._waiting.popleft()
-            delivery.running = True
-            batches.setdefault(delivery.executor, []).append(delivery)
-            free -= 1
-        self._places.running = self._places.concurrency - free
-        for kind, batch in batches.items():
-            if self._slate is not None:
-                self._slate.begun(batch)
-            self._executors[kind].start(batch, brief=self._appetite.brief)
-
-    def _finish(self, finished: Sequence[Finished]) -> None:
-        """Settle what executors are done with, and fill the places."""
-        self._done += len(finished)
-        extra = 0
-        self._reports.send()
-        for delivery, settlement, seconds in finished:
-            self._appetite.saw(seconds)
-            extra += delivery.link.extra
-            session = delivery.link.session
-            if settlement.outcome == b"failed" and delivery.key in session.running:  # others are the server's to log
-                self._failures.failed(delivery.job, delivery.function, settlement)
-            session.settle(delivery.key, settlement)
-            delivery.link.held.pop(delivery.key, None)
-        if self._slate is not None:
-            self._slate.ended([one.delivery for one in finished])
-        self._places.running -= len(finished) - extra
-        self._places.extra -= extra
-        if self.settings.max_jobs is not None and self._done >= self.settings.max_jobs:
+    def _jobs_ended(self) -> None:
+        if self.settings.max_jobs is not None and self.jobs_done >= self.settings.max_jobs:
             self._recycle()
-        self._changed.set()
-        self._start()
-        self._ask()
-        self._extra.reconsider()
-        self._flush()
-
-    def _stop_job(self, link: Link, key: Key, reason: str) -> None:
-        delivery = link.held.get(key)
-        if delivery is None:
-            return
-        if reason in {"timeout", "lost"}:
-            link.session.drop(key)  # the delivery is over: nothing is to be settled
-        if delivery.running:
-            self._stop_running(delivery, reason, at_once=reason != "cancelled")
-        else:
-            self._waiting.remove(delivery)
-            self._hand_back(delivery, CANCELLED if reason == "cancelled" else RELEASED)
-
-    def _stop_running(self, delivery: Delivery, reason: str, *, at_once: bool) -> None:
-        """Stop what runs. A thread can only be asked, but while it waits for another job, that wait can be ended."""
-        delivery.job.ask_to_stop(reason)
-        self._executors[delivery.executor].stop(delivery, at_once=at_once)
-        if delivery.executor == "thread":
-            for awaited in self._waits.of(delivery.job):
-                awaited.refuse(JobStopped(reason))
-
-    def _hand_back(self, delivery: Delivery, settlement: Settlement = RELEASED) -> None:
-        """End a delivery without its function."""
-        del delivery.link.held[delivery.key]
-        delivery.link.session.settle(delivery.key, settlement)
-        delivery.link.flush()
+        self._go_on()
+        for link in self._all_links:
+            link.flush()
 
     def _ask(self) -> None:
         """Ask the servers for as many jobs as can be held.
@@ -377,7 +277,7 @@ class Worker:
         if self._draining.is_set():
             return
         wanted = self._appetite.wanted()
-        room = max(0, wanted - sum(len(link.held) for link in self._links))
+        room = max(0, wanted - self._holding.usual)
         for link in self._links:
             session = link.session
             if not session.agreed:
@@ -391,19 +291,13 @@ class Worker:
                 session.ready(missing)
             link.flush()
 
-    def _flush(self) -> None:
-        for link in self._all_links:
-            link.flush()
-
     # What only time changes.
 
     def _tick(self) -> None:
         """Hand back what was held in advance and had to wait, and see whether recycling is due."""
         overdue = asyncio.get_running_loop().time() - HELD_UP_AFTER
-        if self._waiting and self._waiting[0].arrived < overdue:
+        if self._holding.hand_back_waiting(overdue):
             self._appetite.held_up()
-            while self._waiting and self._waiting[0].arrived < overdue:
-                self._hand_back(self._waiting.popleft())
             self._ask()
         if self.settings.max_rss is not None and resident_bytes() > self.settings.max_rss:
             self._recycle()
@@ -423,21 +317,15 @@ class Worker:
 
     async def _drain(self) -> None:
         """Stop: no new jobs; those that run may end; what is left is stopped; all is settled or handed back."""
-        while self._waiting:
-            self._hand_back(self._waiting.popleft())
+        self._holding.hand_back_waiting()
         await self._until(lambda: not self.running and not self._pausing(), self.settings.grace, hurry=True)
-        for delivery in self._all_held():
-            self._stop_running(delivery, "drain", at_once=True)
+        self._holding.stop_all("drain")
         await self._until(lambda: not self.running, STOP_GRACE)
-        for delivery in self._all_held():
-            self._hand_back(delivery)  # a thread that does not listen; it ends with the process
+        self._holding.give_up()
         await self._until(lambda: not any(link.session.unsettled for link in self._all_links), SETTLE_GRACE)
 
     def _pausing(self) -> bool:
         return any(link.session.pausing for link in self._all_links)
-
-    def _all_held(self) -> list[Delivery]:
-        return [delivery for link in self._all_links for delivery in link.held.values()]
 
     async def _until(self, done: Callable[[], bool], seconds: float, *, hurry: bool = False) -> None:
         """Wait for something that comes with a change, so many seconds at most; not at all where there is a hurry."""
