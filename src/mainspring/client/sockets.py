@@ -29,6 +29,30 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
+def open_socket(address: Address, tls: ssl.SSLContext | None, timeout: float) -> socket.socket:
+    """Connect a blocking socket to a server; without TLS to one in the file system.
+
+    Raises OSError.
+    """
+    if address.path is not None:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect(address.path)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+    sock = socket.create_connection(address, timeout)
+    tune(sock)
+    if tls is None:
+        return sock
+    try:
+        return tls.wrap_socket(sock, server_hostname=address.host)
+    except OSError:
+        sock.close()
+        raise
+
+
 async def connect(address: Address, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
     """Connect a protocol of the running loop to a server; without TLS on a socket in the file system.
 

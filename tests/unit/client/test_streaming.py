@@ -188,7 +188,8 @@ def test_a_stream_that_is_left_early_is_forgotten(server: ExtensionServer, app: 
         tell(server, job.handle, Type.WORK_WARNING, b"a")
         assert first.result() == Warned(b"a")
     events.close()
-    assert not app.connections.blocking()._session.unfinished
+    with app.connections.blocking()._shared.locked() as session:
+        assert not session.unfinished
 
 
 def test_a_client_that_is_closed_ends_its_streams(server: ExtensionServer, app: App) -> None:

@@ -1,0 +1,266 @@
+"""A connection that all threads of a process share, without a thread of its own.
+
+Whoever waits for an answer reads the socket, for everybody: the first one polls while the others sleep on the
+condition, and passes the place on when its own answer has come. Where one thread waits, an answer costs no hand-over.
+After a fork, the child forgets the socket, which belongs to its parent, and connects anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from mainspring.client.patience import Patience, unreachable
+from mainspring.client.refusals import why
+from mainspring.client.session import Session
+from mainspring.client.sockets import open_socket
+from mainspring.errors import ConnectionLostError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mainspring.client.addresses import Address
+    from mainspring.client.session import Wait
+
+READ_SIZE = 1 << 18
+
+
+class SharedConnection:
+    """A session on the first of ``servers`` that can be reached.  Thread-safe and fork-safe; connects when first needed."""
+
+    def __init__(
+        self, servers: Sequence[Address], tls: ssl.SSLContext | None, connect_timeout: float, patience: float
+    ) -> None:
+        self._servers = tuple(servers)
+        self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._patience_seconds = patience
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._session = Session()
+        self._socket: socket.socket | None = None
+        self._unsent: memoryview | None = None
+        self._blocked = False  # the kernel takes no more bytes for now
+        self._reading = False  # a thread has the reader's place
+        self._connecting = False
+        self._agree_by = 0.0
+        self._turn = 0
+        """The server to begin with: those before it have been tried in this round, and said nothing of use."""
+        self._patience = Patience(self._patience_seconds)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Hold the session of this process, on a connection that has not visibly ended."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            if self._socket is not None and not self._reading:
+                # An idle connection may have ended long ago: to see it before writing spares an unknown outcome.
+                self._read()
+            yield self._session
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Session]:
+        """Hold the session, whatever its connection."""
+        with self._changed:
+            yield self._session
+
+    def send(self) -> None:
+        """Write of what was asked what can be written without waiting; for whoever holds the session."""
+        if self._socket is not None:
+            self._write()
+
+    def wait_until(self, done: Callable[[], bool], timeout: float | None) -> None:
+        """Keep the connection going until something is done.  Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not done():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                if self._socket is None:
+                    self._connect(left)
+                    continue
+                self._write()
+                wanted = (0 if self._reading else select.POLLIN) | (select.POLLOUT if self._blocked else 0)
+                if wanted and self._socket is not None:
+                    self._poll(self._socket, wanted, left)
+                elif self._socket is not None:
+                    self._changed.wait(left)
+
+    def refuse(self, wait: Wait, error: BaseException) -> None:
+        """End a wait with an error, in whatever thread it waits."""
+        with self._changed:
+            if wait.done:
+                return
+            self._session.forget([wait])
+            wait.reject(error)
+            self._changed.notify_all()
+            if self._reading and self._socket is not None:
+                # The waiting thread may be the one that polls the socket: an answer wakes it.
+                self._session.ping()
+                self._write()
+
+    def close(self) -> None:
+        """End the connection; whoever waits gets a ConnectionLostError.  It is made again when it is needed."""
+        if self._pid == os.getpid():
+            with self._changed:
+                self._hang_up()
+                self._session.abandon(ConnectionLostError("the client was closed"))
+                self._changed.notify_all()
+
+    # Inside.
+
+    def _poll(self, sock: socket.socket, wanted: int, left: float | None) -> None:
+        """Wait for the socket without holding the lock; read where this thread has the reader's place."""
+        reader = bool(wanted & select.POLLIN)
+        if not self._session.ready:
+            agreeing = self._agree_by - time.monotonic()
+            if agreeing <= 0:
+                self._lost(ConnectionLostError("the server accepted the connection and said nothing"))
+                return
+            left = agreeing if left is None else min(left, agreeing)
+        poll = select.poll()
+        poll.register(sock, wanted)
+        self._reading = self._reading or reader
+        self._changed.release()
+        try:
+            poll.poll(None if left is None else left * 1000)
+        finally:
+            self._changed.acquire()
+            if reader:
+                self._reading = False
+                self._changed.notify_all()
+        if reader and sock is self._socket:
+            self._read()
+
+    def _connect(self, left: float | None) -> None:
+        """Try each server once, in one thread at a time; where none can be reached, wait or tell everybody."""
+        if self._connecting:
+            self._changed.wait(left)
+            return
+        self._connecting = True
+        self._changed.release()
+        try:
+            found, failures = self._dial(left)
+        finally:
+            self._changed.acquire()
+            self._connecting = False
+            self._changed.notify_all()
+        now = time.monotonic()
+        if found is not None:
+            self._socket = found
+            self._unsent = None
+            self._agree_by = now + self._connect_timeout
+            self._session.connected()
+            return
+        self._fruitless(ConnectionLostError(unreachable(failures)), left)
+
+    def _fruitless(self, error: ServerError, left: float | None) -> None:
+        """Deal with a failed attempt to connect: only those who wait for jobs keep trying, and for a limited time."""
+        delay = self._patience.fruitless(self._session, error, time.monotonic())
+        self._changed.notify_all()
+        if delay is not None:
+            self._changed.wait(delay if left is None else min(delay, left))
+
+    def _dial(self, left: float | None) -> tuple[socket.socket | None, list[tuple[Address, OSError]]]:
+        failures: list[tuple[Address, OSError]] = []
+        timeout = self._connect_timeout if left is None else max(0.001, min(left, self._connect_timeout))
+        while self._turn < len(self._servers):
+            address = self._servers[self._turn]
+            self._turn += 1
+            try:
+                sock = open_socket(address, self._tls, timeout)
+            except OSError as error:
+                failures.append((address, error))
+            else:
+                sock.setblocking(False)
+                return sock, failures
+        self._turn = 0
+        return None, failures
+
+    def _write(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            if self._unsent is None:
+                output = self._session.take_output()
+                if not output:
+                    break
+                self._unsent = memoryview(output)
+            try:
+                sent = sock.send(self._unsent)
+            except _LATER:
+                self._blocked = True
+                return
+            except OSError as error:
+                self._lost(self._end(error))
+                return
+            self._unsent = self._unsent[sent:] if sent < len(self._unsent) else None
+        self._blocked = False
+
+    def _read(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            try:
+                data = sock.recv(READ_SIZE)
+            except _LATER:
+                return
+            except OSError as error:
+                self._lost(self._end(error))
+                return
+            if not data:
+                self._lost(self._end(None))
+                return
+            try:
+                self._session.receive(data)
+            except ServerError as error:
+                self._hang_up()
+                self._session.abandon(error)
+                self._changed.notify_all()
+                return
+            if self._tls is None and len(data) < READ_SIZE:
+                return
+
+    def _end(self, error: OSError | None) -> ConnectionLostError:
+        """Say why the connection has ended; None: the server ended it."""
+        if not self._session.ready:
+            # In TLS 1.3 the refusal of a client's certificate arrives here.
+            return ConnectionLostError(unreachable([(self._servers[self._turn - 1], error)]))
+        if error is None:
+            return ConnectionLostError("the server ended the connection; what was under way is unknown")
+        return ConnectionLostError(f"the connection to the server broke: {why(error)}")
+
+    def _lost(self, error: ConnectionLostError) -> None:
+        agreed = self._session.ready
+        self._hang_up()
+        self._session.disconnected(error)
+        if agreed:
+            self._turn = 0
+            self._patience.lost(time.monotonic())
+            self._changed.notify_all()
+        elif self._turn < len(self._servers):
+            self._changed.notify_all()  # whoever waits goes on to the next server
+        else:
+            self._turn = 0
+            self._fruitless(error, None)
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that polls it
+            self._socket.close()
+        self._socket = None
+        self._unsent = None
+        self._blocked = False
+
+
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
