@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.checking import check_key, check_name_or_maker, check_text, check_unique, refusal
 from mainspring.client.connections import Connections
-from mainspring.client.job import Job, check_handle
+from mainspring.client.job import Job, aresults, check_handle, results
 from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
-from mainspring.client.outcomes import failure
-from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, build_schedule, check_arguments
-from mainspring.client.submission import Check, Key, S_co, Submission, Unique, Verbatim, check_kept
+from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, check_arguments
+from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_kept
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
-from mainspring.resources.model import UNLIMITED, Limits
 from mainspring.stores import ZooKeeper, check_options, check_store
-from mainspring.tasks import CoroutineTask, Define, Task
-from mainspring.worker.functions import build_function, check_definition
+from mainspring.tasks import CoroutineTask, Define, Definitions, Task
+from mainspring.worker.functions import check_definition
 from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry, check_name
@@ -36,7 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(Generic[S_co]):
+class App:
     """Tasks, and the servers that their jobs go to.
 
     ``server`` is ``HOST:PORT``, or several with commas, tried in that order; without it the environment's
@@ -46,33 +43,13 @@ class App(Generic[S_co]):
     ``name`` tells Apps with schedules that share a store apart; without it, the name of the file that workers are
     started with, without its ending.
 
-    ``store`` is the store that its tasks are written for: a URL, or ``ZooKeeper(URL)``, on which no limits can be said and
-    nothing is submitted in a transaction, as type checkers know. ``mainspring run`` opens it where no other one is named; an
-    App itself connects to servers alone.
-
-    In annotations ``App`` alone is one with whatever store; ``App[ZooKeeper]`` and ``App[str | None]`` tell them apart.
+    ``store`` is the store that its tasks are written for: a URL, or ``ZooKeeper(URL)``, on which tasks have no limits and
+    nothing is submitted in a transaction. ``mainspring run`` opens it where no other one is named; an App itself connects to
+    servers alone.
 
     Raises UsageError where the store is none.
     """
 
-    @overload
-    def __init__(
-        self: App[str | None],
-        server: str | None = None,
-        *,
-        tls: ssl.SSLContext | None = None,
-        name: str | None = None,
-        store: str | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: App[ZooKeeper],
-        server: str | None = None,
-        *,
-        tls: ssl.SSLContext | None = None,
-        name: str | None = None,
-        store: ZooKeeper,
-    ) -> None: ...
     def __init__(
         self,
         server: str | None = None,
@@ -86,7 +63,7 @@ class App(Generic[S_co]):
             check_text(server, "server", "HOST:PORT, or several with commas")
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             raise refusal("tls", "an ssl.SSLContext", tls)
-        self._store: Any = store
+        self._store = store
         self._check: Check = functools.partial(check_options, store)
         self._server = server
         self._tls = tls
@@ -94,12 +71,12 @@ class App(Generic[S_co]):
         self._included: list[str] = []
         self.schedules = Declarations(name)
         self.connections = Connections(self.servers, self.tls)
+        self._definitions = Definitions(self.registry, self.schedules, self.connections, self._check)
 
     @property
-    def store(self) -> S_co:
-        """What the App was given as its store: a URL, a ZooKeeper, or None."""
-        store: S_co = self._store
-        return store
+    def store(self) -> str | ZooKeeper | None:
+        """What the App was given as its store."""
+        return self._store
 
     def servers(self) -> tuple[Address, ...]:
         """Return the servers' addresses.  Raises SettingsError."""
@@ -126,28 +103,12 @@ class App(Generic[S_co]):
     @overload
     def task(  # type: ignore[overload-overlap] # the first that fits is meant
         self, call: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R, S_co]: ...
+    ) -> CoroutineTask[P, R]: ...
     @overload
-    def task(self, call: Callable[P, R], /) -> Task[P, R, S_co]: ...
+    def task(self, call: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def task(
         self,
-        /,
-        *,
-        name: str | None = None,
-        executor: Literal["thread", "process"] = "thread",
-        retry: Retry | None = None,
-        run_timeout: Duration | None = None,
-        timeout: Duration | None = None,
-        heartbeat: Duration | None = None,
-        expires: Duration | None = None,
-        priority: Priority | None = None,
-        unique: Unique = "",
-        keep_unique: Duration | None = None,
-    ) -> Define[S_co]: ...
-    @overload
-    def task(
-        self: App[str | None],
         /,
         *,
         name: str | None = None,
@@ -165,7 +126,7 @@ class App(Generic[S_co]):
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
-    ) -> Define[S_co]: ...
+    ) -> Define: ...
     def task(
         self,
         call: Callable[..., Any] | None = None,
@@ -225,7 +186,7 @@ class App(Generic[S_co]):
         check_name_or_maker(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._define(call, name, executor, options, unique, limits, concurrency_key)
+            return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key)
 
         return define(call) if call is not None else Define(define)
 
@@ -254,7 +215,7 @@ class App(Generic[S_co]):
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
         priority: Priority | None = None,
-    ) -> Define[S_co]:
+    ) -> Define:
         """Define a task that runs by itself, at times that one of these says.
 
         ``cron``: an expression of five fields (minute, hour, day, month, day of the week), of six with the seconds first,
@@ -293,36 +254,9 @@ class App(Generic[S_co]):
             check_name_or_maker(unique, "unique", check_unique)
 
         def define(call: Callable[..., Any]) -> Any:
-            task: Any = call
-            if not isinstance(call, (Task, CoroutineTask)):
-                task = self._define(call, name, executor, options, unique or "")
-            chosen = task.defaults.merged(options)
-            positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
-            payload = task.function.signature.encode(positional, named)
-            submission = task if unique is None else task.options(unique=unique)
-            said = submission.unique_of(positional, named)
-            schedule = build_schedule(name or task.name, task.name, timing, chosen, said, payload)
-            self.schedules.check_parents(timing.parent)
-            self.schedules.add(schedule)
-            return task
+            return self._definitions.scheduled(call, name, executor, options, unique, timing, args)
 
         return Define(define)
-
-    def _define(
-        self,
-        call: Any,
-        name: str | None,
-        executor: Literal["thread", "process"],
-        options: Options,
-        unique: Unique,
-        limits: Limits = UNLIMITED,
-        key: Key = "",
-    ) -> Any:
-        given = call.function.call if isinstance(call, (Task, CoroutineTask)) else call
-        function = build_function(given, name, executor, options, limits)
-        self.registry.add(function)
-        kind: Any = CoroutineTask if function.executor == "coroutine" else Task
-        return kind(function.call, function, self.connections, options, unique, key, self._check)
 
     def include(self, *modules: str) -> None:
         """Have workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.
@@ -348,7 +282,7 @@ class App(Generic[S_co]):
         for module in self._included:  # it grows where one of them includes others
             import_included(module)
 
-    def function(self, name: str) -> Submission[..., bytes, S_co]:
+    def function(self, name: str) -> Submission[..., bytes]:
         """Return a function of whatever language by its name.
 
         Its ``submit`` takes one payload: bytes as they are, anything else as JSON; or keyword arguments, as a JSON
@@ -371,23 +305,11 @@ class App(Generic[S_co]):
 
         Raises at the first job that did not succeed, as ``Job.result`` would.
         """
-        limit = None if timeout is None else seconds(timeout, "timeout")
-        return self._results(jobs, limit)
+        return results(self.connections, jobs, None if timeout is None else seconds(timeout, "timeout"))
 
-    def _results(self, jobs: Sequence[Job[R]], limit: float | None) -> Iterator[R]:
-        outcomes = self.connections.blocking().outcomes((job.handle for job in jobs), limit)
-        for job, outcome in zip(jobs, outcomes, strict=False):
-            if (error := failure(outcome)) is not None:
-                raise error
-            yield job.decode(outcome.data)
-
-    async def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
+    def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
         """Give the results of many jobs in order, as ``results`` does."""
-        ordered = iter(jobs)
-        async for outcome in self.connections.aio().outcomes(job.handle for job in jobs):
-            if (error := failure(outcome)) is not None:
-                raise error
-            yield next(ordered).decode(outcome.data)
+        return aresults(self.connections, jobs)
 
     def worker(
         self,

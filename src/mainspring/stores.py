@@ -1,4 +1,4 @@
-"""The store that an App is made for, where its code is to know what that store can do."""
+"""The store that an App is made for, and what its tasks and jobs cannot have there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ZooKeeper:
     """A store on ZooKeeper: ``zookeeper://host:2181,host:2181/chroot``.
 
-    It keeps no limits, and no transaction of a database reaches it: an App on it has neither.
+    It keeps no limits, and no transaction of a database reaches it: an App on it refuses both where they are given.
 
     Raises SettingsError for what is no such address.
     """
@@ -45,7 +45,7 @@ def check_store(store: object) -> None:
         raise UsageError(f"store must be a URL or ZooKeeper(…); it is {store!r}")
     if store.startswith("zookeeper:"):
         raise UsageError(
-            "a store on ZooKeeper keeps no limits, and code is to know it: write store=ZooKeeper('zookeeper://…')"
+            "a store on ZooKeeper keeps no limits, and code is to say so: write store=ZooKeeper('zookeeper://…')"
         )
     # Only who names a store needs what reads its address.
     from mainspring.server.settings import parse_store  # noqa: PLC0415
@@ -63,11 +63,11 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
     given = [name for name, value in options.items() if value is not None and value != ""]
     if "connection" in given:
         raise UsageError(
-            "the App's store is on ZooKeeper, which no transaction of a database reaches: leave out connection= and submit"
+            f"the App's store is {store!r}, which no transaction of a database reaches: leave out connection= and submit"
             " after the commit, or use a store on PostgreSQL"
         )
     if given:
         raise UsageError(
-            f"the App's store is on ZooKeeper, which keeps no limits: leave out {', '.join(f'{name}=' for name in given)},"
+            f"the App's store is {store!r}, which keeps no limits: leave out {', '.join(f'{name}=' for name in given)},"
             " or use a store on SQLite or PostgreSQL"
         )

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from mainspring.client.submission import Check, Key, S_co, Submission, Unique, check_nothing
+from mainspring.client.scheduling import build_schedule
+from mainspring.client.submission import Check, Key, Submission, Unique, check_nothing
+from mainspring.resources.model import UNLIMITED
+from mainspring.worker.functions import build_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from mainspring.client.connections import Connections
     from mainspring.client.options import Options
-    from mainspring.worker.registry import Function
+    from mainspring.client.scheduling import Arguments, Declarations, Timing
+    from mainspring.resources.model import Limits
+    from mainspring.worker.registry import Function, Registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Task(Submission[P, R, S_co]):
+class Task(Submission[P, R]):
     """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
 
     def __init__(
@@ -45,7 +51,7 @@ class Task(Submission[P, R, S_co]):
         return f"Task({self.name!r})"
 
 
-class CoroutineTask(Submission[P, R, S_co]):
+class CoroutineTask(Submission[P, R]):
     """A coroutine function that workers run: awaited, it runs here; submitted, it becomes a job."""
 
     def __init__(
@@ -72,7 +78,7 @@ class CoroutineTask(Submission[P, R, S_co]):
         return f"CoroutineTask({self.name!r})"
 
 
-class Define(Generic[S_co]):
+class Define:
     """The decorator ``@app.task(…)``: keeps the kind of the function apart, for type checkers."""
 
     def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
@@ -81,9 +87,63 @@ class Define(Generic[S_co]):
     @overload
     def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
         self, call: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> CoroutineTask[P, R, S_co]: ...
+    ) -> CoroutineTask[P, R]: ...
     @overload
-    def __call__(self, call: Callable[P, R], /) -> Task[P, R, S_co]: ...
+    def __call__(self, call: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, call: Callable[..., Any], /) -> Any:
         """Define a task of a function.  Raises UsageError where it cannot be one."""
         return self._define(call)
+
+
+class Definitions:
+    """Makes the tasks and schedules of one App, and keeps them where workers look."""
+
+    def __init__(self, registry: Registry, schedules: Declarations, connections: Connections, check: Check) -> None:
+        self._registry = registry
+        self._schedules = schedules
+        self._connections = connections
+        self._check = check
+
+    def task(
+        self,
+        call: Any,
+        name: str | None,
+        executor: Literal["thread", "process"],
+        options: Options,
+        unique: Unique,
+        limits: Limits = UNLIMITED,
+        key: Key = "",
+    ) -> Any:
+        """Define a task.  Raises UsageError where the function cannot be one, or the name is taken."""
+        given = call.function.call if isinstance(call, (Task, CoroutineTask)) else call
+        function = build_function(given, name, executor, options, limits)
+        self._registry.add(function)
+        kind: Any = CoroutineTask if function.executor == "coroutine" else Task
+        return kind(function.call, function, self._connections, options, unique, key, self._check)
+
+    def scheduled(
+        self,
+        call: Any,
+        name: str | None,
+        executor: Literal["thread", "process"],
+        options: Options,
+        unique: Unique | None,
+        timing: Timing,
+        args: Arguments,
+    ) -> Any:
+        """Define the schedule of a task, and the task where it is a mere function.
+
+        Raises as ``task``, and TypeError and PayloadError where the arguments do not fit.
+        """
+        task = call
+        if not isinstance(call, (Task, CoroutineTask)):
+            task = self.task(call, name, executor, options, unique or "")
+        chosen = task.defaults.merged(options)
+        positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
+        payload = task.function.signature.encode(positional, named)
+        submission = task if unique is None else task.options(unique=unique)
+        said = submission.unique_of(positional, named)
+        schedule = build_schedule(name or task.name, task.name, timing, chosen, said, payload)
+        self._schedules.check_parents(timing.parent)
+        self._schedules.add(schedule)
+        return task

@@ -10,7 +10,7 @@ from mainspring.client.outcomes import Outcome, failure
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 
     from mainspring.client.connections import Connections
     from mainspring.client.streaming import JobEvent
@@ -138,6 +138,27 @@ class Job(Generic[R]):
         if error is not None:
             raise error
         return self.decode(outcome.data)
+
+
+def results(connections: Connections, jobs: Sequence[Job[R]], limit: float | None) -> Iterator[R]:
+    """Give the results of many jobs in order, asking for many at once; ``limit`` seconds are for all of them.
+
+    Raises at the first job that did not succeed, as ``Job.result`` would.
+    """
+    outcomes = connections.blocking().outcomes((job.handle for job in jobs), limit)
+    for job, outcome in zip(jobs, outcomes, strict=False):
+        if (error := failure(outcome)) is not None:
+            raise error
+        yield job.decode(outcome.data)
+
+
+async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGenerator[R]:
+    """Give the results of many jobs in order, as ``results`` does."""
+    ordered = iter(jobs)
+    async for outcome in connections.aio().outcomes(job.handle for job in jobs):
+        if (error := failure(outcome)) is not None:
+            raise error
+        yield next(ordered).decode(outcome.data)
 
 
 def check_handle(handle: str) -> str:

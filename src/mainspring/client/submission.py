@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from mainspring.client.checking import check_key, check_name_or_maker, check_unique
 from mainspring.client.job import Job, check_handle
@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    # Python has TypeVars with a default since 3.13, and type checkers in every version.
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
     from mainspring.client.connections import Connections
     from mainspring.client.outcomes import Answer
-
-    S_co = TypeVarWithDefault("S_co", covariant=True, default=Any)
-else:
-    S_co = TypeVar("S_co", covariant=True)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,19 +95,11 @@ class Verbatim:
         return data
 
 
-class Submission(Generic[P, R, S_co]):
+class Submission(Generic[P, R]):
     """A function of the fleet with the options that its jobs are submitted with.  Immutable.
 
-    In annotations, its parameters and its result; type checkers know as a third what the App was given as its store.
+    In annotations, its parameters and its result.
     """
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, said: Any) -> Any:
-            """Let the third be left out, as its default lets it for type checkers."""
-            if isinstance(said, tuple) and len(said) == 2 and len(cls.__parameters__) == 3:
-                said = (*said, Any)
-            return super().__class_getitem__(said)
 
     def __init__(
         self,
@@ -140,39 +125,6 @@ class Submission(Generic[P, R, S_co]):
         self._function = name.encode()
         self._wire_options = options.wire()
 
-    @overload
-    def options(
-        self,
-        *,
-        unique: str | Callable[P, str] | None = None,
-        priority: Priority | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        run_timeout: Duration | None = None,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        heartbeat: Duration | None = None,
-        retry: Retry | None = None,
-        keep_unique: Duration | None = None,
-    ) -> Submission[P, R, S_co]: ...
-    @overload
-    def options(
-        self: Submission[P, R, str | None],
-        *,
-        unique: str | Callable[P, str] | None = None,
-        priority: Priority | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        run_timeout: Duration | None = None,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        heartbeat: Duration | None = None,
-        retry: Retry | None = None,
-        keep_unique: Duration | None = None,
-        concurrency_key: str | Callable[P, str] | None = None,
-        connection: Any = None,
-        schema: str = ...,
-    ) -> Submission[P, R, S_co]: ...
     def options(
         self,
         *,
@@ -189,7 +141,7 @@ class Submission(Generic[P, R, S_co]):
         concurrency_key: str | Callable[P, str] | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
-    ) -> Submission[P, R, S_co]:
+    ) -> Submission[P, R]:
         """Return the same function with other options for its jobs; what is left out stays as it is.
 
         ``unique`` is the name of the computation, or a function that makes it of the arguments: while a job of that

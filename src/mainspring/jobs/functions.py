@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     Change = Callable[[FunctionLimits, int], FunctionLimits]
     """Takes what is said of a function and the wall time in microseconds; returns what is to be said from now on."""
 
-NOT_KEPT = "this node's store keeps no limits, pauses or keys of functions: a store on SQLite or PostgreSQL does"
+NOT_KEPT = (
+    "this node's store is on ZooKeeper, which keeps no limits, pauses or keys of functions: "
+    "a store on SQLite or PostgreSQL does"
+)
 READ_EVERY = 3.0
 """Seconds between looks at what was said at other nodes."""
 REPEAT_EVERY = 15.0

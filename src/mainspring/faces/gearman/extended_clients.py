@@ -30,7 +30,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     try:
         options = decode_submit(text) if text else _NO_OPTIONS
         if options.concurrency_key and not peer.service.functions.kept:
-            peer.submits.refuse(b"INVALID_ARGUMENTS", f"a concurrency key was given, and {NOT_KEPT}".encode())
+            peer.submits.refuse(b"INVALID_ARGUMENTS", f"concurrency_key was given, and {NOT_KEPT}".encode())
             return
         job = _job(peer, function, unique, options, payload)
     except (msgspec.MsgspecError, UsageError, ValueError) as error:

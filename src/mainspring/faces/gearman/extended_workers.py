@@ -11,7 +11,7 @@ from mainspring.faces.gearman.extension_json import RegisterOptions, check_secon
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.retry import check as check_retry
-from mainspring.resources.said import limits_of
+from mainspring.resources.said import limits_of, told
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
     if limits is not None and not peer.service.functions.kept:
-        peer.refuse(b"UNSUPPORTED", b"%b has limits, and %b" % (function, NOT_KEPT.encode()))
+        given = ", ".join(name for name, value in told(limits).items() if value is not None).encode()
+        peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NOT_KEPT.encode()))
         return
     ability = Ability(timeout=said.timeout, requeue=False, heartbeat=said.heartbeat, retry=said.retry, limits=limits)
     peer.worker_side.register(function, ability)

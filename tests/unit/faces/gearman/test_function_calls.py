@@ -202,8 +202,8 @@ def test_a_store_that_keeps_no_limits_refuses_them_by_name(node: Node, tool: Pee
     client = node.connect(extended=True)
     name, args = client.ask(Type.SUBMIT, F, b"", json.dumps({"concurrency_key": "k"}).encode(), b"")
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
-    assert "keeps no limits" in args[1]
+    assert args[1].startswith("concurrency_key was given, and this node's store is on ZooKeeper, which keeps no limits")
     worker = node.connect(extended=True)
-    name, args = worker.ask(Type.REGISTER, F, b'{"limits": {"concurrency": 1}}')
+    name, args = worker.ask(Type.REGISTER, F, b'{"limits": {"concurrency": 1, "rate": {"number": 1}}}')
     assert (name, args[0]) == ("ERROR", "UNSUPPORTED")
-    assert args[1].startswith("f has limits")
+    assert args[1].startswith("f has concurrency, rate, and this node's store is on ZooKeeper, which keeps no limits")
