@@ -45,8 +45,9 @@ format: .venv/.check ## let ruff repair and format what it can
 types: .venv/.check ## mypy, strict
 	$(BIN)/mypy
 
-layers: .venv/.check ## import-linter: who may import whom
+layers: .venv/.check ## import-linter: who may import whom; and no modules that import each other
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m checks.circles src/mainspring
 
 # The order of sets is part of a simulated run: the same for everybody, so that a seed that fails fails everywhere.
 # Bytecode is kept: the tests start the command a thousand times, and compiling it each time is a quarter of its start.
@@ -76,5 +77,5 @@ bench: .venv/.check interop ## measure against gearmand and others, print the ta
 	$(BIN)/python bench/run.py
 
 clean: ## remove what the targets above created, except results
-	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
+	find src tests checks bench examples -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf .venv .demo build bench/.venv tests/interop/.venv tests/interop/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,128 @@
+"""Refuses modules that import each other in a circle, also where an import is for type checking alone or inside a function.
+
+``python -m checks.circles src/mainspring``: exits with 1 and prints each circle, with the shortest way around it.
+Circles in ``circles.txt`` are known and being undone. One that has changed or is gone fails too, so that the list only shrinks.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Circle = frozenset[str]
+"""Modules each of which imports, by way of the others, itself."""
+
+KNOWN: Final = Path(__file__).with_name("circles.txt")
+"""The known circles: a module on each line, an empty line between two circles, comments after ``#``."""
+
+
+def read_imports(package: Path) -> dict[str, set[str]]:
+    """Return which modules of a package each of its modules imports. Raises SyntaxError."""
+    files = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
+    return {name: set(_imported(name, path, files)) for name, path in files.items()}
+
+
+def _name(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    """Find imports anywhere in a file; that of a package around the module itself is none."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"), path)):
+        wanted: list[str] = []
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = _origin(node, name, path)
+            # A name is a module, or the content of the module that it comes from.
+            wanted = [one if (one := f"{origin}.{alias.name}") in files else origin for alias in node.names]
+        yield from (one for one in wanted if one in files and one != name and not name.startswith(f"{one}."))
+
+
+def _origin(node: ast.ImportFrom, name: str, path: Path) -> str:
+    """Return the absolute name of the module that an import names, which may be relative."""
+    if not node.level:
+        return node.module or ""
+    ups = node.level - 1 if path.stem == "__init__" else node.level
+    around = name.split(".")[: -ups or None]
+    return ".".join([*around, node.module] if node.module else around)
+
+
+def circles(imports: Mapping[str, set[str]]) -> set[Circle]:
+    """Return the circles: of modules that reach each other, as many as there are in each."""
+    reached = {name: _reach(name, imports) for name in imports}
+    mutual = {name: frozenset(other for other in reached[name] if name in reached[other]) for name in imports}
+    return {circle for name, circle in mutual.items() if name in circle}
+
+
+def _reach(name: str, imports: Mapping[str, set[str]]) -> set[str]:
+    """Return all modules that a module imports, directly or not."""
+    found: set[str] = set()
+    ahead = [name]
+    while ahead:
+        new = imports[ahead.pop()] - found
+        found |= new
+        ahead.extend(new)
+    return found
+
+
+def way_around(circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
+    """Return the shortest way around a circle; it ends where it begins."""
+    return min((_way_back(name, circle, imports) for name in sorted(circle)), key=len)
+
+
+def _way_back(name: str, circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
+    ways = deque([[name]])
+    seen: set[str] = set()
+    while True:
+        way = ways.popleft()
+        following = imports[way[-1]] & circle
+        if name in following:
+            return [*way, name]
+        new = following - seen
+        seen |= new
+        ways.extend([*way, other] for other in sorted(new))
+
+
+def read_known(text: str) -> set[Circle]:
+    """Return the circles that a list names."""
+    found: set[Circle] = set()
+    names: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        name = line.partition("#")[0].strip()
+        if name:
+            names.append(name)
+        elif names and not line:
+            found.add(frozenset(names))
+            names = []
+    return found
+
+
+def complaints(imports: Mapping[str, set[str]], known: set[Circle]) -> Iterator[str]:
+    """Say what is wrong: circles that are not known, and known ones that are no more."""
+    found = circles(imports)
+    for circle in sorted(found - known, key=sorted):
+        way = " -> ".join(way_around(circle, imports))
+        yield f"{len(circle)} modules import each other: {', '.join(sorted(circle))}. Undo it; the shortest way around: {way}"
+    for circle in sorted(known - found, key=sorted):
+        yield f"no longer a circle, or another one: {', '.join(sorted(circle))}. Correct {KNOWN.name}"
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Check packages; returns the exit code."""
+    known = read_known(KNOWN.read_text("utf-8"))
+    wrong = [sentence for package in arguments for sentence in complaints(read_imports(Path(package)), known)]
+    for sentence in wrong:
+        print(sentence)  # noqa: T201 - it is what the command is for
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
