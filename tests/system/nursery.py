@@ -24,7 +24,7 @@ def main() -> None:
     """Take orders until the input ends."""
     import mainspring.cli.serve
     import mainspring.engines.postgres.engine
-    import mainspring.server.build  # noqa: F401
+    import mainspring.server.serving  # noqa: F401
     from mainspring.cli.main import main as command
 
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Be a node in this process: everything between settings and `mainspring.server.build.serve`."""
+"""Be a node in this process: everything between settings and `mainspring.server.serving.serve`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.server.process import Detachment, PidFile, raise_limits, switch_
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from mainspring.server.build import Listening
+    from mainspring.server.ports import Listening
     from mainspring.server.settings import ServerSettings
 
 Ready: TypeAlias = "Callable[[Sequence[Listening]], None]"
@@ -57,7 +57,7 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
 
 async def serve_node(settings: ServerSettings, ready: Ready) -> int:
     """Be a node and no more."""
-    from mainspring.server.build import serve  # noqa: PLC0415 - the whole server, which other commands do not need
+    from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
     return await serve(settings, ready=ready)
 

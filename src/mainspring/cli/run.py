@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mainspring.cli.node import Ready
     from mainspring.cli.worker_process import WorkerOrder
-    from mainspring.server.build import Listening
+    from mainspring.server.ports import Listening
     from mainspring.server.settings import ServerSettings, StoreSettings
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ async def _node_and_workers(
 
     The order at a stop: the node drains, while its workers still run jobs and settle them; then the workers end.
     """
-    from mainspring.server.build import serve  # noqa: PLC0415 - the whole server, which other commands do not need
+    from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
     supervisor: Supervisor | None = None
     working: asyncio.Task[int] | None = None

@@ -42,14 +42,16 @@ class SharedEngine(Engine, Relay, MembershipPort, Protocol):
     """What a store that several nodes share offers."""
 
 
-def node_row(settings: ServerSettings, service: JobService, counter: int) -> NodeRow:
-    """Return what a node is like at this moment."""
+def node_row(settings: ServerSettings, service: JobService, counter: int, *, address: str, started_us: int) -> NodeRow:
+    """Return what a node is like at this moment. ``started_us`` is the wall time of its start in microseconds."""
     dispatch = service.dispatch
     workers = [worker for worker in dispatch.workers if worker.abilities]
     served = sorted((name, queue) for name, queue in dispatch.queues.items() if queue.workers)
     return NodeRow(
         term=service.term,
         name=settings.name,
+        address=address,
+        started_us=started_us,
         counter=counter,
         lease=settings.fleet.lease,
         weight=settings.fleet.weight,
@@ -139,8 +141,8 @@ class Fleet:
 
     def row(self, counter: int) -> NodeRow:
         """Say what this node is like."""
-        row = node_row(self._settings, self._service, counter)
-        return msgspec.structs.replace(row, term=self.keeper.term, address=self._address, started_us=self._started_us)
+        row = node_row(self._settings, self._service, counter, address=self._address, started_us=self._started_us)
+        return msgspec.structs.replace(row, term=self.keeper.term)
 
     def fenced(self) -> None:
         """Drop the stored jobs."""

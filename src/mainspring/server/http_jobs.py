@@ -11,8 +11,10 @@ from mainspring.faces.http.gearmand_http import HttpReply
 from mainspring.jobs.model import Job, Priority, State
 
 if TYPE_CHECKING:
+    from mainspring.clock import Clock
+    from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.http.gearmand_http import Priority as PriorityName
-    from mainspring.server.node import Node
+    from mainspring.jobs.service import JobService
 
 _PRIORITIES: dict[str, int] = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
@@ -20,21 +22,22 @@ _PRIORITIES: dict[str, int] = {"high": Priority.HIGH, "normal": Priority.NORMAL,
 class NodeHttpJobs:
     """Submits to a node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, service: JobService, face: GearmanFace, clock: Clock) -> None:
+        self._service = service
+        self._face = face
+        self._clock = clock
 
     async def submit(
         self, function: bytes, unique: bytes, payload: bytes, priority: PriorityName, *, background: bool
     ) -> HttpReply:
         """Submit a job, and wait for its end where it is in the foreground."""
-        node = self._node
-        service = node.service
+        service, face = self._service, self._face
         if unique == b"-":
             unique = unique_of_payload(payload)
-        job = Job(node.face.next_id(), function, payload, unique, _PRIORITIES[priority])
-        job.created_us = round(node.clock.wall() * 1_000_000)
+        job = Job(face.next_id(), function, payload, unique, _PRIORITIES[priority])
+        job.created_us = round(self._clock.wall() * 1_000_000)
         if not service.dispatch.admits(function):
-            raise RefusedError("TOO_MANY_FUNCTIONS", node.face.too_many_functions().decode())
+            raise RefusedError("TOO_MANY_FUNCTIONS", face.too_many_functions().decode())
         queue = service.dispatch.known(function)
         if queue is not None and queue.is_full(job.priority):
             raise RefusedError("QUEUE_ERROR", "Job queue is full")

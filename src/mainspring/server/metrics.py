@@ -11,7 +11,7 @@ from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.service import JobService
@@ -23,16 +23,35 @@ MEASURED: Final = 1000
 
 
 class Metrics:
-    """Reads a node's figures."""
+    """Reads a node's figures. ``ready`` says whether it takes new work, ``others`` return figures of its other parts."""
 
-    def __init__(self, service: JobService, face: GearmanFace, commits: CommitQueue, oldest: Oldest) -> None:
+    def __init__(
+        self,
+        ready: Callable[[], bool],
+        service: JobService,
+        face: GearmanFace,
+        commits: CommitQueue,
+        oldest: Oldest,
+        others: Sequence[Callable[[], Iterable[Measure]]],
+    ) -> None:
+        self._ready = ready
         self._service = service
         self._face = face
         self._commits = commits
         self._oldest = oldest
+        self._others = others
 
     def figures(self) -> Iterable[Measure | Distribution]:
         """Return the figures of this moment."""
+        yield Measure(
+            "mainspring_ready", "gauge", "1 where /readyz says 200, otherwise 0.", [({}, float(self._ready()))]
+        )
+        yield from self._jobs()
+        for other in self._others:
+            yield from other()
+
+    def _jobs(self) -> Iterable[Measure | Distribution]:
+        """Return what there is of functions, connections and commits."""
         known = list(self._service.census.functions())
         number_known = self._service.census.number
         if len(known) > MEASURED:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreFencedError
 from mainspring.faces.http.figures import Measure
 from mainspring.log_limit import CauseLimit
 from mainspring.storage.operation import Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
@@ -32,10 +33,14 @@ log = structlog.get_logger("mainspring.node")
 
 
 class StoreWatch:
-    """Looks at what becomes of a node's groups. Times are monotonic seconds."""
+    """Looks at what becomes of a node's groups. Times are monotonic seconds.
 
-    def __init__(self, commits: CommitQueue, now: float) -> None:
+    ``broken`` is called where no group can succeed any more.
+    """
+
+    def __init__(self, commits: CommitQueue, now: float, *, broken: Callable[[StoreError], None]) -> None:
         self._commits = commits
+        self._broken = broken
         self._limit = CauseLimit()
         self._failed: StoreError | None = None
         """Why the last group was refused, until a probe is committed."""
@@ -52,6 +57,11 @@ class StoreWatch:
 
     def failed(self, error: StoreError, now: float) -> None:
         """Nothing of a group was committed."""
+        if isinstance(error, StoreFencedError):
+            return  # the node's part in the fleet goes on under another term
+        if isinstance(error, (StoreBrokenError, StoreCorruptError)):
+            self._broken(error)
+            return
         if self._failed is None:
             self._failed_at = now
             self._refused = 0

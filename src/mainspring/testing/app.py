@@ -29,7 +29,8 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.quantities import format_duration
-from mainspring.server.node import Node
+from mainspring.server.build import open_node
+from mainspring.server.ending import End
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.testing.clock import ManualClock
 from mainspring.worker.link import connector
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from mainspring.app import App
+    from mainspring.server.node import Node
 
 PATIENCE: Final = 10.0
 """Seconds of real time for what should happen at once."""
@@ -116,8 +118,8 @@ class InMemory:
 
     async def _serve(self) -> None:
         settings = ServerSettings(name=node_id("test"), store=parse_store("memory://"))
-        self._node = node = Node(settings, MemoryEngine(), self.clock)
-        await node.open()
+        built = await open_node(settings, MemoryEngine(), self.clock, End(self.clock, settings.process.grace))
+        self._node = node = built.node
         try:
             await self._declare(node)
             server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))

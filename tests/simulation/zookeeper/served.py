@@ -10,7 +10,8 @@ from mainspring.errors import MainspringError, StoreError
 from mainspring.ids import NodeId
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, State
-from mainspring.server.node import Node as Server
+from mainspring.server.build import open_node
+from mainspring.server.ending import End
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
 
 from .node import FUNCTIONS, Node
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sized
 
     from mainspring.jobs.held import Held
+    from mainspring.server.node import Node as Server
     from mainspring.storage.operation import Operation
 
     from .loop import VirtualLoop
@@ -71,12 +73,13 @@ class Served(Node):
             fleet=FleetSettings(strategy=world.strategy, lease=world.session, beat=world.session * 0.25),
             process=replace(ProcessSettings(), grace=DRAIN),
         )
-        server = self.server = Server(settings, self.engine, LoopClock(world.loop))
+        clock = LoopClock(world.loop)
         try:
-            await server.open()
+            built = await open_node(settings, self.engine, clock, End(clock, DRAIN))
         except StoreError:
             world.kill(self.name)  # such a process ends, and is started again
             return
+        server = self.server = built.node
         server.service.settling._chance = chance.random
         self.is_open = True
         for _ in range(chance.choice((0, 1, 2))):
@@ -91,9 +94,7 @@ class Served(Node):
     def kill(self) -> int:
         server = self.server
         if server is not None and self.is_open:
-            if server._timer is not None:
-                server._timer.cancel()
-                server._timer = None
+            server.ticks.stop()
             server.commits.close()
         return super().kill()
 
@@ -102,7 +103,7 @@ class Served(Node):
         server, who = self.server, self.who
         assert server is not None
         self.leaves = True
-        server.stop()
+        server.end.stop()
         await server.drain()
         content = self.world.content
         mine = content.read(paths.worker(who))

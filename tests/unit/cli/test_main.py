@@ -188,7 +188,7 @@ def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: p
     ("used", "unwanted"),
     [
         ("mainspring.cli.jobs, mainspring.cli.status", {"asyncio", "importlib.metadata", "mainspring.cli.node"}),
-        ("mainspring.cli.serve, mainspring.server.build", {"prometheus_client", "starlette", "uvicorn"}),
+        ("mainspring.cli.serve, mainspring.server.serving", {"prometheus_client", "starlette", "uvicorn"}),
     ],
 )
 def test_what_a_command_does_not_need_is_not_loaded(used: str, unwanted: set[str]) -> None:

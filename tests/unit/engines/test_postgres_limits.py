@@ -15,12 +15,15 @@ from mainspring.ids import node_id
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job
 from mainspring.resources.model import Limits, Rate
+from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.node import Node
+from mainspring.server.ending import End
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from mainspring.server.node import Node
 
 
 class Hand:
@@ -93,8 +96,9 @@ def run(database: str, limits: Limits, keys: list[str], seconds: float) -> Pair:
                     fleet=FleetSettings(),
                     process=replace(ProcessSettings(), grace=0.1),
                 )
-                node = Node(settings, PostgresEngine(database), SystemClock())
-                await node.open()
+                clock = SystemClock()
+                end = End(clock, settings.process.grace)
+                node = (await open_node(settings, PostgresEngine(database), clock, end)).node
                 stack.push_async_callback(node.close)
                 nodes.append(node)
                 if name == "n1":

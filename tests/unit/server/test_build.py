@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress
-from mainspring.server.build import Server
 from mainspring.server.logs import start_logging
+from mainspring.server.serving import Server
 from mainspring.server.settings import ListenSettings, LogSettings, ServerSettings, parse_store
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ async def told(*addresses: Address) -> tuple[str, list[str]]:
     server = Server(settings, start_logging(LogSettings(enabled=False)))
     listening = await server.start()
     try:
-        return server.node.address, [f"{port.host}:{port.port}" for port in listening]
+        return server.address, [f"{port.host}:{port.port}" for port in listening]
     finally:
         await server.stop()
 

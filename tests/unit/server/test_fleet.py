@@ -12,14 +12,14 @@ import pytest
 
 from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.faces.http.figures import Measure
 from mainspring.ids import node_id
 from mainspring.jobs import registered as registered_module
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
+from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.node import Node
+from mainspring.server.ending import End
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mainspring.nodes.model import NodeRow
+    from mainspring.server.node import Node
     from mainspring.storage.engine import Committed
     from mainspring.storage.operation import Operation
 
@@ -52,8 +53,9 @@ class Crowd:
             fleet=fleet,
             process=replace(ProcessSettings(), grace=0.1),
         )
-        node = Node(settings, engine or SharedMemoryEngine(self.content), SystemClock())
-        await node.open()
+        clock = SystemClock()
+        end = End(clock, settings.process.grace)
+        node = (await open_node(settings, engine or SharedMemoryEngine(self.content), clock, end)).node
         self._stack.push_async_callback(node.close)
         self.nodes.append(node)
         return node
@@ -490,9 +492,8 @@ def test_the_figures_say_who_is_there() -> None:
             second._keeping.cancel()
 
             def nodes() -> dict[str, float]:
-                measures = {
-                    measure.name: measure.samples for measure in first.metrics() if isinstance(measure, Measure)
-                }
+                assert first.fleet is not None
+                measures = {measure.name: measure.samples for measure in first.fleet.metrics()}
                 ((_, left),) = measures["mainspring_lease_seconds"]
                 assert 0 < left < QUICK.lease
                 return {labels["state"]: number for labels, number in measures["mainspring_nodes"]}

@@ -14,7 +14,6 @@ from tests.unit.jobs.a_node import Client, Side, side, unexpected
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
-from mainspring.faces.http.figures import Measure
 from mainspring.ids import node_id
 from mainspring.jobs import rules, upkeep
 from mainspring.jobs.failures import failure
@@ -22,16 +21,17 @@ from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State
 from mainspring.jobs.store import Find
 from mainspring.schedules import service as schedules
-from mainspring.server import metrics, store_watch
-from mainspring.server import node as node_module
+from mainspring.server import metrics, store_watch, ticks
+from mainspring.server.build import Built, open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.node import Node
+from mainspring.server.ending import End
 from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
+    from mainspring.server.node import Node
     from mainspring.storage.engine import Committed, Engine
     from mainspring.storage.operation import Operation
 
@@ -56,14 +56,32 @@ class Failing(MemoryEngine):
             super().commit(group, committed)
 
 
+async def build(engine: Engine, settings: ServerSettings = SETTINGS) -> Built:
+    clock = SystemClock()
+    return await open_node(settings, engine, clock, End(clock, settings.process.grace))
+
+
+@asynccontextmanager
+async def shown() -> AsyncIterator[Built]:
+    """A node with what shows it."""
+    built = await build(MemoryEngine())
+    try:
+        yield built
+    finally:
+        await built.node.close()
+
+
 @asynccontextmanager
 async def opened(engine: Engine | None = None, settings: ServerSettings = SETTINGS) -> AsyncIterator[Node]:
-    node = Node(settings, engine or MemoryEngine(), SystemClock())
-    await node.open()
+    node = (await build(engine or MemoryEngine(), settings)).node
     try:
         yield node
     finally:
         await node.close()
+
+
+def figures(built: Built) -> dict[str, Any]:
+    return {measure.name: measure.samples for measure in built.metrics.figures()}
 
 
 def worker(node: Node, *, places: int = 1) -> Worker:
@@ -104,7 +122,7 @@ def test_a_job_on_its_way_through_a_node() -> None:
 
 
 def test_time_passes_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (node_module, upkeep):
+    for module in (ticks, upkeep):
         monkeypatch.setattr(module, "TICK", 60.0)  # it must not wait for that: nor does this test
 
     async def test() -> None:
@@ -193,7 +211,7 @@ def test_running_jobs_may_end_while_the_node_drains() -> None:
         async with opened(settings=replace(SETTINGS, process=replace(SETTINGS.process, grace=10.0))) as node:
             who = worker(node, places=5)
             jobs = [await submit(node, b"%d" % number) for number in range(2)]
-            node.stop()
+            node.end.stop()
             draining = asyncio.create_task(node.drain())
             await asyncio.sleep(0.05)
             assert not node.ready()
@@ -221,14 +239,14 @@ def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: b
             job = await submit(node)
             waiting = await submit(node)
             if graceful_first:
-                node.stop(graceful=True)
+                node.end.stop(graceful=True)
                 draining = asyncio.create_task(node.drain())
                 await asyncio.sleep(0.4)
                 assert not draining.done(), "it waits without a limit"
-                node.stop()
+                node.end.stop()
                 await draining
             else:
-                node.stop()
+                node.end.stop()
                 await node.drain()
             for one in (job, waiting):
                 stored = await find(node, one)
@@ -244,13 +262,13 @@ def test_an_interrupt_in_a_stop_ends_the_wait() -> None:
         async with opened(settings=patient) as node:
             worker(node)
             job = await submit(node)
-            node.interrupt()
+            node.end.interrupt()
             draining = asyncio.create_task(node.drain())
             for _ in range(3):
-                node.stop()
+                node.end.stop()
             await asyncio.sleep(0.1)
             assert not draining.done()
-            node.interrupt()
+            node.end.interrupt()
             await draining
             stored = await find(node, job)
             assert (stored.state, stored.attempt, stored.suspects) == (State.PENDING, 0, 0)
@@ -264,12 +282,12 @@ def test_the_first_interrupt_after_a_graceful_stop_is_polite() -> None:
         async with opened(settings=patient) as node:
             worker(node)
             await submit(node)
-            node.stop(graceful=True)
+            node.end.stop(graceful=True)
             draining = asyncio.create_task(node.drain())
-            node.interrupt()
+            node.end.interrupt()
             await asyncio.sleep(0.1)
             assert not draining.done()
-            node.interrupt()
+            node.end.interrupt()
             await draining
 
     run(test())
@@ -286,7 +304,7 @@ def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
             await asyncio.sleep(0.05)
             assert not node.ready()
             assert node.healthy()
-            node.stop()
+            node.end.stop()
             draining = asyncio.create_task(node.drain())
             await asyncio.sleep(0.1)
             engine.error = None
@@ -298,7 +316,7 @@ def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
 
 def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_watch, "PROBE_EVERY", 0.01)
-    monkeypatch.setattr(node_module, "TICK", 0.01)
+    monkeypatch.setattr(ticks, "TICK", 0.01)
 
     async def test() -> None:
         engine = Failing()
@@ -328,8 +346,8 @@ def test_a_broken_store_ends_the_node_at_once() -> None:
             engine.error = StoreBrokenError("the disk")
             with pytest.raises(StoreBrokenError):
                 await submit(node)
-            assert node.stopping.is_set()
-            assert node.broken is engine.error
+            assert node.end.asked.is_set()
+            assert node.end.broken is engine.error
             assert not node.healthy()
             assert not node.ready()
             await asyncio.wait_for(node.drain(), 0.1)
@@ -379,7 +397,7 @@ def test_a_store_that_cannot_be_read_stops_the_start() -> None:
         engine = Failing()
         engine.error = StoreFullError("full")
         with pytest.raises(StoreFullError):
-            await Node(SETTINGS, engine, SystemClock()).open()
+            await build(engine)
 
     run(test())
 
@@ -393,15 +411,15 @@ def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -
         turns = 0
         while cancelled:
             turns += 1
-            node = Node(SETTINGS, MemoryEngine(), SystemClock())
-            opening = loop.create_task(node.open())
+            opening = loop.create_task(build(MemoryEngine()))
             for _ in range(turns):
                 await asyncio.sleep(0)
             cancelled = opening.cancel()
             await asyncio.wait({opening})
             for _ in range(20):
                 await asyncio.sleep(0)
-            await node.close()
+            if not opening.cancelled():
+                await opening.result().node.close()
         assert turns > 2, "there were moments before it had started"
         assert errors == []
 
@@ -415,11 +433,12 @@ def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.Mon
     monkeypatch.setattr(metrics, "MEASURED", 3)
 
     async def test() -> None:
-        async with opened() as node:
+        async with shown() as built:
+            node = built.node
             for number in range(10):
                 queue = node.service.dispatch.queue(b"f%d" % number)
                 queue.away = number
-            measures = {measure.name: measure.samples for measure in node.metrics() if isinstance(measure, Measure)}
+            measures = figures(built)
             assert measures["mainspring_functions"] == [({}, 10.0)]
             told = {labels["function"] for labels, _ in measures["mainspring_jobs_live"]}
             assert told == {"f7", "f8", "f9"}
@@ -432,14 +451,15 @@ def test_different_names_are_different_in_the_metrics() -> None:
     """Prometheus refuses the whole page where two samples have the same labels."""
 
     async def test() -> None:
-        async with opened() as node:
+        async with shown() as built:
+            node = built.node
             for name in (b"\xff", b"\\xff", b"\\", b"\\\\", "é".encode(), b"\xe9", b"\\xe9"):
                 node.service.dispatch.queue(name)
                 node.service.attempts.ended([rules.succeeded(Job(1, name, b"", created_us=1), b"", 2, 2)])
-            for measure in node.metrics():
+            for measure in built.metrics.figures():
                 told = [tuple(labels.values()) for labels, *_ in measure.samples]
                 assert len(set(told)) == len(told), measure.name
-            measures = {measure.name: measure.samples for measure in node.metrics() if isinstance(measure, Measure)}
+            measures = figures(built)
             assert [labels["function"] for labels, _ in measures["mainspring_jobs_live"]] == [
                 "\\xff",
                 "\\\\xff",
@@ -455,7 +475,8 @@ def test_different_names_are_different_in_the_metrics() -> None:
 
 def test_the_metrics_count_attempts() -> None:
     async def test() -> None:
-        async with opened() as node:
+        async with shown() as built:
+            node = built.node
             who = worker(node, places=3)
             for _ in range(3):
                 await submit(node)
@@ -473,28 +494,29 @@ def test_the_metrics_count_attempts() -> None:
             third.job.options = Options(retry=Retry(max_attempts=5))
             node.service.settling.failed(third, failure("Error", "no"), acknowledge=retried.set_result)
             assert await retried
-            measures = {measure.name: measure.samples for measure in node.metrics()}
-            ends = {labels["outcome"]: number for labels, number in measures["mainspring_attempts_total"][:8]}  # type: ignore[misc]
+            measures = figures(built)
+            ends = {labels["outcome"]: number for labels, number in measures["mainspring_attempts_total"][:8]}
             counted = {outcome: number for outcome, number in ends.items() if number}
             assert counted == {"succeeded": 1, "failed": 1, "lost": 1, "retried": 1}
             for name, number in (("mainspring_attempt_seconds", 4), ("mainspring_wait_seconds", 3)):
                 own, others = measures[name]
-                assert (own[0], sum(own[1])) == ({"function": "f"}, number)  # type: ignore[arg-type]
-                assert (others[0], sum(others[1])) == ({"function": "_other"}, 0)  # type: ignore[arg-type]
+                assert (own[0], sum(own[1])) == ({"function": "f"}, number)
+                assert (others[0], sum(others[1])) == ({"function": "_other"}, 0)
 
     run(test())
 
 
 def test_status_and_metrics_tell_of_each_function() -> None:
     async def test() -> None:
-        async with opened() as node:
+        async with shown() as built:
+            node = built.node
             worker(node, places=1)
             for number in range(3):
                 await submit(node, b"%d" % number)
             node.service.foreground.submit(
                 Job(node.face.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
-            status = node.status()
+            status = built.status.read()
             assert status["jobs"] == {"total": 4, "running": 1, "waiting": 3}
             assert status["workers"] == 1
             assert status["functions"][0] == {
@@ -505,7 +527,7 @@ def test_status_and_metrics_tell_of_each_function() -> None:
                 "waiting": {"high": 0, "normal": 2, "low": 0},
             }
             assert status["functions"][1]["function"] == "\\xff"
-            measures = {measure.name: measure.samples for measure in node.metrics() if isinstance(measure, Measure)}
+            measures = figures(built)
             assert measures["mainspring_jobs_running"][0] == ({"function": "f"}, 1)
             assert ({"function": "\\xff", "priority": "high"}, 1.0) in measures["mainspring_jobs_waiting"]
             assert measures["mainspring_window_jobs"] == [({}, 4.0)]

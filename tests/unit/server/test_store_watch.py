@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
     from typing import Any
 
+    from mainspring.errors import StoreError
+
 
 class Watched(Desk):
     """A queue whose groups end as the test says, and who watches it."""
@@ -24,8 +26,11 @@ class Watched(Desk):
     def __init__(self) -> None:
         super().__init__(limit=2**20)
         self.now = 1000.0
-        watch = self.watch = StoreWatch(self.queue, self.now)
-        self.queue._failing = lambda error: watch.failed(error, self.now)
+        self.broken: list[StoreError] = []
+        self.watch = StoreWatch(self.queue, self.now, broken=self.broken.append)
+
+    def fail(self, error: StoreError) -> None:
+        self.watch.failed(error, self.now)
 
     @property
     def ready(self) -> bool:

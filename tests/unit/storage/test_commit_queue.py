@@ -37,8 +37,11 @@ class Desk:
             lambda seconds, function: self.later.append((seconds, function)),
             limit=limit,
             pressure=self.events.append,
-            failing=lambda error: self.failures.append(str(error)),
+            failing=self.fail,
         )
+
+    def fail(self, error: StoreError) -> None:
+        self.failures.append(str(error))
 
     async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,15 +35,16 @@ class NodeView(Protocol):
     def ready(self) -> bool:
         """Tell whether the node takes new work: False while it starts, drains, or its store refuses writes."""
 
-    def metrics(self) -> Iterable[Measure | Distribution]:
-        """Return the figures of this moment."""
+
+Figures = Callable[[], "Iterable[Measure | Distribution]"]
+"""Returns the figures of this moment, at once."""
 
 
-def http_app(view: NodeView, *, version: str) -> Starlette:
+def http_app(view: NodeView, figures: Figures, *, version: str) -> Starlette:
     """Return the ASGI application of a node's monitoring pages; ``version`` is the server's."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(_NodeCollector(view, version))
+    registry.register(_NodeCollector(figures, version))
 
     async def metrics(_request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -70,15 +72,15 @@ def _verdict(good: bool, yes: str, no: str) -> Response:
 class _NodeCollector:
     """Turns a node's figures into Prometheus' families at each scrape."""
 
-    def __init__(self, view: NodeView, version: str) -> None:
-        self._view = view
+    def __init__(self, figures: Figures, version: str) -> None:
+        self._figures = figures
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
         build = InfoMetricFamily("mainspring_build", "Version of the server.")
         build.add_metric([], {"version": self._version})
         yield build
-        for measure in self._view.metrics():
+        for measure in self._figures():
             if isinstance(measure, Distribution):
                 yield _histogram(measure)
                 continue

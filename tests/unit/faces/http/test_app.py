@@ -29,15 +29,16 @@ class View:
     def ready(self) -> bool:
         return self.good
 
-    def metrics(self) -> list[Measure | Distribution]:
-        jobs = [({"function": 'a"\n', "state": "pending"}, 3), ({"function": "b", "state": "running"}, 1)]
-        return [
-            Measure("mainspring_jobs", "gauge", "Jobs by state.", jobs),
-            Measure("mainspring_jobs_submitted_total", "counter", "Accepted jobs.", [({}, 7)]),
-            Measure("mainspring_nothing", "gauge", "No samples.", []),
-            Distribution("mainspring_wait_seconds", "Waits.", (0.5, 10.0), [({"function": "f"}, [2, 0, 1], 61.5)]),
-            Distribution("mainspring_none_seconds", "No samples.", (0.5, 10.0), []),
-        ]
+
+def figures() -> list[Measure | Distribution]:
+    jobs = [({"function": 'a"\n', "state": "pending"}, 3), ({"function": "b", "state": "running"}, 1)]
+    return [
+        Measure("mainspring_jobs", "gauge", "Jobs by state.", jobs),
+        Measure("mainspring_jobs_submitted_total", "counter", "Accepted jobs.", [({}, 7)]),
+        Measure("mainspring_nothing", "gauge", "No samples.", []),
+        Distribution("mainspring_wait_seconds", "Waits.", (0.5, 10.0), [({"function": "f"}, [2, 0, 1], 61.5)]),
+        Distribution("mainspring_none_seconds", "No samples.", (0.5, 10.0), []),
+    ]
 
 
 @contextlib.asynccontextmanager
@@ -61,7 +62,7 @@ async def get(address: Any, path: str) -> tuple[int, str, str]:
 
 def visit(view: View, *paths: str) -> list[tuple[int, str, str]]:
     async def run() -> list[tuple[int, str, str]]:
-        async with serving(http_app(view, version="9.9")) as address:
+        async with serving(http_app(view, figures, version="9.9")) as address:
             return [await get(address, path) for path in paths]
 
     return asyncio.run(run())
@@ -116,7 +117,7 @@ async def until_closed(address: Any, said: bytes) -> bytes:
 
 def listening(patience: float, ask: Callable[[Any], Coroutine[Any, Any, None]], app: ASGIApp | None = None) -> None:
     async def run() -> None:
-        async with serving(app or http_app(View(), version="9.9"), patience) as address:
+        async with serving(app or http_app(View(), figures, version="9.9"), patience) as address:
             await ask(address)
 
     asyncio.run(run())

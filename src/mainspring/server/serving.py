@@ -1,0 +1,142 @@
+"""A node in its process: from the first port to the last commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from typing import TYPE_CHECKING
+
+import structlog
+
+from mainspring.faces.gearman.protocol import GearmanProtocol
+from mainspring.server.build import build_engine, gearmand_http, monitoring, open_node
+from mainspring.server.clock import SystemClock
+from mainspring.server.ending import End
+from mainspring.server.logs import start_logging
+from mainspring.server.ports import Ports
+from mainspring.server.stopping import stop_signals
+from mainspring.version import core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.faces.http.gearmand_http import GearmandHttp
+    from mainspring.faces.http.listener import HttpListener
+    from mainspring.server.logs import LogSink
+    from mainspring.server.node import Node
+    from mainspring.server.ports import Listening
+    from mainspring.server.settings import ServerSettings
+
+log = structlog.get_logger("mainspring.server")
+
+
+class Server:
+    """A node and its ports."""
+
+    def __init__(self, settings: ServerSettings, log_sink: LogSink) -> None:
+        self._settings = settings
+        self._log_sink = log_sink
+        self._clock = SystemClock()
+        self._engine = build_engine(settings.store, lease=settings.fleet.lease)
+        self._ports = Ports(settings)
+        self._http: HttpListener | None = None
+        self._gearmand_http: GearmandHttp | None = None
+        self.end = End(self._clock, settings.process.grace)
+        self.address = ""
+        """Where other nodes say that its Gearman port is; empty: nowhere that they could reach."""
+        self.node: Node
+        """There once it has started."""
+
+    async def start(self) -> Sequence[Listening]:
+        """Bind the ports, open the store, and begin to listen; nothing is left open where that fails."""
+        # Ports first: a port in use should not cost the start of a store.
+        self.address = self._ports.bind()
+        try:
+            built = await open_node(self._settings, self._engine, self._clock, self.end, address=self.address)
+        except BaseException:
+            self._ports.abandon()
+            raise
+        node = self.node = built.node
+        await self._ports.listen_gearman(lambda: GearmanProtocol(node.face))
+        if self._settings.listen.http is not None:
+            self._http = monitoring(built)
+            await self._http.start()
+            self._ports.listen_http(self._http.protocol)
+        if self._settings.listen.gearman_http is not None:
+            self._gearmand_http = gearmand_http(node)
+            self._ports.listen_gearmand_http(self._gearmand_http.protocol)
+        return self._ports.opened
+
+    def reload(self) -> None:
+        """SIGHUP: open the log again, and read the TLS files again."""
+        self._log_sink.reopen()
+        self._ports.reload_tls()
+
+    async def stop(self) -> None:
+        """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store.
+
+        The port for monitoring answers until all is committed.
+        """
+        await self._ports.close_for_jobs()
+        await self.node.drain()
+        await self._ports.close_for_monitoring()
+        if self._gearmand_http is not None:
+            await self._gearmand_http.close()
+        if self._http is not None:
+            await self._http.stop()
+        await self.node.close()
+
+
+async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening]], None]) -> int:
+    """Be a node until a signal; returns the exit code.
+
+    ``ready`` is called once all ports are open. Raises SettingsError, PortError or StoreError where the node cannot start, and
+    StoreBrokenError where its disk fails: what was acknowledged is safe, and nothing more can be promised.
+    """
+    settings.check()
+    server = Server(settings, start_logging(settings.log))
+    loop = asyncio.get_running_loop()
+    end = server.end
+    with contextlib.ExitStack() as signals:
+        signals.enter_context(stop_signals(end))
+        for number, function in ((signal.SIGUSR1, lambda: end.stop(graceful=True)), (signal.SIGHUP, server.reload)):
+            loop.add_signal_handler(number, function)
+            signals.callback(loop.remove_signal_handler, number)
+        ports = await _started(server)
+        if ports is None:
+            log.info("stopped before it had started")
+            return 0
+        _tune_collector()
+        ready(ports)
+        if not settings.jobs.schedules:
+            log.info("this node fires no schedules")
+        log.info("started", node=settings.name, term=server.node.term, store=settings.store.shown, core=core())
+        await end.asked.wait()
+        await server.stop()
+    if end.broken is not None:
+        raise end.broken
+    log.info("stopped")
+    return 0
+
+
+async def _started(server: Server) -> Sequence[Listening] | None:
+    """Start a server; None where it was asked to end before: a store that is away is waited for."""
+    starting = asyncio.create_task(server.start())
+    asked = asyncio.create_task(server.end.asked.wait())
+    try:
+        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+        return None if starting.cancelled() else starting.result()
+    finally:
+        asked.cancel()
+
+
+def _tune_collector() -> None:
+    """Collect garbage rarely: jobs are many, and make no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

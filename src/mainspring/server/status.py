@@ -1,0 +1,84 @@
+"""What ``mainspring status`` shows of a node."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.jobs.held import FunctionQueue
+from mainspring.version import version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.clock import Clock
+    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.jobs.service import JobService
+    from mainspring.schedules.service import ScheduleService
+    from mainspring.server.settings import ServerSettings
+    from mainspring.storage.commit_queue import CommitQueue
+
+SHOWN: Final = 1000
+"""Functions that are shown at most: those with the most jobs."""
+
+
+class Status:
+    """Reads a node's status. ``clock`` is the one by which it ``started``, at a monotonic time."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        service: JobService,
+        face: GearmanFace,
+        commits: CommitQueue,
+        schedules: ScheduleService | None,
+        clock: Clock,
+        started: float,
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        self._face = face
+        self._commits = commits
+        self._schedules = schedules
+        self._clock = clock
+        self._started = started
+
+    def read(self) -> dict[str, Any]:
+        """Return the status of this moment."""
+        service = self._service
+        known: Iterable[FunctionQueue] = service.dispatch.queues.values()
+        total, running, waiting = service.census.jobs, 0, service.census.waiting
+        for queue in known:
+            total += queue.total()
+            running += queue.running
+            waiting += queue.size + sum(queue.backlog)
+        number = service.census.number
+        if number > SHOWN:
+            known = heapq.nlargest(SHOWN, service.census.functions(), key=FunctionQueue.total)
+        return {
+            "version": version(),
+            "name": self._settings.name,
+            "term": service.term,
+            "store": self._settings.store.shown,
+            "pid": os.getpid(),
+            "uptime": round(self._clock.monotonic() - self._started, 3),
+            "connections": len(self._face.peers),
+            "schedules": self._schedules is not None and self._schedules.fires,
+            "workers": sum(1 for worker in service.dispatch.workers if worker.abilities),
+            "known_functions": number,
+            "jobs": {"total": total, "running": running, "waiting": waiting},
+            "commits": {"groups": self._commits.groups, "jobs": self._commits.jobs},
+            "functions": [_function(queue) for queue in known],
+        }
+
+
+def _function(queue: FunctionQueue) -> dict[str, Any]:
+    high, normal, low = queue.waiting_by_priority()
+    return {
+        "function": queue.name.decode("utf-8", "backslashreplace"),
+        "total": queue.total(),
+        "running": queue.running,
+        "workers": sum(queue.workers.values()),
+        "waiting": {"high": high, "normal": normal, "low": low},
+    }
