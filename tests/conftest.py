@@ -23,7 +23,7 @@ from tests.zookeeper import server as zookeeper_server
 from tests.zookeeper.server import Ensemble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 CHROOTS = itertools.count(1)
@@ -51,15 +51,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place(item.nodeid.partition("::")[0]))
-    for item in items:
-        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.servers)
+    servers = [item for item in items if not SERVERS.isdisjoint(getattr(item, "fixturenames", ()))]
+    for item in servers:
+        item.add_marker(pytest.mark.servers)
+    refuse_in_unit(item.nodeid for item in servers)
     if config.getoption("--long"):
         return
     long_ones = [item for item in items if item.get_closest_marker("long") is not None]
     if long_ones:
         config.hook.pytest_deselected(items=long_ones)
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
+
+
+def refuse_in_unit(ids: Iterable[str]) -> None:
+    """Refuse tests that use servers among those that need none. Raises pytest.UsageError."""
+    misplaced = [one for one in ids if one.startswith("tests/unit/")]
+    if misplaced:
+        raise pytest.UsageError(
+            f"these use a server: move them from tests/unit to tests/servers: {', '.join(misplaced)}"
+        )
 
 
 def leave_out(what: str) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
-from tests.unit.engines.a_fleet import NOW, Node, eventually, ignore, node, session
+from tests.servers.postgres.a_fleet import NOW, Node, eventually, ignore, node, session
 
 from mainspring.engines.postgres import connection, watch, writer
 from mainspring.errors import StoreFencedError

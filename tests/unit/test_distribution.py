@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+from tests.conftest import refuse_in_unit
 from tests.distribution import ENSEMBLE, LONG, place
 
 ROOT = Path(__file__).parents[2]
@@ -15,10 +17,18 @@ USE = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b|\bon_each_store\b|\bST
 def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
     tests = ROOT / "tests"
     places = [
-        path for name in ("conformance", "system", "zookeeper") for path in tests.joinpath(name).glob("test_*.py")
+        path
+        for name in ("conformance", "servers", "system", "zookeeper")
+        for path in tests.joinpath(name).rglob("test_*.py")
     ]
     users = {str(path.relative_to(ROOT)) for path in places if USE.search(path.read_text("utf-8"))}
     assert users == ENSEMBLE
+
+
+def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
+    refuse_in_unit(["tests/servers/postgres/test_journal.py::test_a", "tests/system/test_cli.py::test_b"])
+    with pytest.raises(pytest.UsageError, match=r"test_ids\.py::test_c"):
+        refuse_in_unit(["tests/unit/test_ids.py::test_c"])
 
 
 def test_what_is_long_is_there_and_before_the_rest() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +16,6 @@ from mainspring.cli.gearmand_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -64,15 +61,6 @@ def test_refused(line: str, words: str) -> None:
     with pytest.raises(GearmandUsageError) as caught:
         parse_gearmand(line.split())
     assert words in str(caught.value)
-
-
-def test_every_option_that_gearmand_lists_is_known(require: Callable[[str], str]) -> None:
-    listed = subprocess.run([require("gearmand"), "--help"], capture_output=True, text=True, check=False).stdout
-    theirs = set(re.findall(r"^  (?:-(\w) \[ )?--([a-z0-9-]+)", listed, re.MULTILINE))
-    theirs |= {(short, name) for short, name in re.findall(r"^  -(\w) \[ --([a-z0-9-]+) \]", listed, re.MULTILINE)}
-    ours = {(option.short or "", option.name) for option in OPTIONS}
-    assert theirs
-    assert not theirs - ours
 
 
 def test_names_are_given_once() -> None:

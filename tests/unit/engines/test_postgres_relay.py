@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Any
 
@@ -9,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.postgres.address import parse
-from mainspring.engines.postgres.relay import BACKLOG, PIECE, Relay, decode, encode
+from mainspring.engines.postgres.relay import BACKLOG, Relay, decode, encode
 from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
-from mainspring.jobs import store as ops
-
-from .a_fleet import Node, ignore, node
 
 IDS = st.integers(1, 2**63 - 1)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
@@ -141,55 +136,3 @@ def test_the_cluster_carries_what_is_for_its_nodes_and_notify_the_rest(*, mixed:
     assert cluster.told == [(4, Settled([1])), (0, Pending([b"f"]))]
     assert one._queue == {5: [Settled([2])]}
     assert one._pending == ({b"f"} if mixed else set())
-
-
-def test_messages_reach_the_node_that_they_are_for_in_order(database: str) -> None:
-    async def test() -> None:
-        async with node(database, "a") as one, node(database, "b") as two, node(database, "c") as third:
-            sent: list[Message] = [Progress(i, "data", b"%d" % i * 3000) for i in range(40)]
-            for message in sent:
-                one.engine.send(two.term, message)
-            await two.hears(lambda messages: len(messages) == len(sent))
-            assert two.heard == sent
-            two.engine.send(third.term, Stop(5, "enough"))
-            await third.hears(lambda messages: messages == [Stop(5, "enough")])
-            assert one.heard == []
-
-    asyncio.run(test())
-
-
-def test_all_but_the_sender_hear_of_pending_jobs_and_those_who_wait_of_ended_ones(database: str) -> None:
-    async def test() -> None:
-        async with node(database, "a") as one, node(database, "b") as two:
-            (job,) = await one.submitted(function=b"g")
-            await two.hears(lambda messages: Pending([b"g"]) in messages)
-            await wait(two, job.id)
-            ((claimed,),) = await one.group(one.claim(function=b"g"))
-            await one.group(one.settle(*claimed))
-            await two.hears(lambda messages: Settled([job.id]) in messages)
-            assert one.heard == []
-
-    asyncio.run(test())
-
-
-def test_stores_of_one_database_do_not_hear_each_other(database: str) -> None:
-    async def test() -> None:
-        assert parse(database).checksum != parse(f"{database}?schema=other").checksum
-        async with (
-            node(database, "a") as one,
-            node(database, "b") as two,
-            node(f"{database}?schema=other", "a") as other,
-            node(f"{database}?schema=other", "b") as another,
-        ):
-            await other.submitted(function=b"other")
-            await another.hears(lambda messages: messages == [Pending([b"other"])])
-            await one.submitted(function=b"one")
-            await two.hears(lambda messages: messages == [Pending([b"one"])])
-            assert len(PIECE * "x") < 8000
-
-    asyncio.run(test())
-
-
-async def wait(one: Node, *ids: int) -> None:
-    """Say that clients of a node wait for jobs."""
-    await one.group(ops.Wait(one.term, list(ids), ignore, ignore))

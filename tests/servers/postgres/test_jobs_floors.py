@@ -7,11 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mainspring.engines.postgres.connection import SETTINGS
-from mainspring.engines.postgres.floors import LOWEST, SETTLES, SHARE, SLOW, Floor, Floors, Scans, risen
+from mainspring.engines.postgres.floors import LOWEST, SETTLES, SHARE, SLOW, Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
@@ -73,60 +71,6 @@ async def rise(one: Node, clock: SlowClock, slots: frozenset[int] | None = None)
     (floor,) = remembered(one).functions.values()
     assert floor.places[1] > LOWEST
     return floor.places
-
-
-# ---- the rule ----
-
-
-def test_whole_scans_take_a_share_of_the_time() -> None:
-    scans = Scans()
-    now, whole, all_of_it = 0.0, 0.0, 0.0
-    for _ in range(1000):
-        seconds = 0.1
-        if scans.whole(now):
-            scans.took(now, seconds)
-            whole += seconds
-        now += seconds
-        all_of_it += seconds
-    assert 0.5 / SHARE < whole / all_of_it < 1.5 / SHARE
-
-
-def test_as_long_as_scans_are_quick_all_are_whole() -> None:
-    scans = Scans()
-    for now in range(10):
-        assert scans.whole(now)
-        scans.took(now, SLOW / 2)
-    assert not scans.slow
-
-
-places = st.integers(0, 50)
-
-
-@given(
-    begin=st.lists(places, min_size=3, max_size=3),
-    pending=st.sets(st.tuples(st.integers(0, 2), places), max_size=30),
-    limit=st.integers(1, 40),
-    settled=places,
-)
-def test_a_floor_rises_above_nothing_that_is_pending(
-    begin: list[int], pending: set[tuple[int, int]], limit: int, settled: int
-) -> None:
-    """A claim takes what is above its floors, in order, up to its limit; what it left is not below the new floors."""
-    seen = sorted(one for one in pending if one[1] >= begin[one[0]])
-    taken, left = seen[:limit], seen[limit:]
-    after = risen(begin, taken, settled, full=len(taken) == limit)
-    assert all(place >= after[priority] for priority, place in left)
-    assert all(new >= old for new, old in zip(after, begin, strict=True))
-    assert all(new <= max(old, settled) for new, old in zip(after, begin, strict=True))
-
-
-def test_what_is_forgotten_is_the_lowest() -> None:
-    floor = Floor(3)
-    floor.places = [5, 6, 7]
-    floor.lower(3, 1)
-    assert floor.places == [5, 3, 7]
-    floor.forget()
-    assert floor.places == [LOWEST] * 3
 
 
 # ---- nothing is forgotten ----

@@ -27,7 +27,7 @@ from mainspring.server.clock import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
 
 from .a_fleet import Node, ignore, node, session
-from .test_postgres_jobs_floors import slow
+from .test_jobs_floors import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
