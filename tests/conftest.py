@@ -68,7 +68,7 @@ def refuse_in_unit(ids: Iterable[str]) -> None:
     misplaced = [one for one in ids if one.startswith("tests/unit/")]
     if misplaced:
         raise pytest.UsageError(
-            f"these use a server: move them from tests/unit to tests/servers: {', '.join(misplaced)}"
+            f"these use a server: move them from tests/unit to tests/on_servers: {', '.join(misplaced)}"
         )
 
 

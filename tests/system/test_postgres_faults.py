@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.on_servers.postgres.a_fleet import NOW, Node, eventually, ignore, node, session
 from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
-from tests.servers.postgres.a_fleet import NOW, Node, eventually, ignore, node, session
 
 from mainspring.engines.postgres import connection, watch, writer
 from mainspring.errors import StoreFencedError

@@ -18,7 +18,7 @@ def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
     tests = ROOT / "tests"
     places = [
         path
-        for name in ("conformance", "servers", "system", "zookeeper")
+        for name in ("conformance", "on_servers", "system", "zookeeper")
         for path in tests.joinpath(name).rglob("test_*.py")
     ]
     users = {str(path.relative_to(ROOT)) for path in places if USE.search(path.read_text("utf-8"))}
@@ -26,7 +26,7 @@ def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
 
 
 def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
-    refuse_in_unit(["tests/servers/postgres/test_journal.py::test_a", "tests/system/test_cli.py::test_b"])
+    refuse_in_unit(["tests/on_servers/postgres/test_journal.py::test_a", "tests/system/test_cli.py::test_b"])
     with pytest.raises(pytest.UsageError, match=r"test_ids\.py::test_c"):
         refuse_in_unit(["tests/unit/test_ids.py::test_c"])
 

@@ -259,7 +259,7 @@ class MemoryTree:
         self._connection = 0
         """Rises whenever the connection is lost: an answer under way is lost with it."""
         self._line: deque[Callable[[], None]] = deque()
-        self._late: list[Sequence[Change]] = []
+        self.late: list[Sequence[Change]] = []
         self._watches: dict[tuple[_Kind, str], dict[Watch, None]] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -299,10 +299,10 @@ class MemoryTree:
             self._watch(_Kind.DATA, path, watch)
             return self.content.read(path)
 
-        return await self._ask(read)
+        return await self.ask(read)
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        return await self._ask(lambda: [self.content.read(path) for path in paths])
+        return await self.ask(lambda: [self.content.read(path) for path in paths])
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         def read() -> list[str] | None:
@@ -311,7 +311,7 @@ class MemoryTree:
                 self._watch(_Kind.CHILD, path, watch)
             return names
 
-        return await self._ask(read)
+        return await self.ask(read)
 
     async def commit(self, changes: Sequence[Change]) -> Done | Refused:
         changes = tuple(changes)
@@ -319,7 +319,7 @@ class MemoryTree:
         def do() -> Done | Refused:
             fate = None if self.before is None else self.before(changes)
             if fate is Fate.LATE:
-                self._late.append(changes)
+                self.late.append(changes)
             self._live()
             if fate is Fate.REQUEST_LOST or fate is Fate.LATE:
                 raise self._unknown()
@@ -330,10 +330,10 @@ class MemoryTree:
                 raise self._unknown()
             return outcome
 
-        return await self._ask(do, lost=UnknownOutcomeError)
+        return await self.ask(do, lost=UnknownOutcomeError)
 
     async def sync(self) -> None:
-        await self._ask(lambda: None)
+        await self.ask(lambda: None)
 
     # ---- faults
 
@@ -381,14 +381,14 @@ class MemoryTree:
 
     def deliver(self) -> None:
         """Let happen what is late."""
-        late, self._late = self._late, []
+        late, self.late = self.late, []
         for changes in late:
             if self._session in self.content.sessions:
                 self.content.apply(changes, self._session)
 
     # ---- how it is done
 
-    async def _ask(self, do: Callable[[], T], lost: type[StoreUnavailableError] = StoreUnavailableError) -> T:
+    async def ask(self, do: Callable[[], T], lost: type[StoreUnavailableError] = StoreUnavailableError) -> T:
         """Do something at the ensemble, in the order of the calls, and bring its answer."""
         if self._is_cut:
             await self._pause()
@@ -468,7 +468,7 @@ class MemoryTree:
         if not self._is_open or self._is_cut or self._is_killed:
             return
         self._session = 0
-        self._late.clear()
+        self.late.clear()
         self._lose()
         self._soon(self._begin)
 

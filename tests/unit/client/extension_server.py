@@ -103,8 +103,8 @@ class ExtensionServer:
         self._numbers = 0
         self._port = port
         self.address = Address("127.0.0.1", port)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -113,12 +113,12 @@ class ExtensionServer:
 
     def __exit__(self, *_: object) -> None:
         self.call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
-        self._loop.close()
+        self.loop.close()
 
     def call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
 
     def do(self, action: Callable[[], Any]) -> Any:
         async def act() -> Any:
@@ -127,7 +127,7 @@ class ExtensionServer:
         return self.call(act())
 
     async def _listen(self) -> Address:
-        self._server = await self._loop.create_server(lambda: Peer(self), "127.0.0.1", self._port, ssl=self._tls)
+        self._server = await self.loop.create_server(lambda: Peer(self), "127.0.0.1", self._port, ssl=self._tls)
         return Address("127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
@@ -311,16 +311,16 @@ class ExtensionServer:
         peer.paused = True
         peer.send(Type.PAUSED)
 
-    def _tell(self, kind: int, args: list[bytes]) -> None:
+    def tell(self, kind: int, args: list[bytes]) -> None:
         self.jobs[args[0]].told.append((kind, args[1:]))
         for peer in self.waiting.get(args[0], []):
             peer.send(kind, *args)
 
     def on_work_status(self, peer: Peer, *args: bytes) -> None:
-        self._tell(Type.WORK_STATUS, list(args))
+        self.tell(Type.WORK_STATUS, list(args))
 
     def on_work_data(self, peer: Peer, *args: bytes) -> None:
-        self._tell(Type.WORK_DATA, list(args))
+        self.tell(Type.WORK_DATA, list(args))
 
     def on_work_warning(self, peer: Peer, *args: bytes) -> None:
-        self._tell(Type.WORK_WARNING, list(args))
+        self.tell(Type.WORK_WARNING, list(args))

@@ -205,7 +205,7 @@ def test_progress_is_heard(server: ExtensionServer, client: Client) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.outcome, handle, 10, hear=heard.append)
         server.wait_for(lambda: server.waiting.get(handle.encode()))
-        server.do(lambda: server._tell(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]))
+        server.do(lambda: server.tell(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]))
         end(server, handle)
         waiting.result()
     assert heard == [Notice("progress", 1, 2, b"")]
@@ -257,7 +257,7 @@ def test_a_server_that_drops_connections_is_passed_over_for_the_next(server: Ext
 
 def test_a_socket_in_the_file_system(server: ExtensionServer, tmp_path: Path) -> None:
     path = tmp_path / "s"
-    listening = server.call(server._loop.create_unix_server(lambda: Peer(server), str(path)))
+    listening = server.call(server.loop.create_unix_server(lambda: Peer(server), str(path)))
     client = Client([parse_address(f"unix:{path}")])
     assert client.submit(request()).handle
     client.close()

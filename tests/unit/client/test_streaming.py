@@ -70,7 +70,7 @@ def app(server: ExtensionServer) -> Iterator[App]:
 
 def tell(server: ExtensionServer, handle: str, kind: Type, *args: bytes) -> None:
     def act() -> None:
-        server._tell(kind, [handle.encode(), *args])
+        server.tell(kind, [handle.encode(), *args])
         server.dispatch()  # which sends it
 
     server.do(act)
@@ -188,8 +188,9 @@ def test_a_stream_that_is_left_early_is_forgotten(server: ExtensionServer, app: 
         tell(server, job.handle, Type.WORK_WARNING, b"a")
         assert first.result() == Warned(b"a")
     events.close()
-    with app.connections.blocking()._shared.locked() as session:
-        assert not session.unfinished
+    server.drop_connections()
+    app.function("f").submit(b"")
+    assert len(server.seen_of(Type.WAIT)) == 1, "on the new connection it waits for nothing"
 
 
 def test_a_client_that_is_closed_ends_its_streams(server: ExtensionServer, app: App) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import base64
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from mainspring.engines.postgres.relay import BACKLOG, Relay, decode, encode
 from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 IDS = st.integers(1, 2**63 - 1)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
@@ -32,77 +36,109 @@ def test_what_a_newer_version_says_is_passed_over() -> None:
     assert decode(newer) == [Stop(5, "stop")]
 
 
-def a_relay(cluster: Any = None) -> Relay:
-    one = Relay(None, 7, cluster)  # type: ignore[arg-type]
-    one._term = 3
-    return one
+class Wire:
+    """A server as far as notifications go: it keeps what is sent, and gives it to those who listen."""
+
+    def __init__(self) -> None:
+        self.channels: list[str] = []
+        self.payloads: list[str] = []
+        self.heard: dict[str, Callable[[Any, int, str, Any], None]] = {}
+
+    async def run(self, do: Callable[[Wire], Awaitable[object]], _seconds: float) -> None:
+        await do(self)
+
+    async def execute(self, _statement: str, channels: list[str], payloads: list[str]) -> None:
+        self.channels += channels
+        self.payloads += payloads
+
+    async def add_listener(self, channel: str, heard: Callable[[Any, int, str, Any], None]) -> None:
+        self.heard[channel] = heard
 
 
-def heard(listener: Relay, payloads: list[str]) -> list[Message]:
-    messages: list[Message] = []
-    listener.listen(messages.append)
-    for payload in payloads:
-        listener._heard(None, 0, "", payload)
-    return messages
+class Member:
+    """A node with its relay."""
+
+    def __init__(self, term: int = 3, cluster: Any = None) -> None:
+        self.wire = cast("Any", Wire())
+        self.relay = Relay(self.wire, 7, cluster)
+        self.messages: list[Message] = []
+        self.relay.listen(self.messages.append)
+        asyncio.run(self.relay.greet(self.wire, term))
+
+    def sent(self) -> list[str]:
+        """Send what waits; returns the payloads."""
+        self.wire.channels, self.wire.payloads = [], []
+        asyncio.run(self.relay.send_once())
+        payloads: list[str] = self.wire.payloads
+        return payloads
+
+    def hear(self, payloads: list[str]) -> list[Message]:
+        """Have payloads arrive; returns what was heard so far."""
+        for heard in [*self.wire.heard.values()][:1]:
+            for payload in payloads:
+                heard(None, 0, "", payload)
+        return self.messages
+
+
+def content(payloads: list[str]) -> list[Message]:
+    """What a listener of term 4 makes of payloads."""
+    return Member(4).hear(payloads)
 
 
 @given(st.lists(MESSAGES, min_size=1), st.integers(0, 5))
 def test_a_batch_in_pieces_is_put_together_and_half_a_one_is_passed_over(messages: list[Message], missed: int) -> None:
-    sender, listener = a_relay(), a_relay()
-    listener._term = 4
+    sender = Member()
     big = Progress(1, "data", b"\0" * 30_000)
     for message in (big, *messages):
-        sender.send(4, message)
-    _, first = sender._drain()
-    sender.send(4, Stop(7, "the next batch"))
-    _, second = sender._drain()
+        sender.relay.send(4, message)
+    first = sender.sent()
+    sender.relay.send(4, Stop(7, "the next batch"))
+    second = sender.sent()
     assert len(first) > 4
     assert len(set(first)) == len(first), "PostgreSQL would drop what is the same"
     assert all(len(payload.encode()) < 8000 for payload in first)
     expected = [Stop(7, "the next batch")] if missed else [big, *messages, Stop(7, "the next batch")]
     # a listener that connects in the middle has missed the first pieces
-    assert heard(listener, first[min(missed, len(first)) :] + second) == expected
+    assert content(first[min(missed, len(first)) :] + second) == expected
 
 
 def test_a_batch_whose_end_is_missing_does_not_spoil_the_next() -> None:
-    sender, listener = a_relay(), a_relay()
-    listener._term = 4
-    sender.send(4, Progress(1, "data", b"x" * 30_000))
-    _, first = sender._drain()
-    sender.send(4, Progress(2, "data", b"y" * 30_000))
-    _, second = sender._drain()
-    assert heard(listener, first[:-1] + second) == [Progress(2, "data", b"y" * 30_000)]
+    sender = Member()
+    sender.relay.send(4, Progress(1, "data", b"x" * 30_000))
+    first = sender.sent()
+    sender.relay.send(4, Progress(2, "data", b"y" * 30_000))
+    assert content(first[:-1] + sender.sent()) == [Progress(2, "data", b"y" * 30_000)]
 
 
 @pytest.mark.parametrize("payload", ["", "1 2 3", "a 1 0 1 x", "9 1 0 1 \x01"])
 def test_what_strangers_say_is_passed_over(payload: str) -> None:
-    assert heard(a_relay(), [payload]) == []
+    assert content([payload]) == []
 
 
 def test_a_node_does_not_hear_itself() -> None:
-    one = a_relay()
-    one.tell_pending([b"f"])
-    _, payloads = one._drain()
-    assert heard(one, payloads) == []
+    one = Member()
+    one.relay.tell_pending([b"f"])
+    assert one.hear(one.sent()) == []
 
 
 def test_what_gathers_is_bounded() -> None:
-    one = a_relay()
+    one = Member()
     piece = BACKLOG // 10
     for _ in range(30):
-        one.send(4, Progress(1, "data", b"x" * piece))
-    assert one.dropped > 15
-    _, payloads = one._drain()
-    assert sum(map(len, payloads)) < 1.3 * BACKLOG
-    one.send(4, Stop(1, ""))
-    assert one._drain()[1], "there is room again"
+        one.relay.send(4, Progress(1, "data", b"x" * piece))
+    assert one.relay.dropped > 15
+    assert sum(map(len, one.sent())) < 1.3 * BACKLOG
+    one.relay.send(4, Stop(1, ""))
+    assert one.sent(), "there is room again"
 
 
 def test_many_ended_jobs_are_told_in_several_messages() -> None:
-    one = a_relay()
-    one.tell_settled({4: list(range(2000)), 5: [1]})
-    assert [len(message.ids) for message in one._queue[4] if isinstance(message, Settled)] == [500] * 4
-    assert one._queue[5] == [Settled([1])]
+    one = Member()
+    one.relay.tell_settled({4: list(range(2000))})
+    told = content(one.sent())
+    assert [len(message.ids) for message in told if isinstance(message, Settled)] == [500] * 4
+    one.relay.tell_settled({5: [1]})
+    assert content(one.sent()) == [Settled([1])]
 
 
 class InCluster:
@@ -128,11 +164,10 @@ class InCluster:
 @pytest.mark.parametrize("mixed", [False, True])
 def test_the_cluster_carries_what_is_for_its_nodes_and_notify_the_rest(*, mixed: bool) -> None:
     cluster = InCluster()
-    one = a_relay(cluster)
-    one.mixed = mixed
-    one.send(4, Settled([1]))
-    one.send(5, Settled([2]))
-    one.tell_pending({b"f"})
+    one = Member(cluster=cluster)
+    one.relay.mixed = mixed
+    one.relay.send(4, Settled([1]))
+    one.relay.send(5, Settled([2]))
+    one.relay.tell_pending({b"f"})
     assert cluster.told == [(4, Settled([1])), (0, Pending([b"f"]))]
-    assert one._queue == {5: [Settled([2])]}
-    assert one._pending == ({b"f"} if mixed else set())
+    assert content(one.sent()) == [Settled([2]), *([Pending([b"f"])] if mixed else [])]

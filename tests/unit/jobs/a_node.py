@@ -86,9 +86,9 @@ class Node:
         """``earlier`` is a node whose store and clock it has; with an engine of its own, that node goes on beside it."""
         self.engine: Engine = engine or (earlier.engine if earlier else MemoryEngine())
         self.clock: ManualClock = earlier.clock if earlier else ManualClock()
-        self._history: History = earlier._history if earlier else History()
+        self.history: History = earlier.history if earlier else History()
         self._options = options
-        self.life = Life(self.engine, self._history, self.clock, Random(0), **options)
+        self.life = Life(self.engine, self.history, self.clock, Random(0), **options)
         self.service = self.life.service
         self.window = self.service.window
         self.settling = self.service.settling

@@ -30,7 +30,7 @@ def test_what_a_client_had_in_memory_is_left_in_steps_and_given_back(node: Node)
     for _ in range(number):
         node.foreground(client=client)
     kept, _ = node.foreground(client=other)
-    tables = [node.window.held, node.service.listeners._by_job]
+    tables = [node.window.held, node.service.listeners._by_job]  # noqa: SLF001 - the size of the table shows nowhere else
     sizes = [sys.getsizeof(table) for table in tables]
     assert min(sizes) > LARGE
     node.service.clients.gone(client)

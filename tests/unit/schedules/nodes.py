@@ -65,7 +65,8 @@ class Hands:
 class Node:
     """The parts of a node that have to do with schedules, put together as the server does."""
 
-    def __init__(self, world: World, name: str, *, fires: bool = True) -> None:
+    def __init__(self, world: World, name: str, **options: Any) -> None:
+        """``options`` are those of its schedules."""
         self.world = world
         self.clock = world.clock
         self.name = name
@@ -86,7 +87,7 @@ class Node:
         self.engine.followers = Following(self.service, new_id)
         self.new_id = new_id
         self.schedules = ScheduleService(
-            self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused, fires=fires
+            self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
         )
         if isinstance(self.engine, SharedMemoryEngine):
             self.service.share(self.engine)
@@ -197,8 +198,8 @@ class World:
         self.engine = MemoryEngine()
         self.nodes: list[Node] = []
 
-    def node(self, name: str = "n1", *, fires: bool = True) -> Node:
-        node = Node(self, name, fires=fires)
+    def node(self, name: str = "n1", **options: Any) -> Node:
+        node = Node(self, name, **options)
         self.nodes.append(node)
         return node
 

@@ -332,9 +332,9 @@ def paused(node: Node, *names: str) -> None:
         node.end(held)
 
 
-def test_old_rows_are_dropped_from_time_to_time(world: World, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_rows_are_dropped_from_time_to_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORGET_EVERY", 1500.0)
-    node.schedules._retention = 60.0
+    node = world.node(retention=60.0)
     paused(node, "a", "b")
     world.until(1500)
     assert len(world.rows("a")) > 1500
@@ -343,11 +343,9 @@ def test_old_rows_are_dropped_from_time_to_time(world: World, node: Node, monkey
         assert len(world.rows(name)) == KEPT, "each had more than one operation drops"
 
 
-def test_a_store_that_refuses_to_forget_is_asked_again(
-    world: World, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_refuses_to_forget_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORGET_EVERY", 200.0)
-    node.schedules._retention = 0.0
+    node = world.node(retention=0.0)
     paused(node, "a")
     world.until(225)
     node.full = True

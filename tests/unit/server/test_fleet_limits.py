@@ -14,7 +14,7 @@ from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job
 from mainspring.resources.model import Limits, Rate
 
-from .test_fleet import Crowd, Hand, crowd, run
+from .test_fleet import Crowd, Hand, crowd, run, stop_heart
 
 if TYPE_CHECKING:
     import pytest
@@ -197,8 +197,7 @@ def test_the_tokens_of_a_node_that_dies_are_free_with_its_jobs() -> None:
             held = [await hand.jobs.get() for _ in range(2)]
             works = Works(0.01)
             works.hand(second)
-            assert first._keeping is not None
-            first._keeping.cancel()
+            stop_heart(first)
             await works.all(4)
             assert works.most <= 2
             assert not await hand.done(held[0], b"too late")

@@ -292,7 +292,7 @@ def test_drain_lets_running_jobs_end_and_hands_the_others_back(server: Extension
         go.wait(60)
 
     worker = run(app, concurrency=2)
-    appetite = worker.worker._appetite
+    appetite = worker.worker._appetite  # noqa: SLF001 - when it begins to hold jobs in advance is its own matter
     while (
         not appetite.brief
     ):  # it knows jobs to be brief, and holds some in advance; on a busy machine that takes a few more

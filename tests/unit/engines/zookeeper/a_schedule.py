@@ -194,7 +194,7 @@ class Race:
         self._second = asyncio.Event()
         self._met = asyncio.Event()
         tree = first.node.tree
-        ask = tree._ask
+        ask = tree.ask
 
         async def stepped(*args: Any, **more: Any) -> Any:
             """Stop before a request, once."""
@@ -205,7 +205,7 @@ class Race:
                 self._left -= 1
             return await ask(*args, **more)
 
-        tree._ask = stepped  # type: ignore[method-assign]
+        tree.ask = stepped  # type: ignore[method-assign]
         self._tree = tree
 
     @property
@@ -222,5 +222,5 @@ class Race:
         two = await second
         self._second.set()
         one = await running
-        del self._tree._ask
+        del self._tree.ask
         return one, two

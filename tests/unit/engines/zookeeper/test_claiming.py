@@ -204,10 +204,10 @@ def test_what_was_dropped_is_not_given_back_in_place_of_another_job_of_its_name(
         async with fleet() as nodes:
             node = await elsewhere(nodes)
             await drop_what_has_arrived(node)
-            (arrived,) = [one for some in node.session.claims._arrived.values() for one in some]
+            (arrived,) = [one for some in node.session.claims._arrived.values() for one in some]  # noqa: SLF001 - what was dropped is to be named
             other = await node.submitted(unique=b"u")
             await node.assign_to(other, node)
-            await node.session.claims._give_back(arrived.at)
+            await node.session.claims._give_back(arrived.at)  # noqa: SLF001 - the moment at which it happens
             assert await node.state(other.id) is State.LEASED
             assert nodes.tasks(paths.PENDING) == []
 
@@ -239,14 +239,14 @@ def test_a_claim_for_once_waits_for_what_is_being_assigned(monkeypatch: pytest.M
             assert node.master.dispatcher is not None
             dispatcher = node.master.dispatcher
             dispatcher.workers.own.want(b"f", [ops.Want(b"f", 1)])
-            write, begun, may = dispatcher._giver._write, asyncio.Event(), asyncio.Event()
+            write, begun, may = dispatcher._giver._write, asyncio.Event(), asyncio.Event()  # noqa: SLF001 - the moment at which it happens
 
             async def slow(*args: Any) -> Any:
                 begun.set()
                 await may.wait()
                 return await write(*args)
 
-            monkeypatch.setattr(dispatcher._giver, "_write", slow)
+            monkeypatch.setattr(dispatcher._giver, "_write", slow)  # noqa: SLF001 - the moment at which it happens
             job = await node.submitted()
             await begun.wait()
             claim = asyncio.create_task(node.claim())
@@ -309,7 +309,7 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
             other = Notice(99, 0, 0, [])
             await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
             await asyncio.wait_for(is_read.wait(), 5)
-            await eventually(lambda: node.session.claims._notice == other)
+            await eventually(lambda: node.session.claims._notice == other)  # noqa: SLF001 - when the notice was read shows nowhere else
             assert node.session.claims.waiting == 0
 
     run(check())

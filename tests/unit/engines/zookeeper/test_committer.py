@@ -398,15 +398,15 @@ def test_a_lost_connection_costs_nobody_anything(fate: Fate) -> None:
 
 def look_before_it_arrives(it: Bench) -> None:
     """Let the look into the journal come before a multi that is late."""
-    has_happened = it.committer._has_happened
+    has_happened = it.committer._has_happened  # noqa: SLF001 - its look comes between two requests
 
     async def look() -> bool | None:
-        late, it.tree._late = it.tree._late, []
+        late, it.tree.late = it.tree.late, []
         happened = await has_happened()
-        it.tree._late = late
+        it.tree.late = late
         return happened
 
-    it.committer._has_happened = look  # type: ignore[method-assign]
+    it.committer._has_happened = look  # type: ignore[method-assign] # noqa: SLF001 - its look comes between two requests
 
 
 def test_a_batch_that_comes_late_after_it_was_sent_again_is_known_for_its_own() -> None:
@@ -433,19 +433,19 @@ def test_a_batch_that_was_refused_does_not_come_late(fates: list[Fate]) -> None:
     async def check() -> None:
         async with bench() as it:
             await it.tree.commit([Create("/d/1")])
-            has_happened, late = it.committer._has_happened, []
+            has_happened, late = it.committer._has_happened, []  # noqa: SLF001 - its look comes between two requests
 
             async def look() -> bool | None:
-                late.extend(it.tree._late)
-                it.tree._late = []
+                late.extend(it.tree.late)
+                it.tree.late = []
                 return await has_happened()
 
-            it.committer._has_happened = look  # type: ignore[method-assign]
+            it.committer._has_happened = look  # type: ignore[method-assign] # noqa: SLF001 - its look comes between two requests
             it.fates = [Fate.LATE, None, *fates]
             assert await it.committer.commit([entry(1, counts=1)]) == [Conflict(0, Refusal.EXISTS, "/d/1")]
             assert late
             await it.tree.commit([Delete("/d/1")])
-            it.tree._late = late
+            it.tree.late = late
             it.tree.deliver()
             assert it.made() == []
             assert await it.committer.commit([entry(2, counts=1)]) == [None]

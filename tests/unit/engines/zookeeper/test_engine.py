@@ -76,13 +76,13 @@ class Shaky(MemoryTree):
         self.left = at
         self._done = done
 
-    async def _ask(self, do: Callable[[], T], lost: type[StoreUnavailableError] = StoreUnavailableError) -> T:
+    async def ask(self, do: Callable[[], T], lost: type[StoreUnavailableError] = StoreUnavailableError) -> T:
         self.left -= 1
         if self.left == 0:
             if self._done:
-                await super()._ask(do, lost)
+                await super().ask(do, lost)
             raise lost("the connection was lost")
-        return await super()._ask(do, lost)
+        return await super().ask(do, lost)
 
 
 @pytest.mark.parametrize("done", [False, True])
