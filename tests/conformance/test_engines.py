@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import EngineSuite, Make, SharedEngineSuite
 from mainspring.testing.conformance.driver import NOW
 from tests.postgres.server import name_of
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import Make, ScheduleSuite, SharedScheduleSuite
 from mainspring.testing.conformance.driver import NOW
 from tests.postgres.server import name_of
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from .test_engines import out_of_pages
 

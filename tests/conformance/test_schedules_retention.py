@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import Make, RetentionSuite
 from mainspring.testing.conformance.driver import NOW
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 if TYPE_CHECKING:
     from pathlib import Path

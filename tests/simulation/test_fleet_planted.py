@@ -10,7 +10,6 @@ import pytest
 
 from mainspring.clock import to_us
 from mainspring.engines.memory import engine, jobs
-from mainspring.engines.memory.shared import SharedMemoryEngine
 from mainspring.faces.gearman.face import GearmanFace
 from mainspring.jobs import sharing
 from mainspring.jobs import store as ops
@@ -23,6 +22,7 @@ from mainspring.jobs.sharing import Sharing
 from mainspring.nodes.keeper import AGAIN, Keeper
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
+from tests.shared_memory import SharedMemoryEngine
 
 from .fleet.running import simulate_fleet
 from .fleet.store import Way

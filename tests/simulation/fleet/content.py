@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mainspring.engines.memory.shared import SharedTables
+from tests.shared_memory import SharedTables
 
 if TYPE_CHECKING:
     from random import Random

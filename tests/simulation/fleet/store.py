@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.shared import SharedMemoryEngine
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from tests.shared_memory import SharedMemoryEngine
 
 from .errand import Moment
 

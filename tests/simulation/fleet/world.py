@@ -6,11 +6,11 @@ import math
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.shared import SharedMemoryEngine
 from mainspring.ids import Handles
 from mainspring.jobs.model import State
 from mainspring.server.settings import FleetSettings
 from mainspring.testing.clock import START, ManualClock
+from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import FUNCTIONS, Actor, Client, PlainWorker, StreamWorker
 from tests.simulation.wires import Wire
 

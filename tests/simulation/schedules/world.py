@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import to_us
-from mainspring.engines.memory.shared import SharedMemoryEngine
 from mainspring.schedules.store import Change, SaveSchedules
+from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import Actor, Client
 from tests.simulation.fleet.world import FleetWorld
 

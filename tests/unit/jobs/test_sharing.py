@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 
-from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.jobs import sharing
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job, Options, Retry

@@ -6,10 +6,10 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 from tests.simulation.clockwork import Clockwork
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.errors import StoreError, StoreFullError
 from mainspring.events.hub import Hub
 from mainspring.ids import Handles, NodeId, job_ids

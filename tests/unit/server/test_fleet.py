@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 
-from mainspring.engines.memory.shared import SharedMemoryEngine, SharedTables
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import node_id
 from mainspring.jobs import registered as registered_module
