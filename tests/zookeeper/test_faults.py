@@ -13,7 +13,7 @@ import pytest
 import structlog
 from kazoo.protocol.states import KazooState
 
-from mainspring.engines.zookeeper import committer, paths
+from mainspring.engines.zookeeper import committer, journal, paths
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError
@@ -387,7 +387,7 @@ def test_each_entry_is_written_once_whatever_the_connection_does(zookeeper: str,
                 [*map(Create, (paths.WORKERS, paths.JOURNALS, "/made")), Create(paths.worker(who), ephemeral=True)]
             )
             assert isinstance(made, Done)
-            assert isinstance(await tree.commit(committer.begin(who)), Done)
+            assert isinstance(await tree.commit(journal.begin(who)), Done)
             writer = committer.Committer(tree, who)
             faults = [
                 way.cut,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper import committer, paths, records
+from mainspring.engines.zookeeper import committer, journal, paths, records
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError, Write
 from mainspring.errors import StoreForeignError, StoreUnavailableError
@@ -55,7 +55,7 @@ async def next_term(tree: Tree, node: NodeId) -> int:
             Write(paths.TERMS, records.encode({"last": term}), counter.version),
             Create(f"{paths.TERMS}/{term}", node.encode()),
             *(Create(path) for path in (paths.queue(who), paths.wants(who), paths.mail(who))),
-            *committer.begin(who),
+            *journal.begin(who),
             Create(paths.worker(who), records.encode(row), ephemeral=True),
         ]
         try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.journal import MOST_COUNTS, counted, journal_data
 from mainspring.engines.zookeeper.tree import (
     Change,
     Check,
@@ -32,11 +33,11 @@ from mainspring.engines.zookeeper.tree import (
     Write,
 )
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
-from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mainspring.engines.zookeeper.journal import Count, Counts
     from mainspring.engines.zookeeper.tree import Refusal, Tree
 
 MOST_CHANGES: Final = 400
@@ -45,15 +46,8 @@ MOST_BYTES: Final = 700_000
 """Bytes in one multi, about. A server refuses a packet of more than ``jute.maxbuffer``, by default 1,048,575 bytes."""
 LARGEST_ENTRY: Final = 1_020_000
 """Bytes of one entry, about, with room for the guards and the journal beside it."""
-MOST_COUNTS: Final = 200
-"""Counts in a journal: then they go to a node of their own, so that not every batch carries them."""
 AGAIN: Final = 0.2
 """Seconds between attempts while the ensemble does not answer."""
-
-Count = tuple[bytes, int, int, int]
-"""Function, state, priority, and by how much their number changes."""
-Counts = dict[tuple[bytes, int, int], int]
-"""By function, state and priority; held jobs are LEASED, whether or not they are recorded as running."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
@@ -130,7 +124,7 @@ class Committer:
     """Writes for one term of one node. Once that is fenced, everything is."""
 
     def __init__(self, tree: Tree, who: str) -> None:
-        """``who`` is the worker whose ephemeral node and journal these are; `begin` creates the journal."""
+        """``who`` is the worker whose ephemeral node and journal these are; `journal.begin` creates the journal."""
         self._tree = tree
         self._guard = Check(paths.worker(who))
         self._path = paths.journal(who)
@@ -365,23 +359,12 @@ class Committer:
                     return True
                 return False if worker is not None else None
 
-    # ---- the counts ----
-
     def _counted(self, batch: Sequence[_Item]) -> tuple[Counts, list[Change]]:
         """Return the journal's counts after a batch, and where those go that have become too many."""
-        changed: Counts | None = None
-        for _, _, entry in batch:
-            for function, state, priority, number in entry.counts:
-                if changed is None:
-                    changed = dict(self._counts)
-                key = (function, int(State.LEASED) if state == State.RUNNING else int(state), int(priority))
-                changed[key] = changed.get(key, 0) + number
-        if changed is None:
-            return self._counts, []
-        changed = {key: number for key, number in changed.items() if number}
-        if len(changed) <= MOST_COUNTS:
-            return changed, []
-        return {}, [Create(f"{self._path}.{self._spills}", journal_data(0, changed))]
+        counts = counted(self._counts, (count for _, _, entry in batch for count in entry.counts))
+        if len(counts) <= MOST_COUNTS:
+            return counts, []
+        return {}, [Create(f"{self._path}.{self._spills}", journal_data(0, counts))]
 
     # ---- the end ----
 
@@ -409,24 +392,3 @@ class Committer:
     def _fail(items: Iterable[_Item], error: StoreError) -> None:
         for request in {id(item[0]): item[0] for item in items}.values():
             request.fail(error)
-
-
-def begin(who: str) -> list[Change]:
-    """Return what creates an empty journal, in the multi that begins the term."""
-    return [Create(paths.journal(who), journal_data(0, {}))]
-
-
-def journal_data(batch: int, counts: Counts) -> bytes:
-    """Return a journal's data."""
-    told = [[paths.encode(function), *key, number] for (function, *key), number in counts.items()]
-    return records.encode({"batch": batch, "counts": told})
-
-
-def total(journals: Iterable[bytes]) -> Counts:
-    """Add up what all journals say."""
-    sums: Counts = {}
-    for data in journals:
-        for function, state, priority, number in records.decode(data).get("counts", ()):
-            key = (paths.decode(function), state, priority)
-            sums[key] = sums.get(key, 0) + number
-    return {key: number for key, number in sums.items() if number}

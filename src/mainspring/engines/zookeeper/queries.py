@@ -9,7 +9,8 @@ from bisect import bisect_right
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import committer, locating, paths
+from mainspring.engines.zookeeper import locating, paths
+from mainspring.engines.zookeeper.journal import TOTAL, total
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, State
 from mainspring.queries.jobs import ListJobs
@@ -17,14 +18,12 @@ from mainspring.queries.jobs import ListJobs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.committer import Counts
+    from mainspring.engines.zookeeper.journal import Counts
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
     from mainspring.queries.jobs import JobFilter
     from mainspring.storage.operation import Operation
 
-TOTAL: Final = paths.journal("total")
-"""Where a master adds up what nodes that are gone have counted."""
 PAGE: Final = 200
 """Jobs that are read at once for a list."""
 PORTION: Final = 64
@@ -113,7 +112,7 @@ async def count_all(session: Session) -> Counts:
         before, *journals, after = await session.tree.get_many([TOTAL, *at, TOTAL])
         listed, names = names, paths.journals_of(await session.tree.children(paths.JOURNALS))
         if set(listed) == set(names) and (before and before.version) == (after and after.version):
-            return committer.total(journal.data for journal in journals if journal is not None)
+            return total(journal.data for journal in journals if journal is not None)
 
 
 async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:

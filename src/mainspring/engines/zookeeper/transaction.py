@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper.committer import Count, Entry
+from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.engines.zookeeper.journal import Count
     from mainspring.engines.zookeeper.tree import Change, Tree
 
 PATIENCE: Final = 1000

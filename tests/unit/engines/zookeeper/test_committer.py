@@ -18,15 +18,13 @@ from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import (
     MOST_BYTES,
     MOST_CHANGES,
-    MOST_COUNTS,
     Committer,
     Conflict,
     Entry,
     Fenced,
     Withheld,
-    begin,
-    total,
 )
+from mainspring.engines.zookeeper.journal import MOST_COUNTS, begin, total
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Refusal, Refused, Write
 from mainspring.errors import StoreBrokenError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.jobs.model import State

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper import committer, paths, records
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.journal import TOTAL, journal_data, total
 from mainspring.engines.zookeeper.master import cleaning, recovering
 from mainspring.engines.zookeeper.master.recovering import Recoverer, abandoned
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
@@ -259,7 +260,7 @@ def test_the_master_gives_back_at_once_and_others_take_it() -> None:
 
 def journal(batch: int, **counts: int) -> Node:
     told = {(name.encode(), int(State.PENDING), 1): number for name, number in counts.items()}
-    return Node(committer.journal_data(batch, told), 4, 0, 0, 0)
+    return Node(journal_data(batch, told), 4, 0, 0, 0)
 
 
 def test_journals_are_folded_into_one() -> None:
@@ -270,7 +271,7 @@ def test_journals_are_folded_into_one() -> None:
     assert isinstance(third, Create) is False
     assert records.decode(first.data) == {"batch": 7, "counts": []}  # type: ignore[union-attr]
     assert second == Delete("/journals/n-1.0", 4)
-    assert committer.total([third.data]) == {(b"g", 1, 1): 1}  # type: ignore[union-attr]
+    assert total([third.data]) == {(b"g", 1, 1): 1}  # type: ignore[union-attr]
     assert cleaning.folded([("/journals/n-1", journal(7))], None) is None
 
 
@@ -305,7 +306,7 @@ def test_an_old_journal_goes() -> None:
             lost = await nodes.join("n2")
             await lost.submitted()
             await lost.kill()
-            await eventually(lambda: cleaning.TOTAL in nodes.content.paths())
+            await eventually(lambda: TOTAL in nodes.content.paths())
             assert paths.journal(lost.session.who) in nodes.content.paths()
             now_us[0] += cleaning.KEEP_US + 10_000_000
             await (await nodes.join("n3")).kill()

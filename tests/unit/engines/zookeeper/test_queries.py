@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.engines.zookeeper import beginning, paths, queries, records
+from mainspring.engines.zookeeper.journal import TOTAL
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
@@ -141,13 +142,13 @@ def test_counts_are_those_of_one_moment_while_a_master_moves_them() -> None:
             moves = 2
 
             async def move() -> None:
-                journal, sum_of_all = await other.tree.get_many([mine, queries.TOTAL])
+                journal, sum_of_all = await other.tree.get_many([mine, TOTAL])
                 assert journal is not None
                 data = records.encode({"batch": 0, "counts": [["f", State.PENDING, 1, 1]]})
                 await other.tree.commit(
                     [
                         Write(mine, records.encode({"batch": 9, "counts": []})),
-                        Create(queries.TOTAL, data) if sum_of_all is None else Write(queries.TOTAL, data),
+                        Create(TOTAL, data) if sum_of_all is None else Write(TOTAL, data),
                     ]
                 )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import membership, paths, records
-from mainspring.engines.zookeeper.committer import Entry, journal_data, total
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.journal import TOTAL, journal_data, total
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.master.reign import Reign
     from mainspring.engines.zookeeper.tree import Change, Node
 
-TOTAL: Final = paths.journal("total")
 KEEP_US: Final = 24 * 3600 * 1_000_000
 """Microseconds for which the journal of a worker that is gone stays."""
 
