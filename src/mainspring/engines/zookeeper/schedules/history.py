@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.schedules import contents, places
+from mainspring.engines.zookeeper.schedules.findings import Old
 from mainspring.engines.zookeeper.schedules.transacting import patiently, transact
-from mainspring.engines.zookeeper.tree import Delete
 from mainspring.schedules import retention
 from mainspring.schedules import store as ops
 from mainspring.schedules.retention import KEPT, NAMES
@@ -22,25 +22,10 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
     from mainspring.engines.zookeeper.session import Session
-    from mainspring.engines.zookeeper.tree import Change, Tree
-    from mainspring.schedules.model import Fire
+    from mainspring.engines.zookeeper.tree import Tree
 
 COUNTED: Final = 50
 """Blocks of rows that are looked at at once."""
-
-
-class Old(NamedTuple):
-    """The oldest rows of a schedule."""
-
-    rows: Sequence[Fire]
-    blocks: dict[str, list[int]]
-    """The parents of these rows, with the fire times of all rows that each has."""
-
-    def drop(self, name: str, until_us: int) -> list[Change]:
-        """Return what deletes the rows up to a fire time, and the parents that are empty then."""
-        changes: list[Change] = [Delete(places.row(name, row.fire_us)) for row in self.rows if row.fire_us <= until_us]
-        changes += [Delete(block) for block, times in self.blocks.items() if times[-1] <= until_us]
-        return changes
 
 
 class Names:
@@ -80,7 +65,7 @@ async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten
 
 async def _forget_of(session: Session, name: str, before_us: int, limit: int) -> int:
     async def attempt(tables: ZookeeperSchedules) -> int:
-        tables.old = (name, await oldest(session.tree, name, before_us, limit))
+        tables.shorten(name, await oldest(session.tree, name, before_us, limit))
         return (await retention.forget(tables, ops.ForgetFires("", before_us, _ignore, _ignore, limit))).number
 
     return await transact(session, attempt)

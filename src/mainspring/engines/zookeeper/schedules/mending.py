@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mainspring.engines.zookeeper import locating
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.tables import Mended
+from mainspring.engines.zookeeper.schedules.findings import Mended
 from mainspring.engines.zookeeper.schedules.transacting import patiently, transact
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.store import Ended
@@ -64,7 +64,7 @@ async def _mend_family(session: Session, found: Sequence[Mendable], ends: dict[i
         )
 
         async def attempt(tables: ZookeeperSchedules, share: Mended = share) -> int:
-            tables.mended = share
+            tables.mend(share)
             number: int = await work.run(tables, ops.MendSchedules(now_us, _ignore, _ignore))
             return number
 

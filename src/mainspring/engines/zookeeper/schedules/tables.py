@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Known, Specifications
 from mainspring.engines.zookeeper.schedules.contents import Row
+from mainspring.engines.zookeeper.schedules.findings import Mended, Old
 from mainspring.engines.zookeeper.schedules.jobs import NewJobs, Parents
 from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
 from mainspring.engines.zookeeper.transaction import OvertakenError, Transaction
@@ -19,9 +20,8 @@ from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Standing, standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from mainspring.engines.zookeeper.schedules.history import Old
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Ended, Followers, Found
@@ -30,25 +30,8 @@ if TYPE_CHECKING:
 
 JOINED_AT_ONCE: Final = 50
 """Rows that end in the transaction in which the job ends that they have joined. More of them are found by mending."""
-
-
 REMEMBERED: Final = 50_000
 """Parents of rows that are known to be there: after so many, they are looked at anew."""
-
-
-class Mended:
-    """What one transaction mends, as it was found outside of it: the answers to ``joined``, ``queued`` and ``stuck``."""
-
-    def __init__(
-        self,
-        *,
-        joined: Sequence[tuple[ops.Key, Ended | None]] = (),
-        queued: Sequence[str] = (),
-        stuck: Sequence[ops.Key] = (),
-    ) -> None:
-        self.joined = joined
-        self.queued = queued
-        self.stuck = stuck
 
 
 class Made:
@@ -79,8 +62,8 @@ class ZookeeperSchedules:
         self._rollbacks: list[Callable[[], object]] = []
         self._owned: dict[int, ops.Key] = {}
         """Of the jobs that end here: whose runs they are."""
-        self.mended = Mended()
-        self.old: tuple[str, Old] | None = None
+        self._mended = Mended()
+        self._old: tuple[str, Old] | None = None
         """The schedule whose history is shortened here, and its oldest rows."""
 
     # ---- the transaction ----
@@ -126,6 +109,14 @@ class ZookeeperSchedules:
         """Say that a job ends with what is written, and whose run it is."""
         self._owned[job.id] = owner
         self._jobs.ending = job
+
+    def mend(self, found: Mended) -> None:
+        """Say what is mended with what is written."""
+        self._mended = found
+
+    def shorten(self, name: str, old: Old) -> None:
+        """Say whose history is shortened with what is written."""
+        self._old = name, old
 
     # ---- locks ----
 
@@ -341,18 +332,18 @@ class ZookeeperSchedules:
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
         """Return rows that have joined a job which has ended, of those that are mended here."""
-        ends = dict(self.mended.joined[:limit])
+        ends = dict(self._mended.joined[:limit])
         await self._lock_ends(name for name, _ in ends)
         rows = await self.fires(ends)
         return [(row, ends[key]) for key, row in rows.items() if standing(row) is Standing.JOINED]
 
     async def queued(self, limit: int) -> list[str]:
         """Return schedules with rows that wait, of those that are mended here."""
-        return list(self.mended.queued[:limit])
+        return list(self._mended.queued[:limit])
 
     async def stuck(self, limit: int) -> list[Fire]:
         """Return rows that wait for children, of those that are mended here."""
-        keys = self.mended.stuck[:limit]
+        keys = self._mended.stuck[:limit]
         await self._lock_ends(name for name, _ in keys)
         rows = await self.fires(keys)
         return [row for row in rows.values() if standing(row) is Standing.ENDED]
@@ -362,14 +353,14 @@ class ZookeeperSchedules:
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
         """Return the oldest rows of the schedule whose history is shortened here."""
         del after, before_us, limit
-        assert self.old is not None
-        name, old = self.old
+        assert self._old is not None
+        name, old = self._old
         return [name], [*old.rows]
 
     async def forget(self, until: Mapping[str, int]) -> None:
         """Drop rows of that schedule up to a fire time."""
-        assert self.old is not None
-        name, old = self.old
+        assert self._old is not None
+        name, old = self._old
         for change in old.drop(name, until[name]):
             self.transaction.include(change)
         await self.transaction.get(places.fires(name))
