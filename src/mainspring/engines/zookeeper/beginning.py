@@ -81,10 +81,3 @@ async def _has_begun(tree: Tree, who: str) -> bool:
             await asyncio.sleep(committer.AGAIN)  # the next session can read it as well
         else:
             return node is not None and node.owner == tree.session
-
-
-async def terms(tree: Tree) -> dict[int, str]:
-    """Return all terms that were, with the nodes that had them."""
-    known = paths.numbers_of(await tree.children(paths.TERMS))
-    found = await tree.get_many([f"{paths.TERMS}/{term}" for term in known])
-    return {term: node.data.decode() for term, node in zip(known, found, strict=True) if node is not None}

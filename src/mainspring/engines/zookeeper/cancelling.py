@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths, records, submitting
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.deciding import decide, decide_ends, end_of_waiting, tell_pending
+from mainspring.engines.zookeeper.deciding import decide, decide_ends, end_of_waiting
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.timing import Swept
@@ -78,8 +78,7 @@ async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops
         for job_id, one in decided.items():
             outcomes[places[job_id]] = one if isinstance(one, StoreError) else one.outcome
         ended = [one.completion for one in decided.values() if not isinstance(one, StoreError) and one.completion]
-        if ended:
-            session.completions(ended)
+        session.completions(ended)
     return [outcomes[place] for place in range(len(operations))]
 
 
@@ -143,7 +142,7 @@ async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[o
         left = list(places)
         while left:
             decided = await decide(session, left, lambda _, seen, spot: redriven(seen, spot), named=True)
-            tell_pending(session, [one.waiting for one in decided.values() if one.waiting is not None])
+            session.waiting([one.waiting for one in decided.values() if one.waiting is not None])
             left = []
             for job_id, one in decided.items():
                 session.memory(Swept).forget(job_id)

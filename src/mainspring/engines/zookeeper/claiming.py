@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import AGAIN, Entry, Fenced
+from mainspring.engines.zookeeper.committer import AGAIN, Entry
 from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, SessionEndedError, Write
@@ -26,9 +26,8 @@ from mainspring.storage.operation import DEFERRED, Operation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import LocalMaster, Session
 
-    Assign = Callable[[Mapping[bytes, Sequence[ops.Want]], int], Awaitable[bool]]
 
 PATIENCE: Final = 1.5
 """Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
@@ -62,10 +61,10 @@ class _Arrival(NamedTuple):
 class Claims:
     """What one term of a node has asked for, and what has arrived."""
 
-    def __init__(self, session: Session, *, standing: bool = True) -> None:
-        """``standing``: whether wants stay open once they are answered."""
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self.standing = standing
+        self.standing = session.standing
+        """Whether wants stay open once they are answered."""
         self.wants: dict[bytes, list[ops.Want]] = {}
         """What this node would take, as far as it has not been given it."""
         self._arrived: dict[bytes, deque[_Arrival]] = {}
@@ -99,7 +98,7 @@ class Claims:
         """Answer claims, now or later."""
         session = self._session
         if self._is_over or session.committer.fenced:
-            raise StoreFencedError(f"term {session.term} was ended by another node")
+            raise session.over()
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
         if not self.standing and not self._open:
@@ -113,8 +112,8 @@ class Claims:
             if outcomes[at] is None:
                 unanswered.append(at)
         self.asked += bool(unanswered)
-        if session.assign is not None:
-            complete = await self._assign_here(session.assign, new)
+        if session.master is not None:
+            complete = await self._assign_here(session.master, new)
             unanswered = []
             for at, operation in enumerate(operations):
                 # Fewer than were wanted would say that nothing is left.
@@ -131,17 +130,17 @@ class Claims:
         self._news.set()
         return outcomes
 
-    async def _assign_here(self, assign: Assign, new: Mapping[bytes, Sequence[ops.Want]]) -> bool:
+    async def _assign_here(self, master: LocalMaster, new: Mapping[bytes, Sequence[ops.Want]]) -> bool:
         """Have this node itself, which is the master, assign what it knows of; says whether that is all there is."""
         self._quiet = True
         try:
-            complete = await assign(new, self.asked)
+            complete = await master.claim(new, self.asked)
         except SessionEndedError as error:
             raise StoreFencedError(f"the session of {self._session.who} has ended") from error
         finally:
             self._quiet = False
         if self._session.committer.fenced:
-            raise StoreFencedError(f"term {self._session.term} was ended by another node")
+            raise self._session.over()
         return complete
 
     def answered(self, asked: int) -> None:
@@ -253,7 +252,7 @@ class Claims:
         return max(min(times) - now, 0.0) if times else None
 
     async def _step(self, now: float) -> None:
-        if self._unwritten and self._session.assign is None:
+        if self._unwritten and self._session.master is None:
             await self._write()
         if self._changed:
             await self._read()  # also where this node is the master by now: the last one may have assigned it something
@@ -264,9 +263,7 @@ class Claims:
         path = paths.wants(self._session.who)
         self._unwritten = False
         data = encode_wants(self.asked, self.wants, once=not self.standing)
-        (verdict,) = await self._session.committer.commit([Entry([Write(path, data)])])
-        if isinstance(verdict, Fenced):
-            raise StoreFencedError(f"term {self._session.term} was ended by another node")
+        await self._session.write(Write(path, data))
 
     async def _read(self) -> None:
         """Read what the master has said, and the tasks that are new."""
@@ -341,7 +338,7 @@ class Claims:
         self._is_over = True
         opened, self._open = self._open, []
         for claim in opened:
-            claim.operation.failed(StoreFencedError(f"term {self._session.term} is over"))
+            claim.operation.failed(self._session.over())
 
     # ---- what nobody here takes ----
 
@@ -364,10 +361,10 @@ class Claims:
             return
         session = self._session
         self.wants.update(withdrawn)
-        if session.assign is None:
+        if session.master is None:
             await self._write()
         else:
-            await session.assign(withdrawn, 0)
+            await session.master.claim(withdrawn, 0)
         verdicts = await session.committer.commit([_released(session, one) for one in given])
         back = [one for one, verdict in zip(given, verdicts, strict=True) if verdict is None]
         session.waiting(back)
@@ -390,8 +387,7 @@ def _released(session: Session, one: Waiting) -> Entry:
 
 async def claim(session: Session, operations: Sequence[Any]) -> Sequence[Any]:
     """Lease due jobs; see ``Claim``."""
-    claims: Claims = session.claims
-    return await claims.claim(operations)
+    return await session.memory(Claims).claim(operations)
 
 
 HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {

@@ -12,10 +12,10 @@ from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
 from mainspring.engines.zookeeper.schedules import ending
 from mainspring.engines.zookeeper.schedules.ending import End
-from mainspring.engines.zookeeper.session import Completion, Waiting
+from mainspring.engines.zookeeper.session import Completion
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -104,7 +104,7 @@ async def _decide(
             if verdict is None:
                 outcomes[job_id] = outcome
             elif isinstance(verdict, Fenced):
-                raise StoreFencedError(f"term {session.term} was ended by another node")
+                raise session.over()
             elif isinstance(verdict, StoreError):
                 outcomes[job_id] = verdict
             else:
@@ -153,10 +153,3 @@ def end_of_waiting(seen: Seen, job: Job, who: str) -> tuple[Entry, Completion]:
     ]
     counts = ((job.function, int(spot.state), job.priority, -1), (job.function, job.state, job.priority, 1))
     return Entry(changes, counts), Completion(spot.task, job, record)
-
-
-def tell_pending(session: Session, waiting: Iterable[Waiting]) -> None:
-    """Say that tasks are pending, to the master where it is here."""
-    waiting = list(waiting)
-    if waiting:
-        session.waiting(waiting)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from mainspring.engines.zookeeper import beginning, membership
+from mainspring.engines.zookeeper import beginning, membership, paths, terms
 from mainspring.engines.zookeeper.handlers import check, handle
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.master.recovering import abandoned
@@ -93,13 +94,20 @@ class ZookeeperEngine:
             tree = self._tree
             await self._end_session()
             term = await beginning.next_term(tree, node)
-        self._nodes.update(await self._patiently(lambda: beginning.terms(tree)))
-        session = self._session = Session(tree, node, term, self._nodes)
-        session.followers = lambda: self.followers
-        session.arrived = lambda function: self._hear(Pending([function]))
-        relay = self._relay = Relay(tree, session.who, session.whose, self._hear)
-        session.told = relay.told
-        master = Master(session, relay.send, standing=self._standing)
+        self._nodes.update(await self._patiently(lambda: terms.read_all(tree)))
+        whose = partial(terms.worker_of, tree, self._nodes)
+        relay = self._relay = Relay(tree, paths.worker_name(node, term), whose, self._hear)
+        session = self._session = Session(
+            tree,
+            node,
+            term,
+            self._nodes,
+            arrived=lambda function: self._hear(Pending([function])),
+            told=relay.told,
+            followers=lambda: self.followers,
+            standing=self._standing,
+        )
+        master = Master(session, relay.send)
         self._start(relay.run(), "messages")
         self._start(master.run(), "master")
         return Opened(Term(term), self._nodes)

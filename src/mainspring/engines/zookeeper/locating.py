@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.tree import SessionEndedError
-from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavailableError
+from mainspring.errors import StoreCorruptError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
 
@@ -140,15 +140,16 @@ async def insist(session: Session, paths: Sequence[str]) -> list[Node | None]:
 
     Raises StoreFencedError where this node may write nothing more anyway.
     """
-    return await _insist(session, lambda: session.tree.get_many(paths))
+    return await patiently(session, lambda: session.tree.get_many(paths))
 
 
 async def catch_up(session: Session) -> None:
     """Wait until what anybody has written so far can be read here. Raises StoreFencedError."""
-    await _insist(session, session.tree.sync)
+    await patiently(session, session.tree.sync)
 
 
-async def _insist(session: Session, ask: Callable[[], Awaitable[T]]) -> T:
+async def patiently(session: Session, ask: Callable[[], Awaitable[T]]) -> T:
+    """Read something, however long the ensemble is away. Raises StoreFencedError where this node may write nothing more."""
     while True:
         try:
             return await ask()
@@ -157,7 +158,7 @@ async def _insist(session: Session, ask: Callable[[], Awaitable[T]]) -> T:
         except SessionEndedError:
             is_over = True
         if is_over:
-            raise StoreFencedError(f"term {session.term} was ended by another node")
+            raise session.over()
         await asyncio.sleep(AGAIN)
 
 
@@ -235,7 +236,7 @@ def _spot(task: str, name: Name, path: str, node: Node | None) -> Spot | None:
 async def _assigned(session: Session, held: list[Spot], found: dict[str, Spot]) -> list[str]:
     """Learn of held tasks whether they run; returns those whose assignment has gone meanwhile."""
     await meet(session, (spot.record["term"] * TERM_SPAN for spot in held))
-    at = [paths.assignment(worker_of(session, spot.record["term"]), spot.task) for spot in held]
+    at = [paths.assignment(session.worker_of(spot.record["term"]), spot.task) for spot in held]
     left = []
     for spot, path, node in zip(held, at, await insist(session, at), strict=True):
         data = {} if node is None else records.decode(node.data)
@@ -245,16 +246,6 @@ async def _assigned(session: Session, held: list[Spot], found: dict[str, Spot]) 
             state, attempt = _STATES[data["state"]], data.get("attempt", spot.attempt)
             found[spot.task] = spot._replace(state=state, attempt=attempt, assignment=path, assigned=node.version)
     return left
-
-
-def worker_of(session: Session, term: int) -> str:
-    """Return the worker that had a term that is known."""
-    if term == session.term:
-        return session.who
-    node = session.nodes.get(term)
-    if node is None:
-        raise StoreCorruptError(f"nobody knows who had term {term}")
-    return paths.worker_name(node, term)
 
 
 async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
@@ -323,7 +314,4 @@ async def _look_unnamed(session: Session, live: list[Seen], spots: dict[str, Spo
 
 async def meet(session: Session, ids: Iterable[int]) -> None:
     """Learn who had the terms of some ids, however long the ensemble is away."""
-    unknown = sorted({job_id // TERM_SPAN for job_id in ids} - session.nodes.keys())
-    if unknown:
-        found = await insist(session, [f"{paths.TERMS}/{term}" for term in unknown])
-        session.nodes.update({term: node.data.decode() for term, node in zip(unknown, found, strict=True) if node})
+    await patiently(session, lambda: session.meet(ids))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper import paths, terms
 from mainspring.engines.zookeeper.committer import Committer, Entry, Fenced
 from mainspring.engines.zookeeper.tree import Create, Refusal
-from mainspring.errors import StoreFencedError
+from mainspring.errors import StoreCorruptError, StoreFencedError
 from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.claiming import Claims
-    from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.engines.zookeeper.committer import Conflict
+    from mainspring.engines.zookeeper.tree import Change, Tree
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Followers, Want
 
@@ -44,6 +44,18 @@ class Waiting(NamedTuple):
     """The record in ``pending_tasks``, as it was created."""
 
 
+class LocalMaster(NamedTuple):
+    """What a master that is this node itself takes from it in memory, in place of a look at the tree."""
+
+    completions: Callable[[Sequence[Completion]], None]
+    """Takes what was completed here."""
+    waiting: Callable[[Sequence[Waiting]], None]
+    """Takes what was left pending here."""
+    claim: Callable[[Mapping[bytes, Sequence[Want]], int], Awaitable[bool]]
+    """Takes what this node wants now of some functions, with the number of the claim, and assigns what it knows of. False: there
+    may be more, and ``Claims.answered`` is called with the number."""
+
+
 async def _at_once() -> None:
     pass
 
@@ -51,36 +63,65 @@ async def _at_once() -> None:
 class Session:
     """One term of one node: its way to the tree, and what it remembers of it."""
 
-    def __init__(self, tree: Tree, node: str, term: int, nodes: dict[int, str]) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        node: str,
+        term: int,
+        nodes: dict[int, str],
+        *,
+        arrived: Callable[[bytes], None] = lambda _: None,
+        told: Callable[[], Awaitable[None]] = _at_once,
+        followers: Callable[[], Followers | None] = lambda: None,
+        standing: bool = True,
+    ) -> None:
+        """``nodes`` are the terms whose nodes are known: `meet` adds to them.
+
+        ``arrived`` is called with a function of which tasks were assigned to this node that no claim waits for; ``told`` waits
+        until what this node has told others of the progress of jobs can be read by them. ``standing``: see `Master`.
+        """
         self.tree = tree
         self.node = node
         self.term = term
         self.who = paths.worker_name(node, term)
         self.committer = Committer(tree, self.who)
         self.nodes = nodes
-        """Terms to nodes; `meet` before jobs of others are returned."""
+        self.arrived = arrived
+        self.told = told
+        self.followers = followers
+        self.standing = standing
         self.assignments: dict[int, int] = {}
         """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
         their assignments."""
         self.late: dict[str, int] = {}
         """Tasks that are held or were tried although their time to expire is over, by `paths.expiring`, and when that was
         seen."""
-        self.completions: Callable[[Sequence[Completion]], None] = lambda _: None
-        """Set while this node is the master: takes what was completed here, in place of a look at the tree."""
-        self.waiting: Callable[[Sequence[Waiting]], None] = lambda _: None
-        """Set while this node is the master: takes what was left pending here, in place of a look at the tree."""
-        self.assign: Callable[[Mapping[bytes, Sequence[Want]], int], Awaitable[bool]] | None = None
-        """Set while this node is the master: takes what this node wants now of some functions, with the number of the claim, and
-        assigns what it knows of. False: there may be more, and ``claims.answered`` is called with the number."""
-        self.arrived: Callable[[bytes], None] = lambda _: None
-        """Set by the engine: tasks of a function were assigned to this node that no claim waits for."""
-        self.told: Callable[[], Awaitable[None]] = _at_once
-        """Set by the engine: waits until what this node has told others of the progress of jobs can be read by them."""
-        self.claims: Claims
-        """Set by the master: what this node has asked for, and what has arrived."""
-        self.followers: Callable[[], Followers | None] = lambda: None
+        self._master: LocalMaster | None = None
         self._known: set[str] = set()
         self._memory: dict[Callable[[Session], Any], Any] = {}
+
+    # ---- the master, where it is this node ----
+
+    @property
+    def master(self) -> LocalMaster | None:
+        """The master, while this node is it."""
+        return self._master
+
+    def elect(self, master: LocalMaster | None) -> None:
+        """From now on this node is the master; None: no longer."""
+        self._master = master
+
+    def completions(self, completed: Sequence[Completion]) -> None:
+        """Say what this node has completed."""
+        if self._master is not None and completed:
+            self._master.completions(completed)
+
+    def waiting(self, tasks: Sequence[Waiting]) -> None:
+        """Say what this node has left pending."""
+        if self._master is not None and tasks:
+            self._master.waiting(tasks)
+
+    # ---- what is remembered ----
 
     def memory(self, kind: Callable[[Session], M]) -> M:
         """Return what one part of the handlers remembers for this term: made when it is asked for first."""
@@ -99,26 +140,34 @@ class Session:
 
     async def meet(self, ids: Iterable[int]) -> None:
         """Learn the nodes of some jobs' terms; those of terms that never were stay unknown."""
-        unknown = sorted({job_id // TERM_SPAN for job_id in ids} - self.nodes.keys())
-        if not unknown:
-            return
-        found = await self.tree.get_many([f"{paths.TERMS}/{term}" for term in unknown])
-        self.nodes.update({term: node.data.decode() for term, node in zip(unknown, found, strict=True) if node})
+        await terms.meet(self.tree, self.nodes, (job_id // TERM_SPAN for job_id in ids))
 
-    async def whose(self, term: int) -> str | None:
-        """Return the worker that has or had a term; None where there was no such term."""
-        await self.meet([term * TERM_SPAN])
+    def worker_of(self, term: int) -> str:
+        """Return the worker that had a term that is known."""
         node = self.nodes.get(term)
-        return None if node is None else paths.worker_name(node, term)
+        if node is None:
+            raise StoreCorruptError(f"nobody knows who had term {term}")
+        return paths.worker_name(node, term)
+
+    # ---- writing ----
+
+    def over(self) -> StoreFencedError:
+        """Return what is raised where this term may write nothing more."""
+        return StoreFencedError(f"term {self.term} was ended by another node")
+
+    async def write(self, *changes: Change) -> Conflict | None:
+        """Write one entry; returns why nothing of it has happened. Raises StoreFencedError."""
+        (verdict,) = await self.committer.commit([Entry(changes)])
+        if isinstance(verdict, Fenced):
+            raise self.over()
+        return verdict
 
     async def ensure(self, path: str) -> None:
         """See to it that a parent is there; `forget` it where it turns out to have gone."""
         if path in self._known:
             return
-        (verdict,) = await self.committer.commit([Entry([Create(path)])])
-        if isinstance(verdict, Fenced):
-            raise StoreFencedError(f"term {self.term} was ended by another node")
-        assert verdict is None or verdict.why is Refusal.EXISTS, verdict
+        refused = await self.write(Create(path))
+        assert refused is None or refused.why is Refusal.EXISTS, refused
         if len(self._known) > REMEMBERED:
             self._known.clear()
         self._known.add(path)

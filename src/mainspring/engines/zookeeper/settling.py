@@ -15,7 +15,7 @@ from mainspring.engines.zookeeper.schedules import ending
 from mainspring.engines.zookeeper.schedules.ending import End
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -186,7 +186,7 @@ class Settling:
                 self.stale.add((job.id, term))
                 continue
             task = paths.task_name(job.function, job.unique, job.id)
-            path = paths.assignment(locating.worker_of(session, term), task)
+            path = paths.assignment(session.worker_of(term), task)
             held.append(Held(settlement, session.handle(job.id), task, path, None))
         return held
 
@@ -269,10 +269,8 @@ class Settling:
 
     def _tell(self) -> None:
         """Say what has become of the jobs, in place of a look at the tree."""
-        if self._completed:
-            self.session.completions(self._completed)
-        if self._waiting:
-            self.session.waiting(self._waiting)
+        self.session.completions(self._completed)
+        self.session.waiting(self._waiting)
 
 
 async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:
@@ -296,7 +294,7 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
     for operation, again in zip(operations, repeated, strict=True):
         leases = {(one.job.id, one.job.term) for one in operation.settlements}
         if leases & fenced:
-            outcomes.append(StoreFencedError(f"term {session.term} was ended by another node"))
+            outcomes.append(session.over())
         elif failed := leases & settling.failed.keys():
             outcomes.append(settling.failed[min(failed)])
         else:
@@ -320,7 +318,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
         version = session.assignments.get(lease[0])
         if version is not None and lease[1] == session.term:
             known[lease] = version
-    at = {lease: paths.assignment(locating.worker_of(session, lease[1]), tasks[lease]) for lease in left}
+    at = {lease: paths.assignment(session.worker_of(lease[1]), tasks[lease]) for lease in left}
     while left:
         unknown = [lease for lease in left if lease not in known]
         for lease, node in zip(
@@ -335,7 +333,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
         again = []
         for lease, verdict in zip(left, await session.committer.commit(entries), strict=True):
             if isinstance(verdict, Fenced):
-                return [StoreFencedError(f"term {session.term} was ended by another node")] * len(operations)
+                return [session.over()] * len(operations)
             version = known.pop(lease)
             if verdict is not None:
                 again.append(lease)

@@ -13,7 +13,7 @@ from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced, Withheld
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
-from mainspring.errors import StoreCorruptError, StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, State
@@ -141,8 +141,7 @@ class Submission:
             for new in unknown:
                 self._fail(new, error)
         finally:
-            if self.waiting:
-                self.session.waiting(self.waiting)
+            self.session.waiting(self.waiting)
 
     async def _try(self, news: list[New]) -> list[New]:
         """Store what has a name that is free; returns those of which that is not known, and whatever came after the first."""
@@ -203,7 +202,7 @@ class Submission:
                 self.joined[other.job.id] = found
             return True
         if isinstance(verdict, Fenced):
-            self._fail(new, StoreFencedError(f"term {self.session.term} was ended by another node"))
+            self._fail(new, self.session.over())
             return True
         if isinstance(verdict, Conflict):
             if verdict.why is Refusal.NO_NODE:
@@ -267,7 +266,7 @@ class Submission:
             if verdict is None:
                 self._found(new, spot)
             elif isinstance(verdict, Fenced):
-                self._fail(new, StoreFencedError(f"term {self.session.term} was ended by another node"))
+                self._fail(new, self.session.over())
             else:
                 left.append(new)
         return left

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths, queries, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.deciding import decide_ends, end_of_waiting, tell_pending
+from mainspring.engines.zookeeper.deciding import decide_ends, end_of_waiting
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -118,8 +118,7 @@ async def _expire(session: Session, now_us: int, limit: int) -> list[tuple[Job, 
                 found.append((one.completion.job, one.before))
             else:
                 over_anyway.append(Entry([Delete(timed.path)]))
-        if completions:
-            session.completions(completions)
+        session.completions(completions)
         _hold(session, await session.committer.commit(over_anyway))  # or somebody else was faster
     return found
 
@@ -151,7 +150,7 @@ async def _due(session: Session, now_us: int, limit: int) -> dict[tuple[bytes, i
         for one in awake:
             key = (one.job.function, one.job.priority)
             due[key] = due.get(key, 0) + 1
-        tell_pending(session, awake)
+        session.waiting(awake)
         left -= len(awake)
         _hold(session, verdicts)
     return due
@@ -170,7 +169,7 @@ async def _tidy(session: Session, now_us: int) -> None:
 
 def _hold(session: Session, verdicts: Iterable[object]) -> None:
     if any(isinstance(verdict, Fenced) for verdict in verdicts):
-        raise StoreFencedError(f"term {session.term} was ended by another node")
+        raise session.over()
 
 
 # ---- Sweep ----

@@ -50,13 +50,12 @@ async def eventually(true: Callable[[], Awaitable[bool] | bool], why: str = "") 
 class Member(Node):
     """A node that takes part in the recipe."""
 
-    def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, *, standing: bool, stands: bool) -> None:
+    def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, arrived: list[bytes], *, stands: bool) -> None:
         super().__init__(tree, session)
         self.fleet = fleet
         self.heard: list[Message] = []
-        self.arrived: list[bytes] = []
-        session.arrived = self.arrived.append
-        self.master = Master(session, fleet.tell, standing=standing)
+        self.arrived = arrived
+        self.master = Master(session, fleet.tell)
         self.running = asyncio.create_task(self.master.run() if stands else asyncio.sleep(0))
 
     async def claim(self, function: bytes = b"f", limit: int = 10, **more: Any) -> list[Job]:
@@ -140,7 +139,9 @@ class Fleet:
         await tree.open()
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
-        member = Member(self, tree, Session(tree, name, term, {term: name}), standing=standing, stands=stands)
+        arrived: list[bytes] = []
+        session = Session(tree, name, term, {term: name}, arrived=arrived.append, standing=standing)
+        member = Member(self, tree, session, arrived, stands=stands)
         self.members.append(member)
         return member
 

@@ -47,7 +47,7 @@ class Scheduler:
         self.was_met = False
         """Whether another node has done something before all that this one did was written."""
         self.followers = Noted(node.new_id)
-        node.session.followers = lambda: self.followers
+        node.followers = self.followers
 
     async def ask(self, operation: Any) -> Any:
         (outcome,) = await HANDLERS[type(operation)](self.node.session, [operation])

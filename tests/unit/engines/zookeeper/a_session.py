@@ -21,7 +21,7 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.session import Completion, Session, Waiting
+from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.submitting import leased
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
@@ -33,10 +33,12 @@ from mainspring.testing.conformance.driver import new_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
+    from typing import Self
 
     import pytest
 
     from mainspring.jobs.rules import Settlement
+    from mainspring.jobs.store import Followers
     from mainspring.storage.operation import Operation
 
 T = TypeVar("T")
@@ -55,6 +57,11 @@ HANDLERS = {
 
 def ignore(_: object) -> None:
     """Take an outcome: what the handler returns is looked at."""
+
+
+async def never(wants: object, asked: int) -> bool:
+    """Take no claims: what happens to them is for nodes that take part in the recipe."""
+    raise AssertionError(wants, asked)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -88,8 +95,12 @@ class Node:
         self.new_id = job_ids(Term(session.term))
         self.completed: list[Completion] = []
         self.waiting: list[Waiting] = []
-        session.completions = self.completed.extend
-        session.waiting = self.waiting.extend
+        self.followers: Followers | None = None
+
+    def note(self) -> Self:
+        """Note what this node would tell a master that it is itself."""
+        self.session.elect(LocalMaster(self.completed.extend, self.waiting.extend, never))
+        return self
 
     @property
     def told(self) -> list[bytes]:
@@ -213,13 +224,13 @@ class Fleet:
         self.nodes: dict[int, str] = {}
         self._open: list[Node] = []
 
-    async def join(self, name: str = "n1") -> Node:
+    async def join(self, name: str = "n1", **more: Any) -> Node:
         """Begin a node's next term."""
         tree = MemoryTree(self.content)
         await tree.open()
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
-        node = Node(tree, Session(tree, name, term, {term: name}))
+        node = Node(tree, Session(tree, name, term, {term: name}, followers=lambda: node.followers, **more)).note()
         self._open.append(node)
         return node
 

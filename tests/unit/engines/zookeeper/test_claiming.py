@@ -142,7 +142,7 @@ def test_what_this_node_leases_as_it_submits_it_does_not_arrive() -> None:
             job = await node.submitted()
             assert [one.id for one in await node.claim()] == [job.id]
             assert await node.claim() == []
-            assert node.session.claims.waiting == 0
+            assert node.master.claims.waiting == 0
             assert len(nodes.queue(node)) == len(held) + 1
 
     run(check())
@@ -154,7 +154,7 @@ def test_what_nobody_here_claims_is_given_back() -> None:
             node = await elsewhere(nodes)
             assert await node.claim() == []
             job = await node.submitted()
-            await eventually(lambda: node.session.claims.waiting == 1)
+            await eventually(lambda: node.master.claims.waiting == 1)
             assert node.arrived == [b"f"]
             other = await nodes.join("other")
             await eventually(lambda: nodes.tasks(paths.PENDING) == [f"f:~{job.id}"])
@@ -173,7 +173,7 @@ def test_a_claim_of_the_master_itself_brings_what_has_arrived_and_what_else_ther
             node = await nodes.master()
             assert await node.claim(limit=3) == []
             jobs = [await node.submitted() for _ in range(8)]
-            await eventually(lambda: node.session.claims.waiting == 3)
+            await eventually(lambda: node.master.claims.waiting == 3)
             assert [job.id for job in await node.claim(limit=5)] == [job.id for job in jobs[:5]]
             assert [job.id for job in await node.claim(limit=5)] == [job.id for job in jobs[5:]]
 
@@ -184,7 +184,7 @@ async def drop_what_has_arrived(node: Member) -> int:
     """Leave a foreground job that has arrived and was not claimed, as its only client does; returns its id."""
     assert await node.claim() == []
     dropped = await node.submitted(unique=b"u", foreground=True, waiter=node.session.term)
-    await eventually(lambda: node.session.claims.waiting == 1)
+    await eventually(lambda: node.master.claims.waiting == 1)
     assert await node.one(ops.Leave(node.session.term, [dropped.id], ignore, ignore)) == {dropped.id}
     return dropped.id
 
@@ -204,10 +204,10 @@ def test_what_was_dropped_is_not_given_back_in_place_of_another_job_of_its_name(
         async with fleet() as nodes:
             node = await elsewhere(nodes)
             await drop_what_has_arrived(node)
-            (arrived,) = [one for some in node.session.claims._arrived.values() for one in some]  # noqa: SLF001 - what was dropped is to be named
+            (arrived,) = [one for some in node.master.claims._arrived.values() for one in some]  # noqa: SLF001 - what was dropped is to be named
             other = await node.submitted(unique=b"u")
             await node.assign_to(other, node)
-            await node.session.claims._give_back(arrived.at)  # noqa: SLF001 - the moment at which it happens
+            await node.master.claims._give_back(arrived.at)  # noqa: SLF001 - the moment at which it happens
             assert await node.state(other.id) is State.LEASED
             assert nodes.tasks(paths.PENDING) == []
 
@@ -282,8 +282,8 @@ def test_what_has_arrived_does_not_arrive_again() -> None:
             job = await node.submitted()
             (claimed,) = await node.claim()
             assert claimed.id == job.id
-            node.session.claims.arrive([(paths.task_name(b"f", b"", job.id), job, (1, 1))])
-            assert node.session.claims.waiting == 0
+            node.master.claims.arrive([(paths.task_name(b"f", b"", job.id), job, (1, 1))])
+            assert node.master.claims.waiting == 0
 
     run(check())
 
@@ -309,8 +309,8 @@ def test_what_ends_while_the_queue_is_read_does_not_arrive_again(monkeypatch: py
             other = Notice(99, 0, 0, [])
             await node.tree.commit([Write(paths.queue(node.session.who), encode_notice(other))])
             await asyncio.wait_for(is_read.wait(), 5)
-            await eventually(lambda: node.session.claims._notice == other)  # noqa: SLF001 - when the notice was read shows nowhere else
-            assert node.session.claims.waiting == 0
+            await eventually(lambda: node.master.claims._notice == other)  # noqa: SLF001 - when the notice was read shows nowhere else
+            assert node.master.claims.waiting == 0
 
     run(check())
 
@@ -345,7 +345,7 @@ def test_what_is_given_back_and_assigned_again_while_the_queue_is_read_arrives(m
                 ]
             )
             await asyncio.wait_for(is_read.wait(), 5)
-            await eventually(lambda: node.session.claims.waiting == 1)
+            await eventually(lambda: node.master.claims.waiting == 1)
             assert [one.id for one in await node.claim()] == [job.id]
 
     run(check())
@@ -387,7 +387,7 @@ def test_what_is_assigned_again_before_it_is_known_to_be_given_back_arrives(
                 [Write(paths.running(task), records.encode(record)), Write(queue, encode_notice(notice))]
             )
             await asyncio.wait_for(is_read.wait(), 5)
-            await eventually(lambda: node.session.claims.waiting == 1)
+            await eventually(lambda: node.master.claims.waiting == 1)
             assert [one.id for one in await node.claim()] == [job.id]
 
     run(check())
@@ -412,7 +412,7 @@ def test_what_the_last_master_assigned_arrives_where_this_node_is_the_next() -> 
                     Write(paths.queue(node.session.who), encode_notice(notice)),
                 ]
             )
-            await eventually(lambda: node.session.claims.waiting == 1)
+            await eventually(lambda: node.master.claims.waiting == 1)
             assert [one.id for one in await node.claim()] == [claimed.id]
 
     run(check())
@@ -441,7 +441,7 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
             master = await nodes.master("m")
             node = await nodes.join("n", stands=itself)
             if not itself:
-                node.running = asyncio.create_task(node.session.claims.run())
+                node.running = asyncio.create_task(node.master.claims.run())
                 await nodes.join("other")
             assert await node.claim(limit=30) == []
             path = paths.queue(node.session.who)
@@ -465,7 +465,7 @@ def test_the_next_master_finds_what_the_last_one_had_not_told(monkeypatch: pytes
             await asyncio.wait_for(died.wait(), 5)
             master.running.cancel()
             nodes.members.remove(master)
-            await eventually(lambda: node.session.claims.waiting == 30)
+            await eventually(lambda: node.master.claims.waiting == 30)
             assert {job.id for job in await node.claim(limit=30)} == {job.id for job in jobs}
             assert node.reigns == itself
 

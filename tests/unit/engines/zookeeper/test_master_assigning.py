@@ -69,7 +69,7 @@ def test_a_want_stays_open() -> None:
             node = await nodes.join("n2")
             assert await node.claim(limit=2) == []
             jobs = [await node.submitted() for _ in range(3)]
-            await eventually(lambda: node.session.claims.waiting == 2)
+            await eventually(lambda: node.master.claims.waiting == 2)
             assert node.arrived
             assert {job.id for job in await node.claim(limit=5)} == {job.id for job in jobs[:2]}
 
@@ -112,7 +112,7 @@ def test_what_nobody_can_read_is_left_alone() -> None:
             junk += [Create(paths.worker("by hand-9"), b"?"), Create(paths.wants("by hand-9"), b"[1]")]
             await node.tree.commit([*junk, Create(paths.queue("by hand-9"))])
             job = await node.submitted()
-            await eventually(lambda: node.session.claims.waiting == 1)
+            await eventually(lambda: node.master.claims.waiting == 1)
             assert [one.id for one in await node.claim()] == [job.id]
             assert nodes.tasks(paths.PENDING) == ["f:junk"]
             assert nodes.tasks(paths.COMPLETED) == ["f:done"]

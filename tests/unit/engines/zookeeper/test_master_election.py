@@ -60,7 +60,7 @@ def test_it_steps_down_when_its_node_is_gone_and_stands_again() -> None:
     async def check() -> None:
         async with fleet() as nodes:
             first = await nodes.master()
-            assert first.session.assign is not None
+            assert first.session.master is not None
             await first.tree.commit([Delete(paths.MASTER)])
             await eventually(
                 lambda: first.reigns and first.master.reign is not None and first.master.reign.version == 2
@@ -96,11 +96,11 @@ def test_its_wants_are_the_next_masters_to_fulfil() -> None:
             second = await nodes.join("n2")
             await first.tree.commit([Delete(paths.MASTER), Create(paths.MASTER, b'{"worker": "nobody"}')])
             await eventually(lambda: not first.reigns)
-            assert first.session.assign is None
+            assert first.session.master is None
             await second.tree.commit([Delete(paths.MASTER)])
             await eventually(lambda: first.reigns or second.reigns)
             job = await second.submitted()
-            await eventually(lambda: first.session.claims.waiting == 1)
+            await eventually(lambda: first.master.claims.waiting == 1)
             assert [one.id for one in await first.claim()] == [job.id]
 
     run(check())
@@ -114,7 +114,7 @@ def test_with_its_session_its_term_is_over() -> None:
             nodes.content.expire(first.tree.session)
             await asyncio.wait_for(first.running, 5)
             assert not first.reigns
-            assert first.session.assign is None
+            assert first.session.master is None
             await eventually(lambda: second.reigns)
 
     run(check())

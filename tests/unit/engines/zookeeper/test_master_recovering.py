@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 async def pair(nodes: Fleet) -> tuple[Member, Member]:
     """Add two nodes that do nothing unasked."""
-    return await nodes.join("n1", stands=False), await nodes.join("n2", stands=False)
+    return (await nodes.join("n1", stands=False)).note(), await nodes.join("n2", stands=False)
 
 
 def pending(nodes: Fleet, job: Job) -> tuple[int, int, int, int]:
@@ -249,7 +249,7 @@ def test_the_master_gives_back_at_once_and_others_take_it() -> None:
             assert await other.claim() == []
             job = await lost.held()
             await lost.kill()
-            await eventually(lambda: other.session.claims.waiting == 1)
+            await eventually(lambda: other.master.claims.waiting == 1)
             assert [one.id for one in await other.claim()] == [job.id]
 
     run(check())

@@ -25,7 +25,7 @@ def test_a_delayed_task_is_woken_in_time_and_assigned() -> None:
             reads = master.tree.reads
             due_us = _us(0.3)
             soon = await node.submitted(state=State.SCHEDULED, due_us=due_us)
-            await eventually(lambda: node.session.claims.waiting == 1)
+            await eventually(lambda: node.master.claims.waiting == 1)
             assert 0 <= _us(0) - due_us < 500_000
             (claimed,) = await node.claim()
             assert claimed.id == soon.id

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper import beginning, paths, queries, records
+from mainspring.engines.zookeeper import paths, queries, records, terms
 from mainspring.engines.zookeeper.journal import TOTAL
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.errors import StoreUnavailableError
@@ -235,7 +235,7 @@ def test_what_somebody_else_has_put_into_the_tree_is_passed_over() -> None:
             assert await node.counts() == {(b"f", State.PENDING, 1): 1, (b"f", State.SCHEDULED, 1): 1}
             assert [found.id for found in await node.listed()] == [later.id, job.id]
             assert await node.one(ops.Sweep(NOW, NOW, ignore, ignore, 100)) == 0
-            assert await beginning.terms(node.tree) == {node.session.term: "n1"}
+            assert await terms.read_all(node.tree) == {node.session.term: "n1"}
             woken = await node.one(ops.Wake(NOW + 5, ignore, ignore, 100))
             assert woken.due == {(b"f", 1): 1}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.zookeeper.memory import Fate
 
-from mainspring.engines.zookeeper import handlers, paths
+from mainspring.engines.zookeeper import handlers, paths, terms
 from mainspring.engines.zookeeper import relay as module
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.tree import Delete
@@ -48,7 +49,7 @@ class Ear:
     def __init__(self, node: Node) -> None:
         self.heard: list[Message] = []
         self._news = asyncio.Event()
-        self.relay = Relay(node.tree, node.session.who, node.session.whose, self)
+        self.relay = Relay(node.tree, node.session.who, partial(terms.worker_of, node.tree, node.session.nodes), self)
 
     def __call__(self, message: Message) -> None:
         self.heard.append(message)
@@ -193,11 +194,14 @@ def test_nobody_waits_for_a_relay_that_has_ended() -> None:
 def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            one, two = await nodes.join("n1"), await nodes.join("n2")
+
+            async def told() -> None:
+                await ear.relay.told()
+
+            one, two = await nodes.join("n1"), await nodes.join("n2", told=told)
             job = await two.held()
             await one.one(ops.Wait(one.session.term, [job.id], ignore, ignore))
             ear = Ear(two)
-            two.session.told = ear.relay.told
             order: list[Any] = []
 
             def watched(terms: dict[int, list[int]]) -> None:

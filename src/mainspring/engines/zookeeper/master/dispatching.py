@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master.assigning import assign
 from mainspring.engines.zookeeper.master.buckets import REST, Buckets
@@ -84,7 +85,8 @@ class Dispatcher:
         self._others = True
         """Whether others may have left something pending of which this node does not know."""
         self._looking = False
-        self._claims = 0
+        self._claims = self._session.memory(Claims)
+        self._answering = 0
         """How many claims of this node itself are being answered."""
         self._began = self._loop.time()
 
@@ -107,16 +109,16 @@ class Dispatcher:
         for function, some in wants.items():
             own.want(function, some)
         self.workers.own_room()
-        own.once = once = not self._session.claims.standing
+        own.once = once = not self._session.standing
         self._news.set()
         unread = bool(self.index.unread(self._short(), 1))
         if not self.buckets.fresh and not unread:
-            self._claims += 1
+            self._answering += 1
             try:
                 with contextlib.suppress(DeposedError):  # the loop will learn it as well
                     await self._assign()
             finally:
-                self._claims -= 1
+                self._answering -= 1
         coming = once and own.under_way > 0  # otherwise what comes later is told
         if unread or self._looking or coming or (self._others and self.buckets.dirty):
             own.asked = max(own.asked, asked)
@@ -255,7 +257,7 @@ class Dispatcher:
             if worker.asked <= worker.answered:
                 self._asked.pop(who, None)
                 # What this node wants now was not asked for in the tree: some of it may be given again after a conflict.
-                if worker.once and not (worker is self._own and self._claims):
+                if worker.once and not (worker is self._own and self._answering):
                     worker.wants.clear()
             elif asked is None or asked[0] != worker.asked:
                 asked = self._asked[who] = worker.asked, now, self.buckets.changes
@@ -278,7 +280,7 @@ class Dispatcher:
                 if worker.once:
                     worker.wants.clear()
                 if worker is self._own:
-                    self._session.claims.answered(worker.answered)
+                    self._claims.answered(worker.answered)
         await self._reign.commit(entries)
 
     async def _nudge(self, now: float) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.claiming import mark_of
+from mainspring.engines.zookeeper.claiming import Claims, mark_of
 from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.locating import is_published
 from mainspring.engines.zookeeper.submitting import leased
@@ -43,6 +43,7 @@ class Giver:
         self._session = reign.session
         self._workers = workers
         self._index = index
+        self._claims = self._session.memory(Claims)
         self._assignments = 0
         """How many this master has made."""
 
@@ -118,7 +119,7 @@ class Giver:
     async def _arrive(self, tasks: list[tuple[str, Job, Mark]]) -> None:
         ids = [job.id for _, job, _ in tasks]
         await self._reign.read(lambda: self._session.meet(ids))
-        self._session.claims.arrive(tasks)
+        self._claims.arrive(tasks)
 
     def _lost(self, want: OpenWant, task: Task, verdict: Verdict) -> bool:
         """Learn what became of an assignment; says whether the task is not as it was read."""

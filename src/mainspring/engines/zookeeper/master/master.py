@@ -16,6 +16,7 @@ from mainspring.engines.zookeeper.master.publishing import Publisher
 from mainspring.engines.zookeeper.master.recovering import Recoverer
 from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.master.waking import Waker
+from mainspring.engines.zookeeper.session import LocalMaster
 from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreFencedError, StoreUnavailableError
@@ -33,10 +34,6 @@ OVER: Final = (DeposedError, SessionEndedError, StoreFencedError)
 """What a reign ends with, or a term."""
 
 
-def _nothing(_: object) -> None:
-    pass
-
-
 class Master:
     """One term of a node."""
 
@@ -44,18 +41,16 @@ class Master:
         self,
         session: Session,
         tell: Callable[[int, Message], None],
-        *,
-        standing: bool = True,
     ) -> None:
         """``tell`` sends a message to the node that has a term.
 
-        ``standing``: whether anything is done for which no operation asks: whether this node's claims stay open once they are
-        answered, and whether as the master it sees to lost workers, and to what is due.
+        ``session.standing``: whether anything is done for which no operation asks: whether this node's claims stay open once
+        they are answered, and whether as the master it sees to lost workers, and to what is due.
         """
         self._session = session
-        self._standing = standing
+        self._standing = session.standing
         self._tell = tell
-        self.claims = session.claims = Claims(session, standing=standing)
+        self.claims = session.memory(Claims)
         self.reign: Reign | None = None
         self.dispatcher: Dispatcher | None = None
         self.publisher: Publisher | None = None
@@ -85,8 +80,7 @@ class Master:
         dispatcher = Dispatcher(reign)
         publisher = Publisher(reign, lambda: dispatcher.workers.alone)
         self.reign, self.dispatcher, self.publisher = reign, dispatcher, publisher
-        session.waiting, session.completions = dispatcher.waiting, publisher.completions
-        session.assign = dispatcher.claim
+        session.elect(LocalMaster(publisher.completions, dispatcher.waiting, dispatcher.claim))
         works = {
             "zookeeper reign": _until_deposed(reign),
             "zookeeper publications": publisher.run(),
@@ -99,8 +93,7 @@ class Master:
             await together(works)
         finally:
             self.reign = self.dispatcher = self.publisher = None
-            session.waiting, session.completions = _nothing, _nothing
-            session.assign = None
+            session.elect(None)
             self.claims.rewrite()
 
     async def _recover(self, reign: Reign, dispatcher: Dispatcher, publisher: Publisher) -> None:

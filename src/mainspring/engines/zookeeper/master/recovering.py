@@ -161,7 +161,9 @@ class Recovery:
                     self.lost.append(ops.LostAttempt(back.job.id, back.job.function, back.job.attempt))
             else:
                 log.error("an assignment without its task was taken away", worker=self._who, task=held.task)
-        tell(self._session, self.back[before:])  # at once: what is given back first is assigned while the rest follows
+        self._session.waiting(
+            self.back[before:]
+        )  # at once: what is given back first is assigned while the rest follows
 
     async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
         verdicts = []
@@ -283,12 +285,6 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
         if more:
             break
     return ops.Recovered(number, pending, more, frozenset(attempts))
-
-
-def tell(session: Session, back: Sequence[Waiting]) -> None:
-    """Say what is pending again, to the master if it is here."""
-    if back:
-        session.waiting(back)
 
 
 HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {ops.Recover: recover}

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths
 from mainspring.engines.zookeeper.committer import Conflict, Fenced
+from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.transacting import RefusedError, Transacted, patiently, transact_all
+from mainspring.engines.zookeeper.schedules.transacting import RefusedError, Transacted, transact_all
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules

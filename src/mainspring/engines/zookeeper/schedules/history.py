@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.findings import Old
-from mainspring.engines.zookeeper.schedules.transacting import patiently, transact
+from mainspring.engines.zookeeper.schedules.transacting import transact
 from mainspring.schedules import retention
 from mainspring.schedules import store as ops
 from mainspring.schedules.retention import KEPT, NAMES

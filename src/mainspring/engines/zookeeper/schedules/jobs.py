@@ -130,5 +130,4 @@ class NewJobs:
 
     def tell(self) -> None:
         """All is written: say that there is something to do."""
-        if self._waiting:
-            self._session.waiting(self._waiting)
+        self._session.waiting(self._waiting)

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import locating
+from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.findings import Mended
-from mainspring.engines.zookeeper.schedules.transacting import patiently, transact
+from mainspring.engines.zookeeper.schedules.transacting import transact
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.store import Ended
 from mainspring.schedules import store as ops

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import locating, paths
 from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.transacting import patiently
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import ScheduleState

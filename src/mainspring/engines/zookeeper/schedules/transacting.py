@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.committer import AGAIN, LARGEST_ENTRY, Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.tables import Made, ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import PATIENCE, OvertakenError
 from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
-from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
 
 T = TypeVar("T")
-
-LARGEST: Final = 1_020_000
-"""Bytes that one multi may have, about: a server closes the connection of who sends more than 1,048,575."""
-
 
 SIDE_BY_SIDE: Final = 100
 """Transactions that read at once; what they write goes out together."""
@@ -117,10 +113,10 @@ class _Try:
         except OvertakenError:
             self.again = True
         except SessionEndedError:
-            self.outcome = _fenced(self._session)
+            self.outcome = self._session.over()
         except StoreUnavailableError:
             if self._session.committer.fenced:
-                self.outcome = _fenced(self._session)
+                self.outcome = self._session.over()
             else:
                 self.again = True
                 await asyncio.sleep(AGAIN)
@@ -133,10 +129,10 @@ class _Try:
             self.tables.committed()
             return
         whole = Entry([at for one in entries for at in one.changes], [at for one in entries for at in one.counts])
-        if whole.size > LARGEST:
+        if whole.size > LARGEST_ENTRY:
             self.outcome = StoreError(
-                f"what follows from one another in schedules has {whole.size} bytes, and ZooKeeper takes about {LARGEST} at "
-                "once: give them smaller arguments, or change fewer of them in one request"
+                f"what follows from one another in schedules has {whole.size} bytes, and ZooKeeper takes about "
+                f"{LARGEST_ENTRY} at once: give them smaller arguments, or change fewer of them in one request"
             )
         else:
             self.entry = whole
@@ -147,7 +143,7 @@ class _Try:
         if verdict is None:
             self.tables.committed()
         elif isinstance(verdict, Fenced):
-            self.outcome = _fenced(self._session)
+            self.outcome = self._session.over()
         elif first is not None and verdict.at < len(first.changes):
             self.outcome = RefusedError(verdict)
         else:
@@ -156,20 +152,3 @@ class _Try:
                 parent = verdict.path.rpartition("/")[0]
                 self._session.forget(parent)
                 self._session.memory(Made).paths.discard(parent)
-
-
-async def patiently(session: Session, read: Callable[[], Awaitable[T]]) -> T:
-    """Read something, however long the ensemble is away. Raises StoreFencedError where this node may not write any more."""
-    while True:
-        try:
-            return await read()
-        except SessionEndedError as error:
-            raise _fenced(session) from error
-        except StoreUnavailableError:
-            if session.committer.fenced:
-                raise _fenced(session) from None
-            await asyncio.sleep(AGAIN)
-
-
-def _fenced(session: Session) -> StoreFencedError:
-    return StoreFencedError(f"term {session.term} was ended by another node")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import reading, sizes
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.sizes import most_rows
-from mainspring.engines.zookeeper.schedules.transacting import Transacted, patiently, transact, transact_all
+from mainspring.engines.zookeeper.schedules.transacting import Transacted, transact, transact_all
 from mainspring.errors import StoreError, StoreFencedError, UsageError
 from mainspring.schedules import rules, work
 from mainspring.schedules import store as ops
