@@ -201,7 +201,7 @@ class Claiming:
             wants.append(Want(queue.name, limit - within, frozenset(), overdue_us))  # only what waits for too long
         return wants
 
-    def _refill_by_key(self, queue: FunctionQueue, gate: Gate) -> None:
+    def _refill_by_key(self, queue: FunctionQueue, gate: Gate[Held]) -> None:
         """Claim more in turns of the keys, so that one that has very many jobs does not keep the others out."""
         window = self.room(queue)
         waiting = max(queue.size - queue.foreground, 0) + queue.inflight

@@ -11,7 +11,8 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker, merge_by_age
+from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
+from mainspring.jobs.lines import merge_by_age
 from mainspring.jobs.names import Rows
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ class Dispatch:
             if queue.gate is not None:
                 held = queue.gate.pop()
                 if held is not None:
+                    held.gate = queue.gate
                     held.queued = False
                     queue.size -= 1
                 return held

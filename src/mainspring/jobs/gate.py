@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from mainspring.clock import to_us
-from mainspring.jobs.accounts import ANY
-from mainspring.jobs.held import merge_by_age
+from mainspring.jobs.lines import Line, W, merge_by_age
 from mainspring.resources.model import OWN, UNLIMITED, pool_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.jobs.accounts import Account, OpenAccount
-    from mainspring.jobs.held import Held
     from mainspring.resources.model import Limits, Rate
 
 FEWEST = 8
@@ -34,37 +32,7 @@ MOST = 20_000
 """So many jobs of a function may wait here for tokens."""
 
 
-class Line:
-    """The jobs of one key that are here."""
-
-    __slots__ = ("account", "coming", "key", "parked", "ready", "running", "size")
-
-    def __init__(self, key: bytes, account: Account | None) -> None:
-        self.key = key
-        self.account = account
-        self.ready: tuple[deque[Held], deque[Held], deque[Held]] = (deque(), deque(), deque())
-        self.size = 0
-        """How many wait, without those that were taken out."""
-        self.coming = 0
-        """How many are on the way to the store that are leased to this node already."""
-        self.running = 0
-        """How many have left for a worker, and their ends are not on disk."""
-        self.parked = False
-        """None can start until tokens come back."""
-
-    def free(self, now_us: int) -> int:
-        """Return how many may start."""
-        return ANY if self.account is None else self.account.free(self.running, now_us)
-
-    def clear(self) -> None:
-        """Forget those that were taken out."""
-        for ready in self.ready:
-            waiting = [held for held in ready if held.queued]
-            ready.clear()
-            ready.extend(waiting)
-
-
-class Gate:
+class Gate(Generic[W]):
     """The waiting jobs of one function, by their keys. ``open_account`` makes the accounts of the function and of its keys."""
 
     def __init__(self, clock: Clock, open_account: OpenAccount) -> None:
@@ -76,14 +44,14 @@ class Gate:
         """Whether a job with a key was ever here."""
         self.own: Account | None = None
         self.running = 0
-        self.lines: dict[bytes, Line] = {}
+        self.lines: dict[bytes, Line[W]] = {}
         self.parked = 0
         """How many of the waiting jobs are of parked keys."""
         self.short: set[bytes] = set()
         """Parked keys that time alone does not let go on."""
         self.left: int | None = None
         """So many stored jobs were left by the last claim, all of keys that have enough here; None: there may be others."""
-        self._turns: tuple[dict[bytes, Line], dict[bytes, Line], dict[bytes, Line]] = ({}, {}, {})
+        self._turns: tuple[dict[bytes, Line[W]], dict[bytes, Line[W]], dict[bytes, Line[W]]] = ({}, {}, {})
         """By priority: the keys that are not parked and have jobs of it, whose turn it is first."""
         self._due: list[tuple[int, bytes]] = []
         """Heap of when time alone may let a parked key go on."""
@@ -121,11 +89,10 @@ class Gate:
             return None
         return self._open(pool_of(key), limits.concurrency_per_key, limits.rate_per_key, now_us)
 
-    def count(self, held: Held) -> None:
+    def count(self, key: bytes) -> None:
         """Count a job that has started before there was a gate."""
-        held.gate = self
         self.running += 1
-        self._line(held.job.key).running += 1
+        self._line(key).running += 1
 
     @property
     def keyed(self) -> bool:
@@ -139,14 +106,14 @@ class Gate:
 
     # ---- waiting jobs ----
 
-    def _line(self, key: bytes) -> Line:
+    def _line(self, key: bytes) -> Line[W]:
         line = self.lines.get(key)
         if line is None:
             self._keys_seen = self._keys_seen or key != b""
             line = self.lines[key] = Line(key, self._account(key, self.now_us()))
         return line
 
-    def push(self, held: Held, *, first: bool = False) -> None:
+    def push(self, held: W, *, first: bool = False) -> None:
         """A job waits; ``first``: before the others of its key and priority."""
         job = held.job
         line = self._line(job.key)
@@ -157,9 +124,9 @@ class Gate:
             ready.append(held)
         self._count_waiting(line, job.priority, 1)
 
-    def merge(self, claimed: list[Held]) -> None:
+    def merge(self, claimed: list[W]) -> None:
         """Jobs of the store wait, those of each key and priority in their places among the others, in the order of their age."""
-        new: dict[tuple[bytes, int], deque[Held]] = {}
+        new: dict[tuple[bytes, int], deque[W]] = {}
         for held in claimed:
             new.setdefault((held.job.key, held.job.priority), deque()).append(held)
         for (key, priority), jobs in new.items():
@@ -167,14 +134,14 @@ class Gate:
             merge_by_age(line.ready[priority], jobs)
             self._count_waiting(line, priority, number)
 
-    def _count_waiting(self, line: Line, priority: int, number: int) -> None:
+    def _count_waiting(self, line: Line[W], priority: int, number: int) -> None:
         line.size += number
         if line.parked:
             self.parked += number
         else:
             self._turns[priority].setdefault(line.key, line)
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: W) -> None:
         """A waiting job was taken out: it is passed over where it is met."""
         line = self.lines[held.job.key]
         line.size -= 1
@@ -185,7 +152,7 @@ class Gate:
         self._has_left(line)
         self._forget(line)
 
-    def queued(self) -> Iterator[Held]:
+    def queued(self) -> Iterator[W]:
         """Return the jobs that wait."""
         for line in list(self.lines.values()):
             for ready in line.ready:
@@ -193,7 +160,7 @@ class Gate:
 
     # ---- turns ----
 
-    def pop(self) -> Held | None:
+    def pop(self) -> W | None:
         """Take the job that may start next, with its tokens; None where none may."""
         if self.paused:
             return None
@@ -213,7 +180,6 @@ class Gate:
                 if line.ready[priority]:
                     turns[key] = line  # the others have their turns first
                 self._has_left(line)
-                held.gate = self
                 self.running += 1
                 line.running += 1
                 if self.own is not None:
@@ -224,7 +190,7 @@ class Gate:
         return None
 
     @staticmethod
-    def _next(line: Line, priority: int) -> Held | None:
+    def _next(line: Line[W], priority: int) -> W | None:
         ready = line.ready[priority]
         while ready:
             held = ready.popleft()
@@ -242,7 +208,7 @@ class Gate:
             most = min(most, self.own.free(self.running, now_us))
         number = 0
         for priority, turns in enumerate(self._turns):
-            out: list[Line] = []
+            out: list[Line[W]] = []
             for line in turns.values():
                 if number >= most:
                     break
@@ -274,7 +240,7 @@ class Gate:
             self._let_go_on(line)
             self._forget(line)
 
-    def _let_go_on(self, line: Line) -> None:
+    def _let_go_on(self, line: Line[W]) -> None:
         if line.parked:
             now_us = self.now_us()
             if line.free(now_us) > 0:
@@ -302,7 +268,7 @@ class Gate:
                 self._unpark(line)
         return now_us
 
-    def _park(self, line: Line, now_us: int) -> None:
+    def _park(self, line: Line[W], now_us: int) -> None:
         for turns in self._turns:
             turns.pop(line.key, None)
         if not line.parked:
@@ -310,7 +276,7 @@ class Gate:
             self.parked += line.size
             self._expect(line, now_us)
 
-    def _expect(self, line: Line, now_us: int) -> None:
+    def _expect(self, line: Line[W], now_us: int) -> None:
         """Look at a parked key again when time may have let it go on."""
         assert line.account is not None
         following = line.account.next_us(line.running, now_us)
@@ -319,7 +285,7 @@ class Gate:
         else:
             heapq.heappush(self._due, (following, line.key))
 
-    def _unpark(self, line: Line) -> None:
+    def _unpark(self, line: Line[W]) -> None:
         if line.parked:
             line.parked = False
             self.short.discard(line.key)
@@ -329,14 +295,14 @@ class Gate:
                 if ready:
                     turns[line.key] = line
 
-    def _has_left(self, line: Line) -> None:
+    def _has_left(self, line: Line[W]) -> None:
         if self.left is not None and not self._has_enough(line):
             self.left = None
 
-    def _has_enough(self, line: Line) -> bool:
+    def _has_enough(self, line: Line[W]) -> bool:
         return line.parked or line.size + line.coming > self.allowance() // 2
 
-    def _forget(self, line: Line) -> None:
+    def _forget(self, line: Line[W]) -> None:
         """Forget a key that nothing is known of but what is known of any other."""
         if line.size or line.coming or line.running:
             return

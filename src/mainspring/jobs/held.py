@@ -60,7 +60,7 @@ class Held:
         """What the worker that has it, or had it last, said about the function when it got the job."""
         self.timers: list[Timer] | None = None
         """What limits it: how long it may wait, or how long its worker may take."""
-        self.gate: Gate | None = None
+        self.gate: Gate[Held] | None = None
         """Where it has tokens from, from when it leaves for a worker until its end is on disk."""
         self.lease = b""
         self.started_us = 0
@@ -226,7 +226,7 @@ class FunctionQueue:
         """Jobs to hand out, by priority; see `lines`."""
         self.size = 0
         """How many of them, without the dropped ones."""
-        self.gate: Gate | None = None
+        self.gate: Gate[Held] | None = None
         """Has these jobs in place of ``ready``, where the function has limits or a pause, or its jobs have keys."""
         self.dropped = 0
         """Jobs that were taken out since their places were last cleared, or more than those that are still met."""
@@ -344,23 +344,3 @@ class FunctionQueue:
     def waiting(self) -> int:
         """Return how many jobs wait, in memory and in the store."""
         return self.size + self.inflight + sum(self.backlog)
-
-
-def merge_by_age(ready: deque[Held], new: deque[Held]) -> None:
-    """Put jobs that came in order into their places among those that wait; ``new`` is used up.
-
-    What waits need not be in order: what had its turn already is before the others.
-    """
-    before: list[Held] = []
-    if ready and new and ready[-1].job.id > new[0].job.id:
-        # What is passed here is handed out before the last of what was claimed, and so before the next claim.
-        while new and ready:
-            if not ready[0].queued:
-                ready.popleft()
-            else:
-                before.append((ready if ready[0].job.id < new[0].job.id else new).popleft())
-    if ready and not new:
-        ready.extendleft(reversed(before))
-    else:
-        ready.extend(before)
-        ready.extend(new)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.accounts import Account, OpenAccount
     from mainspring.jobs.gate import Gate
-    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.window import Window
     from mainspring.resources.model import Rate
 
@@ -251,7 +251,7 @@ class Leasing:
         self._come_again(queue, gate, known, now_us)
 
     def _come_again(
-        self, queue: FunctionQueue, gate: Gate, known: dict[bytes | None, LeasedAccount], now_us: int
+        self, queue: FunctionQueue, gate: Gate[Held], known: dict[bytes | None, LeasedAccount], now_us: int
     ) -> None:
         """Look again when the first pause after a refusal is over."""
         accounts = [known[key] for key in gate.short if key in known]

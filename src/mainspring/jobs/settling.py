@@ -74,7 +74,7 @@ class _Pending(NamedTuple):
     settlement: Settlement
     exception: bytes | None
     acknowledge: Acknowledge | None
-    gate: Gate | None
+    gate: Gate[Held] | None
     """Where the job's tokens go back to."""
     worker: Worker | None
 

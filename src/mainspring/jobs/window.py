@@ -220,7 +220,7 @@ class Window:
 
     # ---- limits, pauses and keys ----
 
-    def gate(self, queue: FunctionQueue) -> Gate:
+    def gate(self, queue: FunctionQueue) -> Gate[Held]:
         """Return a function's gate; the jobs that are here pass through it from now on."""
         gate = queue.gate
         if gate is None:
@@ -232,7 +232,8 @@ class Window:
             for worker in queue.workers:
                 for held in worker.running.values():
                     if held.queue is queue:
-                        gate.count(held)
+                        gate.count(held.job.key)
+                        held.gate = gate
             for held in waiting:
                 gate.push(held)
             queue.gate = gate
@@ -261,7 +262,7 @@ class Window:
 
         self._clocked[queue] = at, self.timers.at(at, again)
 
-    def _look_again(self, queue: FunctionQueue, gate: Gate) -> None:
+    def _look_again(self, queue: FunctionQueue, gate: Gate[Held]) -> None:
         """Serve a queue again when time lets more of its jobs start."""
         following = gate.next_us()
         if following is not None:
