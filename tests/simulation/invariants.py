@@ -23,7 +23,7 @@ class Sound(Protocol):
 
 def always(life: Sound) -> None:
     """The counters are a recount, and every job in memory is in exactly one place."""
-    window, dispatch = life.service.window, life.service.dispatch
+    table, dispatch = life.service.table, life.service.dispatch
     running: dict[bytes, Held] = {}
     for worker in life.workers():
         for handle, held in worker.running.items():
@@ -37,26 +37,26 @@ def always(life: Sound) -> None:
             assert (worker in queue.takers) == (worker.credit > 0), (worker.credit, worker.streams)
             assert worker in queue.workers
     for handle, held in running.items():
-        assert window.held.get(handle) is held, f"{handle!r} runs and is not held"
-    for handle, held in window.held.items():
+        assert table.held.get(handle) is held, f"{handle!r} runs and is not held"
+    for handle, held in table.held.items():
         assert held.handle == handle
         assert (held.worker is not None) == (handle in running), f"{handle!r} runs nowhere"
-    for key, held in window.foreground.items():
+    for key, held in table.foreground.items():
         assert (held.job.function, held.job.unique) == key
-        assert window.held.get(held.handle) is held
+        assert table.held.get(held.handle) is held
         assert not held.stored
     for queue in dispatch.queues.values():
         _counters(queue, life, running)
-        if not dispatch.paused and (dispatch.believes is None or dispatch.believes()):
+        if not dispatch.holds_back():
             able = queue.startable(queue.woken + 1)
             assert queue.woken >= able or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
             assert not able or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
-    expected = sum(len(held.job.payload) for held in window.held.values() if not held.stored)
-    assert window.foreground_bytes == expected
+    expected = sum(len(held.job.payload) for held in table.held.values() if not held.stored)
+    assert table.foreground_bytes == expected
 
 
 def _counters(queue: FunctionQueue, life: Sound, running: dict[bytes, Held]) -> None:
-    held_here = [held for held in life.service.window.held.values() if held.queue is queue]
+    held_here = [held for held in life.service.table.held.values() if held.queue is queue]
     ready = [held for ready in queue.ready for held in ready if held.queued]
     waiting = ready if queue.gate is None else queue.queued()
     assert queue.size == len(waiting), f"size of {queue.name!r}"
@@ -96,10 +96,10 @@ def idle(life: Life) -> None:
         waiting = [counts.get((name, State.PENDING, priority), 0) for priority in range(3)]
         assert queue.backlog == waiting, f"backlog of {name!r}: {queue.backlog}, not {waiting}"
         leased = sum(counts.get((name, State.LEASED, priority), 0) for priority in range(3))
-        stored = sum(held.stored for held in service.window.held.values() if held.queue is queue)
+        stored = sum(held.stored for held in service.table.held.values() if held.queue is queue)
         assert leased == stored + unsettled.get(name, 0), f"{leased} leased of {name!r}, {stored} held"
         assert queue.leased == leased, f"leased of {name!r}: {queue.leased}, not {leased}"
-    for (function, unique), held in service.window.foreground.items():
+    for (function, unique), held in service.table.foreground.items():
         rival = life.store.find_unique(function, unique)
         assert rival is None, f"{held.handle!r} and {rival} are both live"
     assert not service.uniques.questions

@@ -11,14 +11,14 @@ import pytest
 from mainspring.clock import to_us
 from mainspring.engines.memory import engine, jobs
 from mainspring.faces.gearman.face import GearmanFace
-from mainspring.jobs import sharing
+from mainspring.jobs import looking, sharing
 from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.model import State
+from mainspring.jobs.noting import Noting
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
-from mainspring.jobs.sharing import Sharing
 from mainspring.nodes.keeper import AGAIN, Keeper
 from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
@@ -168,26 +168,26 @@ def test_the_relay_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
 
 
 def test_the_relay_as_the_only_source_of_work(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(sharing, "LOOK_EVERY", 1e9)
+    monkeypatch.setattr(looking, "LOOK_EVERY", 1e9)
     is_caught(60, by="never ends")
 
 
 def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
     def find(
-        self: Sharing, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
+        self: Noting, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
     ) -> ops.Wait:
-        operation = ops.Wait(self._window.term, ids, found, failed, room)
+        operation = ops.Wait(self._table.term, ids, found, failed, room)
         self._commits.put(operation)
         return operation
 
-    monkeypatch.setattr(Sharing, "find", find)
+    monkeypatch.setattr(Noting, "find", find)
     is_caught(40, by="which is not its own")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_job_left_while_another_client_of_the_node_joins_it(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Sharing, "waited", lambda _self, _job_id, _term: None)
+    monkeypatch.setattr(Noting, "waited", lambda _self, _job_id, _term: None)
     is_caught(400, by="although a client waits")
 
 
@@ -199,14 +199,14 @@ def test_a_job_put_back_into_its_queue_twice(monkeypatch: Plant) -> None:
 
 
 def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
-    def found(self: Sharing, wanted: list[int], jobs: dict[int, Job]) -> None:
+    def found(self: Noting, wanted: list[int], jobs: dict[int, Job]) -> None:
         for job_id in wanted:
             if job_id not in jobs:
                 self._tell_gone(job_id)
             elif State(jobs[job_id].state).ended:
                 self._look_up(job_id)
 
-    monkeypatch.setattr(Sharing, "_found", found)
+    monkeypatch.setattr(Noting, "_found", found)
     is_caught(200, by="for which it does not wait")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.engines.memory import resources
 from mainspring.jobs.leasing import LeasedAccount
-from mainspring.jobs.sharing import Sharing
+from mainspring.jobs.noting import Noting
 from mainspring.resources import rules
 
 from .fleet.limited import LimitedWorld
@@ -79,12 +79,12 @@ def test_tokens_passed_on_unused(monkeypatch: Plant) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_token_of_a_job_that_was_dropped_while_it_was_handed_out(monkeypatch: Plant) -> None:
-    def dropped(self: Sharing, ids: set[int]) -> None:
+    def dropped(self: Noting, ids: set[int]) -> None:
         for job_id in ids:
-            held = self._window.held.get(self._service.handles.of(job_id))
+            held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
                 self._window.release(held)
 
-    monkeypatch.setattr(Sharing, "_dropped", dropped)
+    monkeypatch.setattr(Noting, "_dropped", dropped)
     is_caught(400, by="never ends")

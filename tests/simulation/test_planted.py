@@ -14,10 +14,10 @@ from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.lookups import Lookups
-from mainspring.jobs.service import JobService
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.window import Window
+from mainspring.jobs.workers import Workers
 from mainspring.wire.gearman.packets import Type, response
 
 from .stores import SimulationError, simulate
@@ -63,9 +63,9 @@ def test_jobs_acknowledged_before_the_commit(monkeypatch: Plant, store: str) -> 
 def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkeypatch: Plant) -> None:
     def forgetful(self: Window, worker: Worker) -> Held | None:
         if worker.asleep or worker.woken_for is not None:
-            self.dispatch.answered(worker)
-            self.dispatch.rouse(worker)
-        held = self.dispatch.grab(worker)
+            self._dispatch.answered(worker)
+            self._dispatch.rouse(worker)
+        held = self._dispatch.grab(worker)
         if held is not None:
             self.start(held, worker)
             self.claiming.refill(held.queue)
@@ -89,15 +89,15 @@ def test_settlements_not_tried_again(monkeypatch: Plant) -> None:
 
 
 def test_a_worker_given_back_what_it_leaves_behind(monkeypatch: Plant) -> None:
-    def backwards(self: JobService, worker: Worker) -> None:
+    def backwards(self: Workers, worker: Worker) -> None:
         queues = list(worker.abilities)
-        self.settling.worker_gone(worker, "gone")
-        self.dispatch.leave(worker)
+        self._settling.worker_gone(worker, "gone")
+        self._dispatch.leave(worker)
         for queue in queues:
-            self.dispatch.unregister(worker, queue)
+            self._dispatch.unregister(worker, queue)
             self._left(queue)
 
-    monkeypatch.setattr(JobService, "gone", backwards)
+    monkeypatch.setattr(Workers, "gone", backwards)
     is_caught(200)
 
 
@@ -122,17 +122,17 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
     def eager(self: Settling, held: Held) -> None:
         window = self._window
         window.take_back(held)
-        if window.held.get(held.handle) is held:
+        if self._table.held.get(held.handle) is held:
             if not held.stored and not self._listeners.of(held.job.id):
                 window.release(held)
                 return
-            window.dispatch.push(held, first=True)
+            self._dispatch.push(held, first=True)
             window.serve(held.queue)
 
     def hasty(self: Clients, listener: Any) -> None:
         listener.gone = True
         for job_id in self._listeners.leave(listener, 1000):
-            held = self._window.held.get(self._handles.of(job_id))
+            held = self._table.find(job_id)
             if held is not None and not held.stored and held.worker is None:
                 self._window.release(held)
 
@@ -144,7 +144,7 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
 def test_one_answer_for_all_who_wait_for_an_unknown_job(monkeypatch: Plant) -> None:
     def missing(self: Lookups, job_id: int, waits: list[Any]) -> None:
         self._end(waits)
-        if self._window.handles.of(job_id) not in self._window.held:
+        if self._handles.of(job_id) not in self._table.held:
             self._listeners.take(job_id)
             waits[0].unknown()
 

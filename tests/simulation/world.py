@@ -233,7 +233,7 @@ class World:
             self.come_to_rest()
             forgotten = [actor.name for actor in self.actors if isinstance(actor, Client) and actor.waits]
             service = self.life.service
-            if not (self.history.live or service.window.held or len(service.listeners) or forgotten):
+            if not (self.history.live or service.table.held or len(service.listeners) or forgotten):
                 break
             assert self.clock.monotonic() < end, f"these jobs never end: {self.history.live}; these wait: {forgotten}"
             now = self.clock.monotonic()

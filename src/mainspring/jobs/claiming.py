@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import to_us
 from mainspring.ids import slot_of
-from mainspring.jobs import rules
 from mainspring.jobs.gate import MOST
 from mainspring.jobs.store import Claim, ClaimByKey, Want
 
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.gate import Gate
+    from mainspring.jobs.gates import Gates
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
-    from mainspring.jobs.window import Window
 
 SMALLEST = 64
 LARGEST = 20_000
@@ -53,22 +53,36 @@ EVERYTHING = Allowance()
 
 
 class Claiming:
-    """Fills a window from its store, within the bounds that the workers, the gates and the other nodes set."""
+    """Claims stored jobs, within the bounds that the workers, the gates and the other nodes set.
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._dispatch = window.dispatch
-        self._clock = window.clock
-        self.refused: Callable[[Held], bool] = lambda _: False
-        """Set by the service: settles a claimed job that may not be handed out any more, and says whether it did."""
-        self.withholds: Callable[[Held], bool] = lambda _: False
-        """Set where the store is shared: whether a claimed foreground job is held back, because its last client here has left."""
-        self.shared = False
+    ``is_full`` says whether no more jobs of a function may come into memory, whatever its workers take. ``came`` is called with
+    jobs that were claimed, once these are counted; ``failed`` where the store could not answer. ``share`` and
+    ``ask_for_tokens`` are given where the store is shared: what this node may take of a function's stored jobs at this moment,
+    and a request for what keeps its waiting jobs behind its gate.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        gates: Gates,
+        *,
+        is_full: Callable[[FunctionQueue], bool],
+        came: Callable[[FunctionQueue, list[Job]], None],
+        failed: Callable[[FunctionQueue], None],
+        shared: bool = False,
+        share: Callable[[FunctionQueue], Allowance] | None = None,
+        ask_for_tokens: Callable[[FunctionQueue], None] | None = None,
+    ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._timers, self._clock = ground.timers, ground.clock
+        self._gates = gates
+        self._is_full = is_full
+        self._came = came
+        self._failed = failed
+        self.shared = shared
         """Other nodes put jobs into the store, and take them: what is known of the backlog is a hint."""
-        self.share: Callable[[FunctionQueue], Allowance] = lambda _: EVERYTHING
-        """Set where the store is shared: what this node may take of a function's stored jobs at this moment."""
-        self.ask_for_tokens: Callable[[FunctionQueue], None] = lambda _: None
-        """Set where the store is shared: asks for what keeps a function's waiting jobs behind its gate."""
+        self._share = share
+        self._ask_for_tokens = ask_for_tokens
 
     # ---- how many may be here ----
 
@@ -79,7 +93,7 @@ class Claiming:
         """
         if not queue.workers or self._dispatch.paused or not queue.counted:
             return False
-        if self.shared and not self._may_take(queue, job):
+        if self._share is not None and not self._may_take(self._share(queue), queue, job):
             return False
         priority = job.priority
         backlog = queue.backlog
@@ -96,12 +110,12 @@ class Claiming:
 
     def _lets_in(self, queue: FunctionQueue, key: bytes) -> bool:
         """Say whether a job of a key could start soon."""
-        gate = queue.gate if queue.gate is not None else self._window.gate(queue)
+        gate = queue.gate if queue.gate is not None else self._gates.of(queue)
         return gate.admits(key) and queue.size + queue.inflight < MOST
 
-    def _may_take(self, queue: FunctionQueue, job: Job) -> bool:
+    @staticmethod
+    def _may_take(share: Allowance, queue: FunctionQueue, job: Job) -> bool:
         """Say whether a new job is in this node's share."""
-        share = self.share(queue)
         if share.limit is not None and queue.size + queue.inflight >= share.limit:
             return False
         return share.slots is None or slot_of(job.namespace, job.function, job.unique, job.id) in share.slots
@@ -116,8 +130,11 @@ class Claiming:
             window = min(window, max(len(queue.workers), int(BYTES / queue.mean_size), 1))
         return window if queue.gate is None else queue.gate.room(window)
 
-    def adapt(self, queue: FunctionQueue, seconds: float) -> None:
-        """Fit a function's window to what its workers got through in the last so many seconds."""
+    def adapt(self, queue: FunctionQueue, seconds: float) -> bool:
+        """Fit a function's window to what its workers got through in the last so many seconds.
+
+        Returns whether what waits here is to go back: other nodes may have workers that are free.
+        """
         rate = queue.settled / seconds
         queue.ended += queue.settled
         queue.settled = 0
@@ -132,20 +149,21 @@ class Claiming:
             queue.stalled = queue.stalled + seconds if waits else 0.0
             if queue.stalled >= STALLED:
                 queue.stalled, queue.window = 0.0, 0
-                self._window.give_back(queue)
+                return True
+        return False
 
     # ---- claims ----
 
     def refill(self, queue: FunctionQueue) -> None:
         """Claim more of a function's stored jobs, where some wait, workers are here, and half of the window is free."""
-        if queue.gate is not None:
-            self.ask_for_tokens(queue)
+        if queue.gate is not None and self._ask_for_tokens is not None:
+            self._ask_for_tokens(queue)
         backlog = queue.backlog
         if not (backlog[0] or backlog[1] or backlog[2] or queue.uncounted):
             return
         if queue.claiming or not queue.counted or not queue.workers or self._dispatch.paused:
             return
-        if self._window.isolated.is_full(queue):
+        if self._is_full(queue):
             return
         if queue.gate is not None and queue.gate.keyed:
             self._refill_by_key(queue, queue.gate)
@@ -175,9 +193,9 @@ class Claiming:
             limit = sum(want.limit for want in wants)
         queue.claiming = True
         known = tuple(backlog)
-        self._window.commits.put(
+        self._commits.put(
             Claim(
-                self._window.term,
+                self._table.term,
                 wants,
                 lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, known),
                 lambda error: self._not_claimed(queue, error),
@@ -191,7 +209,7 @@ class Claiming:
 
     def _shared_wants(self, queue: FunctionQueue, limit: int) -> list[Want]:
         """Return what this node may claim of what it has room for."""
-        share = self.share(queue)
+        share = EVERYTHING if self._share is None else self._share(queue)
         if share.overdue == math.inf:
             return []
         overdue_us = to_us(self._clock.wall() - share.overdue)
@@ -210,7 +228,7 @@ class Claiming:
             return
         want = Want(queue.name, window - have)
         if self.shared:
-            share = self.share(queue)
+            share = EVERYTHING if self._share is None else self._share(queue)
             if share.overdue == math.inf:
                 return
             limit = want.limit if share.limit is None else min(want.limit, max(share.limit, 0))
@@ -219,9 +237,9 @@ class Claiming:
             return
         queue.claiming = True
         known = tuple(queue.backlog)
-        self._window.commits.put(
+        self._commits.put(
             ClaimByKey(
-                self._window.term,
+                self._table.term,
                 want,
                 gate.per_key(),
                 gate.after,
@@ -234,7 +252,7 @@ class Claiming:
     # ---- what came ----
 
     def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, known: tuple[int, ...]) -> None:
-        gate = self._window.gate(queue)
+        gate = self._gates.of(queue)
         gate.after = outcome.after
         # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
         if not outcome.more or not outcome.jobs:
@@ -242,28 +260,16 @@ class Claiming:
         self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1, known)
 
     def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int, known: tuple[int, ...]) -> None:
-        """Take what a claim has found; ``known`` is the backlog when it was asked for."""
+        """Count what a claim has found, and hand it over; ``known`` is the backlog when it was asked for."""
         queue.claiming = False
-        window = self._window
         size = 0
-        claimed: list[Held] = []
-        if jobs and jobs[0].term != window.term:
+        if jobs and jobs[0].term != self._table.term:
             jobs = []  # this node's term has ended since: whoever ended it gives them back
         counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, known, strict=True)]
         queue.leased += len(jobs)
         for job in jobs:
             queue.backlog[job.priority] -= 1
             size += len(job.payload)
-            held = window.hold(job, stored=True)
-            if self.refused(held) or (job.foreground and self.withholds(held)):
-                continue
-            if job.suspects and rules.may_kill_nodes(job):
-                window.suspects.add(held)
-            elif job.suspects and rules.may_kill_workers(job):
-                window.isolated.add(held)
-            else:
-                claimed.append(held)
-        self._dispatch.merge(queue, claimed)
         if self.shared:
             # Others put into it too: jobs that were not counted are not taken away.
             queue.backlog[:] = [max(number, 0) for number in queue.backlog]
@@ -275,17 +281,13 @@ class Claiming:
             if queue.hinted and jobs:
                 queue.uncounted = True
             elif queue.hinted:
-                window.timers.at(self._clock.monotonic() + HINTED, lambda: self.hint(queue))
+                self._timers.at(self._clock.monotonic() + HINTED, lambda: self.hint(queue))
             queue.hinted = False
         if jobs:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
-        window.suspects.next()
-        window.serve(queue)
-        window.lingering.answer_all(queue)
-        if not queue.workers:
-            window.give_back(queue)
+        self._came(queue, jobs)
 
     def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
         del error  # the service hears of it from every operation that somebody waits for
         queue.claiming = False
-        self._window.lingering.answer_all(queue)
+        self._failed(queue)

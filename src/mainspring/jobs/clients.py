@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import ASKED, failure
-from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Cancel, Find, FindUnique, Redrive
 
@@ -15,16 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.events.hub import Hub
     from mainspring.events.relay import Running
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held
-    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.holders import Holders
+    from mainspring.jobs.listeners import Listener
+    from mainspring.jobs.lookups import Lookups
     from mainspring.jobs.model import Job
+    from mainspring.jobs.noting import Noting
     from mainspring.jobs.settling import Settling
-    from mainspring.jobs.sharing import Sharing
     from mainspring.jobs.store import Cancelled, Found, Redriven
-    from mainspring.jobs.telling import Telling
     from mainspring.jobs.uniques import Uniques
+    from mainspring.jobs.waking import Waking
     from mainspring.jobs.window import Window
     from mainspring.slices import Slices
 
@@ -35,32 +36,33 @@ PART = 500
 class Clients:
     """Waits for jobs, cancels them, tries them again and looks them up.
 
-    ``ended_in_store`` is called with a stored job that has ended without having been held, and the state that it had before.
+    ``noting`` and ``holders`` are given where other nodes have the store open too.
     """
 
     def __init__(
         self,
+        ground: Ground,
         window: Window,
         settling: Settling,
+        waking: Waking,
         uniques: Uniques,
-        listeners: Listeners,
-        hub: Hub,
-        telling: Telling,
+        lookups: Lookups,
         slices: Slices,
-        ended_in_store: Callable[[Job, int], None],
+        *,
+        noting: Noting | None = None,
+        holders: Holders | None = None,
     ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._clock, self._handles, self._listeners = ground.clock, ground.handles, ground.listeners
+        self._hub = ground.hub
         self._window = window
-        self._commits = window.commits
-        self._handles = window.handles
         self._settling = settling
+        self._waking = waking
         self._uniques = uniques
-        self._listeners = listeners
-        self._hub = hub
+        self._lookups = lookups
         self._slices = slices
-        self._ended_in_store = ended_in_store
-        self.sharing: Sharing | None = None
-        """Set where other nodes have the store open too."""
-        self.lookups = Lookups(window, listeners, telling)
+        self._noting = noting
+        self._holders = holders
 
     # ---- waiting ----
 
@@ -76,7 +78,7 @@ class Clients:
         ``looked_up`` is called once, when the store need not be asked any more.
         """
         self._listeners.add(job_id, listener)
-        if self._handles.of(job_id) in self._window.held:
+        if self._table.find(job_id) is not None:
             looked_up()
             return
 
@@ -84,15 +86,11 @@ class Clients:
             self._listeners.remove(job_id, listener)
             unknown()
 
-        self.lookups.look(job_id, is_unknown, looked_up)
-
-    def look_ended(self, job_id: int) -> None:
-        """Tell those who wait for a job what it ended as, if it has."""
-        self.lookups.look(job_id)
+        self._lookups.look(job_id, is_unknown, looked_up)
 
     def has_room(self, listener: Listener) -> None:
         """A listener that had too much to read has room again."""
-        self.lookups.has_room(listener)
+        self._lookups.has_room(listener)
 
     def gone(self, listener: Listener) -> None:
         """A client has left: foreground jobs that nobody waits for any more are dropped, unless they run."""
@@ -108,14 +106,14 @@ class Clients:
         """Leave some of the jobs of a client that is gone; returns whether there are more."""
         alone = self._listeners.leave(listener, PART)
         for job_id in alone:
-            held = self._window.held.get(self._handles.of(job_id))
+            held = self._table.find(job_id)
             if held is not None and not held.stored and not held.adopting and held.worker is None:
                 self._window.release(held)
-        if self.sharing is not None and alone:
-            self.sharing.left(alone)
+        if self._noting is not None and alone:
+            self._noting.left(alone)
         if self._listeners.waits(listener):
             return True
-        self.lookups.gone(listener)
+        self._lookups.gone(listener)
         return False
 
     # ---- cancelling and retrying ----
@@ -124,7 +122,7 @@ class Clients:
         self, job_id: int, reason: str, done: Callable[[str], None], failed: Callable[[MainspringError], None]
     ) -> None:
         """Cancel a job; ``done`` is told ``cancelled``, ``running`` (its worker was asked), or the state it had ended in."""
-        held = self._window.held.get(self._handles.of(job_id))
+        held = self._table.find(job_id)
         if held is not None:
             if held.then is not None:
                 held.then.append(lambda: self.cancel(job_id, reason, done, failed))
@@ -137,10 +135,10 @@ class Clients:
             if job is None:
                 failed(NotFoundError(f"no job has the handle {self._handles.of(job_id).decode()}"))
             elif outcome.before <= State.PENDING:
-                self._ended_in_store(job, outcome.before)
+                self._waking.ended(job, outcome.before)
                 done("cancelled")
-            elif State(outcome.before).held and self.sharing is not None and job.term != self._window.term:
-                self.sharing.stop(job.term, job_id, reason)
+            elif State(outcome.before).held and self._holders is not None and job.term != self._table.term:
+                self._holders.stop(job.term, job_id, reason)
                 done("running")
             elif State(outcome.before).held:
                 # It was claimed while the request was under way, or its settlement waits for the store.
@@ -150,7 +148,7 @@ class Clients:
                 done(State(outcome.before).name.lower())
 
         error = failure("Cancelled", reason)
-        self._commits.put(Cancel(job_id, error, round(self._window.clock.wall() * 1_000_000), cancelled, failed))
+        self._commits.put(Cancel(job_id, error, round(self._clock.wall() * 1_000_000), cancelled, failed))
 
     def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
         """Cancel a job in memory."""
@@ -185,12 +183,12 @@ class Clients:
                 refuse(job)
                 return
             key = (job.function, job.unique)
-            foreground = self._window.foreground.get(key)
+            foreground = self._table.foreground.get(key)
             if foreground is not None:
                 refuse(job, foreground.job.id)
                 return
             # It counts from now on, so that foreground jobs of its unique ask the store.
-            queue = self._window.dispatch.known(job.function)
+            queue = self._dispatch.known(job.function)
             if queue is not None:
                 queue.away += 1
             self._uniques.overtake(key)
@@ -234,7 +232,7 @@ class Clients:
         With ``overtakes`` it may be told as it was before what is on its way to the store: see `Operation.overtakes`.
         ``room`` is as in `Find`.
         """
-        held = self._window.held.get(self._handles.of(job_id))
+        held = self._table.find(job_id)
         if held is not None:
             done(held.seen())
             return
@@ -248,11 +246,11 @@ class Clients:
         """Look a job up; where another node holds it, ask that node also what its worker does."""
 
         def found(job: Job | None) -> None:
-            sharing = self.sharing
-            if sharing is None or job is None or not State(job.state).held or job.term == self._window.term:
+            holders = self._holders
+            if holders is None or job is None or not State(job.state).held or job.term == self._table.term:
                 done(job, None)
             else:
-                sharing.holders.ask(job, lambda running: done(job, running))
+                holders.ask(job, lambda running: done(job, running))
 
         self.find(job_id, found, failed, overtakes=True)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mainspring.errors import StoreError
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.store import Counted
     from mainspring.jobs.window import Window
@@ -30,7 +31,9 @@ TOGETHER: Final = 250
 class Counting:
     """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, ground: Ground, window: Window) -> None:
+        self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
+        self._clock = ground.clock
         self._window = window
         self._next: dict[bytes, FunctionQueue] = {}
         """What is asked for once the question under way is answered."""
@@ -51,11 +54,11 @@ class Counting:
             del self._next[name]
         if asked:
             counted = CountLive(
-                lambda counted: self._window.commits.afterwards(lambda: self._learn(asked, counted)),
+                lambda counted: self._commits.afterwards(lambda: self._learn(asked, counted)),
                 lambda error: self._not_counted(asked, error),
                 list(asked),
             )
-            self._window.commits.put(counted)
+            self._commits.put(counted)
 
     def _learn(self, asked: Mapping[bytes, FunctionQueue], counted: Counted) -> None:
         """Take what was counted with all that the same group has brought."""
@@ -70,28 +73,27 @@ class Counting:
                 asked[name].away += number
         for queue in asked.values():
             queue.away = max(queue.away - queue.leased, 0)
-        count_coming(self._window.commits.waiting, asked)
+        count_coming(self._commits.waiting, asked)
         window = self._window
         for queue in asked.values():
             queue.counted = True
             queue.claiming = False
             window.serve(queue)
-            window.lingering.answer_all(queue)
+            window.answer(queue)
 
     def _not_counted(self, asked: Mapping[bytes, FunctionQueue], error: StoreError) -> None:
         del error  # the service hears of it from every operation that somebody waits for
         self._ask()
-        window = self._window
 
         def again() -> None:
             for queue in asked.values():
-                if window.dispatch.queues.get(queue.name) is queue:
+                if self._dispatch.queues.get(queue.name) is queue:
                     self.ask(queue)
 
         for queue in asked.values():
             queue.claiming = False
-            window.lingering.answer_all(queue)
-        window.timers.at(window.clock.monotonic() + AGAIN, again)
+            self._window.answer(queue)
+        self._timers.at(self._clock.monotonic() + AGAIN, again)
 
 
 def count_coming(waiting: Iterable[Operation], queues: Mapping[bytes, FunctionQueue]) -> None:

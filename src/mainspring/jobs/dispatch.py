@@ -33,12 +33,21 @@ DROPPED = 1000
 class Dispatch:
     """The functions and their queues.
 
-    ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as
-    gearmand does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: how many functions
-    there may be, with those that are rows of the store; 0 for any number.
+    ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
+    does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: how many functions there may
+    be, with those that are rows of the store; 0 for any number. ``made`` is called with each new queue. ``believes``, where the
+    store is shared, says whether the jobs here may be believed to be this node's.
     """
 
-    def __init__(self, *, round_robin: bool = False, wakeup: int = 1, most: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        round_robin: bool = False,
+        wakeup: int = 1,
+        most: int = 0,
+        made: Callable[[FunctionQueue], None] | None = None,
+        believes: Callable[[], bool] | None = None,
+    ) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.order: list[FunctionQueue] = []
         """The same by their serials, with some that were forgotten since."""
@@ -47,17 +56,12 @@ class Dispatch:
         self.rows = Rows()
         """Those that have none."""
         self.most = most
-        self.made: Callable[[FunctionQueue], None] = lambda _: None
-        """Set by the service: called with each new queue."""
+        self._made = made
         self._serial = 0
         self.workers: dict[Worker, None] = {}
-        self.limited = False
-        """Whether any function has a ``maxqueue``."""
         self.paused = False
         """No job is handed out any more: the node is about to end."""
-        self.believes: Callable[[], bool] | None = None
-        """Set where the store is shared: whether the jobs here may be believed to be this node's. A node that was stopped learns
-        from its workers that it runs again, before its timers tell it that its lease has ended."""
+        self._believes = believes
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
 
@@ -69,7 +73,8 @@ class Dispatch:
             queue = self.queues[name] = FunctionQueue(name, self._serial)
             self.order.append(queue)
             self.rows.left(name)
-            self.made(queue)
+            if self._made is not None:
+                self._made(queue)
         return queue
 
     def known(self, name: bytes) -> FunctionQueue | None:
@@ -91,6 +96,14 @@ class Dispatch:
             or (not self.complete and name in self.rows)
             or len(self.queues) + self.rows.number < self.most
         )
+
+    def limit_queue(self, name: bytes, maximum: tuple[int, int, int] | None) -> None:
+        """Set the ``maxqueue`` of a function that is known."""
+        queue = self.queues.get(name)
+        if queue is None and name in self.rows:
+            queue = self.queue(name)
+        if queue is not None:
+            queue.maximum = maximum
 
     def may_live(self, name: bytes) -> bool:
         """Say whether the store may have jobs of a function that have not ended."""
@@ -172,7 +185,7 @@ class Dispatch:
         self.workers[worker] = None
         self.answered(worker)
         for queue in worker.abilities:
-            if queue.size > queue.woken and not self._holds_back() and queue.startable(queue.woken + 1) > queue.woken:
+            if queue.size > queue.woken and not self.holds_back() and queue.startable(queue.woken + 1) > queue.woken:
                 self.rouse(worker)
                 self._wake(worker, queue)
                 return True
@@ -203,9 +216,9 @@ class Dispatch:
 
     # ---- jobs ----
 
-    def _holds_back(self) -> bool:
+    def holds_back(self) -> bool:
         """Say whether nothing may be handed out at this moment."""
-        return self.paused or (self.believes is not None and not self.believes())
+        return self.paused or (self._believes is not None and not self._believes())
 
     @staticmethod
     def push(held: Held, *, first: bool = False) -> None:
@@ -284,7 +297,7 @@ class Dispatch:
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a worker the next job of its functions."""
-        if self._holds_back():
+        if self.holds_back():
             return None
         queues = list(worker.abilities)
         if len(queues) == 1:
@@ -306,7 +319,7 @@ class Dispatch:
 
     def match(self, queue: FunctionQueue) -> Iterator[Effect]:
         """Hand a function's jobs to workers that take them as they come, and wake sleepers for the rest."""
-        if self._holds_back():
+        if self.holds_back():
             return
         takers = queue.takers
         while queue.size and takers:

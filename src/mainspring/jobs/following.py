@@ -18,16 +18,17 @@ class Following:
 
     def __init__(self, service: JobService, next_id: Callable[[], int]) -> None:
         self._service = service
-        self._window = service.window
+        self._table = service.table
+        self._dispatch = service.dispatch
         self._intake = service.intake
         self.next_id = next_id
 
     def coming(self, job: Job) -> bool:
         """Count a new job as one that lives, unless a foreground job in memory has its unique."""
         key = (job.function, job.unique)
-        if job.unique and key in self._window.foreground:
+        if job.unique and key in self._table.foreground:
             return False
-        queue = self._window.dispatch.known(job.function)
+        queue = self._dispatch.known(job.function)
         if queue is None:
             pass  # the store alone counts it
         elif job.state == State.PENDING:
@@ -49,7 +50,7 @@ class Following:
     def stop(self, ids: Sequence[int]) -> None:
         """Cancel what was replaced, unless its worker has been asked already; whoever wants it asks again now and then."""
         for job_id in ids:
-            held = self._window.held.get(self._window.handles.of(job_id))
+            held = self._table.find(job_id)
             if held is None or not held.cancelled:
                 self._service.clients.cancel(
                     job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
-    from mainspring.events.hub import Hub
+    from mainspring.jobs.claiming import Claiming
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
-    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.listeners import Listener
+    from mainspring.jobs.lookups import Lookups
+    from mainspring.jobs.noting import Noting
     from mainspring.jobs.store import Found
     from mainspring.jobs.uniques import Uniques
     from mainspring.jobs.window import Window
@@ -37,33 +40,39 @@ class _Asking(NamedTuple):
 
 
 class Foreground:
-    """Takes foreground jobs into a window, or into a store that others share. ``limit`` bounds their payloads in memory."""
+    """Takes foreground jobs into memory, or into a store that others share: ``noting`` is given there.
+
+    ``limit`` bounds their payloads in memory.
+    """
 
     def __init__(
-        self, window: Window, intake: Intake, uniques: Uniques, listeners: Listeners, hub: Hub, *, limit: int
+        self,
+        ground: Ground,
+        window: Window,
+        claiming: Claiming,
+        intake: Intake,
+        uniques: Uniques,
+        lookups: Lookups,
+        *,
+        limit: int,
+        noting: Noting | None = None,
     ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._listeners, self._hub = ground.listeners, ground.hub
         self._window = window
-        self._claiming = window.claiming
+        self._claiming = claiming
         self._intake = intake
         self._uniques = uniques
-        self._listeners = listeners
-        self._hub = hub
+        self._lookups = lookups
         self._limit = limit
-        self.look: Callable[[int], None] = lambda _: None
-        """Set by the service: look an ended job up and tell who waits for it."""
-        self.left: Callable[[list[int]], None] = lambda _: None
-        """Set where the store is shared: nobody at this node waits for these jobs any more."""
-        self.waited: Callable[[int, int], None] = lambda _job_id, _term: None
-        """Set where the store is shared: somebody at this node waits for a job, and that was noted under a term."""
-        self.on_the_way: set[int] = set()
-        """Jobs that have left this node's memory and are not in the store yet."""
+        self._noting = noting
 
     def asks_the_store(self, job: Job) -> bool:
         """Say whether the store has to hear of a foreground job before it is accepted: it may join one, or run elsewhere."""
-        return bool(job.unique) or (self._claiming.shared and not self._has_workers(job.function))
+        return bool(job.unique) or (self._noting is not None and not self._has_workers(job.function))
 
     def _has_workers(self, function: bytes) -> bool:
-        queue = self._window.dispatch.queues.get(function)
+        queue = self._dispatch.queues.get(function)
         return queue is not None and bool(queue.workers)
 
     def submit(self, job: Job, listener: Listener, accepted: Callable[[int], None], refused: Refused) -> None:
@@ -72,18 +81,18 @@ class Foreground:
         ``accepted`` is called with its id, or the id of the live job of the same unique that it joins, before the listener
         hears anything.
         """
-        window = self._window
-        if self._claiming.shared and self.asks_the_store(job):
-            self._store(_Asking(job, listener, accepted, refused))
+        table = self._table
+        if self._noting is not None and self.asks_the_store(job):
+            self._store(_Asking(job, listener, accepted, refused), self._noting)
             return
         if job.unique:
             key = (job.function, job.unique)
-            known = window.foreground.get(key)
+            known = table.foreground.get(key)
             if known is not None:
                 self._listeners.add(known.job.id, listener, again=True)
                 accepted(known.job.id)
                 return
-            if key in self._uniques.questions or window.dispatch.may_live(job.function):
+            if key in self._uniques.questions or self._dispatch.may_live(job.function):
                 asking = _Asking(job, listener, accepted, refused)
                 self._uniques.ask(key, lambda other: self._answered(asking, other), refused)
                 return
@@ -95,14 +104,14 @@ class Foreground:
         if other is not None:
             self._listeners.add(other.id, asking.listener, again=True)
             asking.accepted(other.id)
-        elif (job.function, job.unique) in self._window.foreground:
+        elif (job.function, job.unique) in self._table.foreground:
             self.submit(*asking)
         else:
             self._hold(asking)
 
     def _hold(self, asking: _Asking) -> None:
-        window, job = self._window, asking.job
-        if window.foreground_bytes + len(job.payload) > self._limit:
+        table, job = self._table, asking.job
+        if table.foreground_bytes + len(job.payload) > self._limit:
             message = "the foreground jobs that wait here fill the memory given to them"
             asking.refused(RefusedError("QUEUE_ERROR", message))
             return
@@ -110,26 +119,26 @@ class Foreground:
             asking.accepted(job.id)
             return
         job.input_size = len(job.payload)
-        held = window.hold(job, stored=False)
+        held = table.hold(job, stored=False)
         if job.unique:
-            window.foreground[job.function, job.unique] = held
+            table.foreground[job.function, job.unique] = held
         self._listeners.add(job.id, asking.listener)
         asking.accepted(job.id)
         if self._hub.active:
             self._hub.publish(job)
-        window.dispatch.push(held)
-        window.serve(held.queue)
+        self._dispatch.push(held)
+        self._window.serve(held.queue)
 
     # ---- where others may run it, or join it ----
 
-    def _store(self, asking: _Asking) -> None:
+    def _store(self, asking: _Asking, noting: Noting) -> None:
         """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
-        window, job = self._window, asking.job
-        queue = window.dispatch.known(job.function)
+        job, term = asking.job, self._table.term
+        queue = self._dispatch.known(job.function)
         job.foreground = True
         job.input_size = len(job.payload)
         if queue is not None and self._claiming.admits(queue, job):
-            job.state, job.term = _LEASED, window.term
+            job.state, job.term = _LEASED, term
             queue.inflight += 1
             if queue.gate is not None:
                 queue.gate.expect(job.key)
@@ -137,7 +146,6 @@ class Foreground:
             job.state = _PENDING
             if queue is not None:
                 queue.backlog[job.priority] += 1
-        term = window.term
 
         def stored(joined: dict[int, Found]) -> None:
             other = joined.get(job.id)
@@ -150,11 +158,11 @@ class Foreground:
             if other is None:
                 self._intake.stored([job])
             elif State(other.state).ended:
-                self.look(job_id)
+                self._lookups.look(job_id)
             if self._listeners.of(job_id):
-                self.waited(job_id, term)
+                noting.waited(job_id, term)
             elif asking.listener.gone:
-                self.left([job_id])
+                noting.left([job_id])
 
         def failed(error: StoreError) -> None:
             self._intake.uncount([job])
@@ -162,40 +170,40 @@ class Foreground:
 
         operation = Submit([job], stored, failed, term)
         operation.size = len(job.payload) + 300
-        window.commits.put(operation)
+        self._commits.put(operation)
 
     def pass_on(self, held: Held) -> None:
-        """Store a foreground job that waits in memory: nobody here can run it any more, others may."""
-        window, job = self._window, held.job
-        window.release(held)
-        self.on_the_way.add(job.id)
-        queue = held.queue
+        """Store a foreground job that waits in memory, where the store is shared: nobody here can run it any more, others may."""
+        noting = self._noting
+        if noting is None:
+            return
+        job, term, on_the_way = held.job, self._table.term, self._table.on_the_way
+        self._window.release(held)
+        on_the_way.add(job.id)
         job.foreground, job.state = True, _PENDING
-        queue.backlog[job.priority] += 1
-        term = window.term
+        held.queue.backlog[job.priority] += 1
 
         def stored(joined: dict[int, Found]) -> None:
             del joined  # it has no unique, or it would not have been in memory
-            self.on_the_way.discard(job.id)
+            on_the_way.discard(job.id)
             if self._listeners.of(job.id):
                 self._intake.stored([job])
-                self.waited(job.id, term)
+                noting.waited(job.id, term)
             else:
-                self.left([job.id])
+                noting.left([job.id])
 
         def failed(error: StoreError) -> None:
             del error
-            self.on_the_way.discard(job.id)
+            on_the_way.discard(job.id)
             self._intake.uncount([job])
             self._back(job)
 
-        window.commits.put(Submit([job], stored, failed, term))
+        self._commits.put(Submit([job], stored, failed, term))
 
     def _back(self, job: Job) -> None:
         """The store could not take a foreground job: it waits here as before."""
-        window = self._window
         job.foreground = False
         if self._listeners.of(job.id):
-            held = window.hold(job, stored=False)
-            window.dispatch.push(held)
-            window.serve(held.queue)
+            held = self._table.hold(job, stored=False)
+            self._dispatch.push(held)
+            self._window.serve(held.queue)

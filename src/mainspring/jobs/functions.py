@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.window import Window
+    from mainspring.jobs.gates import Gates
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.held import FunctionQueue
     from mainspring.resources.model import Limits
 
     Change = Callable[[FunctionLimits, int], FunctionLimits]
@@ -36,14 +38,26 @@ log = structlog.get_logger("mainspring.functions")
 
 
 class Functions:
-    """Keeps a node's gates in agreement with what is said of functions."""
+    """Keeps a node's gates in agreement with what is said of functions.
 
-    def __init__(self, window: Window) -> None:
-        self.kept = True
-        """Set by the node: whether its store keeps what is said. Otherwise nothing may be said: a limit that is not kept by all
-        nodes is none."""
-        self._window = window
-        self._clock = window.clock
+    ``kept`` says whether the store keeps what is said. Otherwise nothing may be said: a limit that is not kept by all nodes is
+    none. ``shared``: other nodes have the store too.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        gates: Gates,
+        serve: Callable[[FunctionQueue], None],
+        *,
+        kept: bool,
+        shared: bool,
+    ) -> None:
+        self._dispatch, self._commits, self._clock = ground.dispatch, ground.commits, ground.clock
+        self.kept = kept
+        self._gates = gates
+        self._serve = serve
+        self._shared = shared
         self._said: dict[bytes, FunctionLimits] = {}
         self._read = self._repeated = self._clock.monotonic()
         self._reading = False
@@ -82,7 +96,7 @@ class Functions:
             then()
             return
         self._reading = True
-        self._window.commits.put(ListLimits(loaded, not_loaded))
+        self._commits.put(ListLimits(loaded, not_loaded))
 
     def _learn(self, row: FunctionLimits) -> None:
         if row.version >= self.said(row.function).version:
@@ -91,22 +105,21 @@ class Functions:
 
     def apply(self, function: bytes) -> None:
         """Let what is said of a function hold where this node has to do with it: to be called with each new queue, too."""
-        window = self._window
-        queue = window.dispatch.queues.get(function)
+        queue = self._dispatch.queues.get(function)
         if queue is None:
             return
         said = self.said(function)
         limits = rules.effective(said, self._now_us())
         if limits == UNLIMITED and not said.paused and (queue.gate is None or not queue.gate.limited):
             return
-        gate = window.gate(queue)
+        gate = self._gates.of(queue)
         if gate.limits == limits and gate.paused == said.paused:
             return
         log.info("limits", function=function.decode("utf-8", "backslashreplace"), paused=said.paused, **_told(limits))
         gate.change(limits, paused=said.paused)
         if not gate.limited and not gate.keyed:
-            window.open_gate(queue)
-        window.serve(queue)
+            self._gates.remove(queue)
+        self._serve(queue)
 
     # ---- saying ----
 
@@ -137,18 +150,18 @@ class Functions:
             else:
                 self.change(function, change, done, failed)  # somebody else was first
 
-        self._window.commits.put(SaveLimits(wanted, saved, failed))
+        self._commits.put(SaveLimits(wanted, saved, failed))
 
     # ---- time ----
 
     def tick(self, now: float) -> None:
         """Look at what others have said, and repeat what the workers of this node say."""
-        if self._window.claiming.shared and now - self._read >= READ_EVERY and not self._reading:
+        if self._shared and now - self._read >= READ_EVERY and not self._reading:
             self._read = now
             self.load(lambda: None, lambda _: None)
         if now - self._repeated >= REPEAT_EVERY:
             self._repeated = now
-            for worker in list(self._window.dispatch.workers):
+            for worker in list(self._dispatch.workers):
                 for queue, ability in list(worker.abilities.items()):
                     if ability.limits is not None:
                         self.declare(queue.name, ability.limits)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.events.relay import Ask, Running
+from mainspring.events.relay import Ask, Running, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.events.relay import Relay
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.model import Job
-    from mainspring.jobs.window import Window
 
 ANSWER_WITHIN: Final = 1.0
 """Seconds that a node has to answer."""
@@ -20,8 +20,8 @@ ANSWER_WITHIN: Final = 1.0
 class Holders:
     """Asks the nodes that hold jobs, and answers for those that this node holds."""
 
-    def __init__(self, window: Window, relay: Relay) -> None:
-        self._window = window
+    def __init__(self, ground: Ground, relay: Relay) -> None:
+        self._table, self._timers, self._clock = ground.table, ground.timers, ground.clock
         self._relay = relay
         self._answers: dict[int, list[Callable[[Running | None], None]]] = {}
         """By job id, the functions that wait for an answer."""
@@ -34,7 +34,7 @@ class Holders:
         answers = self._answers.setdefault(job.id, [])
 
         def answer(running: Running | None) -> None:
-            timers.cancel(timer)
+            self._timers.cancel(timer)
             then(running if running is not None and running.started_us else None)
 
         def give_up() -> None:
@@ -45,15 +45,14 @@ class Holders:
                     del self._answers[job.id]
                 then(None)
 
-        timers = self._window.timers
-        timer = timers.at(self._window.clock.monotonic() + ANSWER_WITHIN, give_up)
+        timer = self._timers.at(self._clock.monotonic() + ANSWER_WITHIN, give_up)
         answers.append(answer)
         if len(answers) == 1:
-            self._relay.send(job.term, Ask(job.id, self._window.term))
+            self._relay.send(job.term, Ask(job.id, self._table.term))
 
     def asked(self, job_id: int, by: int) -> None:
         """Answer the node with the term ``by``."""
-        held = self._window.held.get(self._window.handles.of(job_id))
+        held = self._table.find(job_id)
         name = held.worker_name() if held is not None else None
         if held is None or name is None:
             self._relay.send(by, Running(job_id, 0))
@@ -65,3 +64,7 @@ class Holders:
         """Take an answer."""
         for answer in self._answers.pop(running.id, ()):
             answer(running)
+
+    def stop(self, term: int, job_id: int, reason: str) -> None:
+        """Ask the node that holds a job to cancel it."""
+        self._relay.send(term, Stop(job_id, reason))

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.events.hub import Hub
+    from mainspring.jobs.claiming import Claiming
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.listeners import Listener
     from mainspring.jobs.uniques import Uniques
     from mainspring.jobs.window import Window
 
@@ -28,15 +29,25 @@ _LEASED, _PENDING, _SCHEDULED = int(State.LEASED), int(State.PENDING), int(State
 
 
 class Intake:
-    """Takes background jobs into a window and its store."""
+    """Takes background jobs into the store, and into memory.
 
-    def __init__(self, window: Window, uniques: Uniques, listeners: Listeners, hub: Hub) -> None:
+    ``wake_at`` is called with the time at which a job is due or expires.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        window: Window,
+        claiming: Claiming,
+        uniques: Uniques,
+        wake_at: Callable[[int], None],
+    ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._listeners, self._hub = ground.listeners, ground.hub
         self._window = window
+        self._claiming = claiming
         self._uniques = uniques
-        self._listeners = listeners
-        self._hub = hub
-        self.wake_at: Callable[[int], None] = lambda _: None
-        """Set by the service: a job becomes due or expires at this time."""
+        self._wake_at = wake_at
 
     # ---- to the store ----
 
@@ -45,9 +56,8 @@ class Intake:
 
         A job that joins a foreground one has to come alone; ``joins`` tells.
         """
-        window = self._window
-        dispatch, claiming = window.dispatch, window.claiming
-        foreground, term = window.foreground, window.term
+        dispatch, claiming = self._dispatch, self._claiming
+        foreground, term = self._table.foreground, self._table.term
         queues, uniques = dispatch.queues, self._uniques
         size = 0
         for job in jobs:
@@ -84,14 +94,13 @@ class Intake:
         self._put(jobs, size, accepted, refused)
 
     def _put(self, jobs: list[Job], size: int, accepted: Accepted, refused: Refused) -> None:
-        window = self._window
         operation = Submit(
             jobs,
             lambda joined: self._submitted(jobs, joined, accepted),
             lambda error: self._not_submitted(jobs, error, refused),
         )
         operation.size = size
-        window.commits.put(operation)
+        self._commits.put(operation)
 
     def _submitted(self, jobs: list[Job], joined: dict[int, Found], accepted: Accepted) -> None:
         ids = [job.id for job in jobs]
@@ -103,8 +112,8 @@ class Intake:
 
     def stored(self, jobs: Sequence[Job]) -> None:
         """Do what new rows are for: hand out those that are leased to this node, look for the others in time."""
-        window = self._window
-        queues = window.dispatch.queues
+        window, dispatch, term = self._window, self._dispatch, self._table.term
+        queues = dispatch.queues
         if self._hub.active:
             for job in jobs:
                 self._hub.publish(job)
@@ -116,24 +125,24 @@ class Intake:
                 queue.inflight -= 1
                 if queue.gate is not None:
                     queue.gate.arrived(job.key)
-                if job.term == window.term:
+                if job.term == term:
                     queue.leased += 1
-                    window.dispatch.push(window.hold(job, stored=True))
+                    dispatch.push(window.hold(job))
                 else:  # the term has ended since: the node that ended it gives the job back
                     queue.away += 1
                 touched[queue] = None
             elif state == _SCHEDULED:
-                self.wake_at(job.due_us)
+                self._wake_at(job.due_us)
             else:
                 waiting = queues.get(job.function)
                 if waiting is not None:
                     touched[waiting] = None
             if job.expires_us:
-                self.wake_at(job.expires_us)
+                self._wake_at(job.expires_us)
         for queue in touched:
             window.serve(queue)
             if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
-                window.claiming.refill(queue)
+                self._claiming.refill(queue)
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
         """Take back what was counted for jobs that were not stored; returns the others."""
@@ -142,7 +151,7 @@ class Intake:
             if gone is not None and job.id not in gone:
                 stored.append(job)
                 continue
-            queue = self._window.dispatch.queues.get(job.function)
+            queue = self._dispatch.queues.get(job.function)
             if queue is None:
                 continue
             if job.state == _LEASED:
@@ -166,7 +175,7 @@ class Intake:
 
         Such a job may have to wait for more than one commit, and be refused although the others of its batch are stored.
         """
-        foreground = self._window.foreground
+        foreground = self._table.foreground
         return bool(foreground) and any(job.unique and (job.function, job.unique) in foreground for job in jobs)
 
     def join(
@@ -181,7 +190,7 @@ class Intake:
 
         Without a listener the request is a background one, and joins stored jobs only.
         """
-        held = self._window.foreground.get((function, unique))
+        held = self._table.foreground.get((function, unique))
         if held is not None and listener is not None:
             self._listeners.add(held.job.id, listener, again=True)
             accepted(held.job.id)
@@ -196,23 +205,22 @@ class Intake:
                 self._listeners.add(other.id, listener, again=True)
             accepted(other.id)
 
-        self._window.commits.put(FindUnique([(function, unique)], found, refused))
+        self._commits.put(FindUnique([(function, unique)], found, refused))
 
     def _adopt(
         self, held: Held, joining: Job, accepted: Callable[[int, dict[int, Found]], None], refused: Refused
     ) -> None:
         """Store a foreground job because a background submit has joined it: from now on it outlives its clients."""
-        window = self._window
         if held.adopting:
             assert held.then is not None
             held.then.append(lambda: self._adopt(held, joining, accepted, refused))
             return
-        if held.stored or window.held.get(held.handle) is not held:
+        if held.stored or self._table.held.get(held.handle) is not held:
             # It was stored, or has ended meanwhile: the store knows.
             self.submit([joining], lambda ids, found: accepted(ids[0], found), refused)
             return
         job, options = held.job, held.job.options
-        job.state, job.term = _LEASED, window.term
+        job.state, job.term = _LEASED, self._table.term
         if options is None and joining.options is not None:
             # How long it is kept and tried again is said by whoever makes it last; what is to be done was said before.
             job.options = msgspec.structs.replace(joining.options, reducer=None)
@@ -226,11 +234,7 @@ class Intake:
                 job.term, job.options = 0, options
                 accepted(other.id, {joining.id: other})
             else:
-                del window.foreground[job.function, job.unique]
-                held.stored = True
-                held.queue.leased += 1
-                held.queue.foreground -= 1
-                window.foreground_bytes -= len(job.payload)
+                self._table.has_been_stored(held)
                 accepted(job.id, {joining.id: Found(job.id, _LEASED, job.attempt)})
             self._continue(held)
 
@@ -239,7 +243,7 @@ class Intake:
             refused(error)
             self._continue(held)
 
-        window.commits.put(Submit([job], stored, failed))
+        self._commits.put(Submit([job], stored, failed))
 
     def _continue(self, held: Held) -> None:
         """Do what had to wait until the row was stored, or was not."""
@@ -247,10 +251,9 @@ class Intake:
         then, held.then = held.then, None
         for function in then or ():
             function()
-        window = self._window
         if (
-            window.held.get(held.handle) is held
+            self._table.held.get(held.handle) is held
             and not (held.stored or held.adopting or held.worker)
             and not self._listeners.of(held.job.id)
         ):
-            window.release(held)  # its client left meanwhile
+            self._window.release(held)  # its client left meanwhile

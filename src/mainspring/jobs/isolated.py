@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.jobs.window import Window
 
 FOR_EACH_WORKER: Final = 8
 """Such jobs of one function that are under way at a time for each worker of it: a process of its own may take much memory."""
@@ -21,10 +21,10 @@ FULL: Final = 1000
 
 
 class Isolated:
-    """Those of a window. They are held, and stand in no queue before their turn."""
+    """Those of a node. They are held, and stand in no queue before their turn."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
         self.waiting: dict[FunctionQueue, deque[Held]] = {}
         self._out: dict[FunctionQueue, dict[Held, None]] = {}
 
@@ -46,7 +46,7 @@ class Isolated:
         while waiting and self._has_room(queue):
             held = waiting.popleft()
             self._out.setdefault(queue, {})[held] = None
-            self._window.dispatch.push(held, first=True)
+            self._dispatch.push(held, first=True)
         if waiting is not None and not waiting:
             del self.waiting[queue]
 

@@ -19,13 +19,13 @@ from mainspring.resources.model import OWN, pool_of
 from mainspring.resources.store import Acquire, Ask, Grant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
     from mainspring.jobs.accounts import Account, OpenAccount
     from mainspring.jobs.gate import Gate
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.jobs.window import Window
     from mainspring.resources.model import Rate
 
 SHORTEST_US: Final = 50_000
@@ -195,23 +195,18 @@ class LeasedAccount:
         self._keep = None
 
 
-class Leasing:
-    """Asks the store for what the gates of a window need."""
+class LeasedAccounts:
+    """What a node has of all pools: the accounts of queues that have gates, by key; None is the function's own."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._clock = window.clock
-        self._accounts: dict[FunctionQueue, dict[bytes | None, LeasedAccount]] = {}
-        """By queue and key; None is the function's own."""
-        self._run = 0
-        """How often the node has lost its term: answers to what was asked before are of no use."""
-        window.accounts = self._opener
-        window.claiming.ask_for_tokens = self.serve
+    def __init__(self) -> None:
+        self.of: dict[FunctionQueue, dict[bytes | None, LeasedAccount]] = {}
 
-    def _opener(self, queue: FunctionQueue) -> OpenAccount:
+    def opener(self, queue: FunctionQueue) -> OpenAccount:
+        """Return what opens a function's accounts."""
+
         def open_account(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:
             key = None if pool == OWN else pool[1:]
-            known = self._accounts.setdefault(queue, {})
+            known = self.of.setdefault(queue, {})
             account = known.get(key)
             if account is None:
                 account = known[key] = LeasedAccount(concurrency, rate, now_us)
@@ -221,13 +216,32 @@ class Leasing:
 
         return open_account
 
+
+class Leasing:
+    """Asks the store for what gates need. ``serve`` and ``serve_at`` hand out what may start then."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        accounts: LeasedAccounts,
+        serve: Callable[[FunctionQueue], None],
+        serve_at: Callable[[FunctionQueue, int], None],
+    ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._clock = ground.clock
+        self._accounts = accounts.of
+        self._serve = serve
+        self._serve_at = serve_at
+        self._run = 0
+        """How often the node has lost its term: answers to what was asked before are of no use."""
+
     # ---- what is needed ----
 
     def serve(self, queue: FunctionQueue) -> None:
         """Ask for what keeps waiting jobs from free workers."""
         gate = queue.gate
         known = self._accounts.get(queue)
-        if gate is None or known is None or self._window.dispatch.paused or gate.paused:
+        if gate is None or known is None or self._dispatch.paused or gate.paused:
             return
         places = queue.places()
         if not places:
@@ -259,7 +273,7 @@ class Leasing:
             accounts.append(known[None])
         again = [account.again_us for account in accounts if account.again_us > now_us]
         if again:
-            self._window.serve_at(queue, min(again))
+            self._serve_at(queue, min(again))
 
     # ---- asking ----
 
@@ -268,9 +282,9 @@ class Leasing:
             self._put_part(queue, asks[start : start + MOST], self._run)
 
     def _put_part(self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]], run: int) -> None:
-        self._window.commits.put(
+        self._commits.put(
             Acquire(
-                self._window.term,
+                self._table.term,
                 [ask for _, ask in asks],
                 to_us(self._clock.wall()),
                 lambda grants: self._granted(queue, asks, grants, run),
@@ -291,7 +305,7 @@ class Leasing:
                 account.granted(ask, grant, now_us, store_us)
                 if queue.gate is not None:
                     queue.gate.granted(key)
-        self._window.serve(queue)
+        self._serve(queue)
 
     def _not_granted(
         self, queue: FunctionQueue, asks: Iterable[tuple[bytes | None, Ask]], error: StoreError, run: int
@@ -313,12 +327,12 @@ class Leasing:
 
     def tick(self) -> None:
         """Give back what is not used, or what others want, and hear who wants some."""
-        if not self._window.term:
+        if not self._table.term:
             return
         now_us = to_us(self._clock.monotonic())
         for queue, known in list(self._accounts.items()):
             gate = queue.gate
-            places = 0 if self._window.dispatch.paused else queue.places()
+            places = 0 if self._dispatch.paused else queue.places()
             asks: list[tuple[bytes | None, Ask]] = []
             for key, account in list(known.items()):
                 if account.asking:

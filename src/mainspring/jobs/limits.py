@@ -9,20 +9,20 @@ from mainspring.jobs.failures import failure
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.window import Window
 
 
 class Limits:
-    """Sets the timers of the jobs of a window. ``lost_limit`` as in Settling."""
+    """Sets the timers of jobs. ``lost_limit`` as in Settling."""
 
-    def __init__(self, window: Window, settling: Settling, *, lost_limit: int | None) -> None:
+    def __init__(self, ground: Ground, window: Window, settling: Settling, *, lost_limit: int | None) -> None:
+        self._clock = ground.clock
         self._window = window
         self._settling = settling
         self._lost_limit = lost_limit
-        window.claiming.refused = self.refuses
-        window.entered = self.entered
 
     # ---- waiting ----
 
@@ -30,7 +30,7 @@ class Limits:
         """Settle a claimed job that may not be handed out any more, and say whether that was so."""
         job = held.job
         if not rules.was_tried(job):
-            if job.expires_us and job.expires_us <= round(self._window.clock.wall() * 1_000_000):
+            if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
                 self._settling.expired(held)
                 return True
         elif rules.out_of_attempts(job, self._settling.policy(held), self._lost_limit):
@@ -43,7 +43,7 @@ class Limits:
     def entered(self, held: Held) -> None:
         """Expire a job in time that waits here: the store does that only to what waits there."""
         if not rules.was_tried(held.job):
-            wait = held.job.expires_us / 1_000_000 - self._window.clock.wall()
+            wait = held.job.expires_us / 1_000_000 - self._clock.wall()
             self._window.limit(held, max(wait, 0), lambda: self._settling.expired(held))
 
     # ---- running ----
@@ -62,7 +62,7 @@ class Limits:
         if timeout is not None:
             self._window.limit(held, timeout, lambda: self._time_out(held, timeout, requeue=requeue))
         if heartbeat is not None and held.worker is not None and held.worker.streams:
-            held.beat = self._window.clock.monotonic()
+            held.beat = self._clock.monotonic()
             self._window.limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
 
     def _time_out(self, held: Held, timeout: float, *, requeue: bool) -> None:
@@ -78,7 +78,7 @@ class Limits:
 
     def _miss_beat(self, held: Held, heartbeat: float) -> None:
         assert held.worker is not None
-        left = held.beat + heartbeat - self._window.clock.monotonic()
+        left = held.beat + heartbeat - self._clock.monotonic()
         if left > 0:
             self._window.limit(held, left, lambda: self._miss_beat(held, heartbeat))
             return

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mainspring.jobs.claiming import Claiming
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Worker
-    from mainspring.jobs.window import Window
 
 LINGER = 0.002
 """Seconds that a worker which has just ended a job waits for the next one before it is told that there is none."""
@@ -19,24 +20,22 @@ LINGER_FUNCTIONS = 8
 
 
 class Lingering:
-    """The workers of a window that wait for an answer: ``worker.grabbing`` says for how many."""
+    """The workers that wait for an answer: ``worker.grabbing`` says for how many."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._dispatch = window.dispatch
-        self._clock = window.clock
+    def __init__(self, ground: Ground, claiming: Claiming) -> None:
+        self._dispatch, self._timers, self._clock = ground.dispatch, ground.timers, ground.clock
+        self._claiming = claiming
         self.since: dict[Worker, float] = {}
         """Workers that wait a moment, and since when, the longest first."""
 
     def for_the_store(self, worker: Worker) -> bool:
         """Have the store looked at for a worker that found nothing in memory; True where it waits for that."""
-        claiming = self._window.claiming
         asks = not worker.streams
         if asks:
             # Before the look: whoever asks is a place for a job, also where he never sleeps and is one at no other time.
             self._wait(worker)
         for queue in worker.abilities:
-            claiming.refill(queue)
+            self._claiming.refill(queue)
         waits = asks and any(queue.claiming for queue in worker.abilities)
         if asks and not waits:
             worker.grabbing -= 1
@@ -56,7 +55,7 @@ class Lingering:
         worker.ended = False
         now = self._clock.monotonic()
         if not self.since:
-            self._window.timers.at(now + LINGER, self._end)
+            self._timers.at(now + LINGER, self._end)
         self.since.pop(worker, None)
         self.since[worker] = now
         self._wait(worker)
@@ -71,7 +70,7 @@ class Lingering:
         now = self._clock.monotonic()
         for worker, since in list(self.since.items()):
             if now < since + LINGER:  # in the same words as the timer's time, or rounding makes it ask for now again
-                self._window.timers.at(since + LINGER, self._end)
+                self._timers.at(since + LINGER, self._end)
                 break
             del self.since[worker]
             if worker in self._dispatch.workers:

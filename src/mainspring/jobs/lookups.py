@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs.failures import exception_of
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.listeners import Listener, Listeners
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Wait
-    from mainspring.jobs.telling import Telling
-    from mainspring.jobs.window import Window
+    from mainspring.jobs.store import Find, Wait
 
     FindJobs = Callable[[list[int], Callable[[dict[int, Job]], None], Callable[[StoreError], None], int], Find | Wait]
     """Puts a look-up for ids with room for so many bytes of results, and returns it."""
@@ -51,14 +49,15 @@ def _nothing() -> None:
 
 
 class Lookups:
-    """Looks jobs up, and has those who wait for ended ones told."""
+    """Looks jobs up, and has those who wait for ended ones told.
 
-    def __init__(self, window: Window, listeners: Listeners, telling: Telling) -> None:
-        self._window = window
-        self._listeners = listeners
-        self._telling = telling
-        self.find: FindJobs = self._find
-        """Replaced where the store is shared: there it is also noted that somebody waits."""
+    ``find`` puts a look-up: where the store is shared, it is also noted there that somebody waits.
+    """
+
+    def __init__(self, ground: Ground, find: FindJobs) -> None:
+        self._table, self._timers, self._clock = ground.table, ground.timers, ground.clock
+        self._handles, self._listeners, self._telling = ground.handles, ground.listeners, ground.telling
+        self.find = find
         self._queue: dict[int, list[_Wait]] = {}
         self._under_way: dict[int, list[_Wait]] = {}
         self._open: Find | Wait | None = None
@@ -165,8 +164,8 @@ class Lookups:
 
     def _missing(self, job_id: int, waits: list[_Wait]) -> None:
         self._end(waits)
-        handle = self._window.handles.of(job_id)
-        if handle in self._window.held:
+        handle = self._handles.of(job_id)
+        if handle in self._table.held:
             return
         for wait in sorted(waits, key=lambda wait: wait.of_all):
             if wait.of_all and job_id in self._queue:
@@ -190,7 +189,7 @@ class Lookups:
         # What cannot be looked up now is not unknown: who is told that submits the job again.
         del error
         self._open = None
-        self._window.timers.at(self._window.clock.monotonic() + AGAIN, self._again)
+        self._timers.at(self._clock.monotonic() + AGAIN, self._again)
 
     def _again(self) -> None:
         under_way, self._under_way = self._under_way, {}
@@ -202,14 +201,3 @@ class Lookups:
     def _end(waits: Iterable[_Wait]) -> None:
         for wait in waits:
             wait.looked_up()
-
-    def _find(
-        self,
-        ids: list[int],
-        found: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
-        room: int,
-    ) -> Find | Wait:
-        operation = Find(ids, found, failed, room)
-        self._window.commits.put(operation)
-        return operation

@@ -12,21 +12,28 @@ if TYPE_CHECKING:
 
 SETTLING: Final = 2.0
 """Seconds after its start in which a node cannot tell: workers are still connecting, or are being started with it."""
-NOWHERE: Final[frozenset[bytes]] = frozenset()
+_NOWHERE: Final[frozenset[bytes]] = frozenset()
+
+
+def nobody() -> frozenset[bytes]:
+    """Return the functions of other nodes' workers where there are no other nodes."""
+    return _NOWHERE
 
 
 class Registered:
     """Knows the functions that connected workers have registered.
 
     ``elsewhere`` returns those of the other nodes' workers, as of the nodes' last heartbeats, or None where this node cannot know
-    them at present. The fleet sets it; a node whose store is not shared has no other nodes.
+    them at present. A node whose store is not shared has no other nodes.
     """
 
-    def __init__(self, dispatch: Dispatch, clock: Clock) -> None:
+    def __init__(
+        self, dispatch: Dispatch, clock: Clock, elsewhere: Callable[[], frozenset[bytes] | None] = nobody
+    ) -> None:
         self._dispatch = dispatch
         self._clock = clock
         self._settled = clock.monotonic() + SETTLING
-        self.elsewhere: Callable[[], frozenset[bytes] | None] = lambda: NOWHERE
+        self.elsewhere = elsewhere
 
     def has(self, function: bytes) -> bool | None:
         """Say whether any worker has registered a function; None where this node cannot know."""
@@ -42,4 +49,4 @@ class Registered:
         """Return the functions that workers have registered, as far as this node knows, each once."""
         queues = self._dispatch.queues
         yield from (name for name, queue in queues.items() if queue.workers)
-        yield from (name for name in self.elsewhere() or NOWHERE if name not in queues or not queues[name].workers)
+        yield from (name for name in self.elsewhere() or _NOWHERE if name not in queues or not queues[name].workers)

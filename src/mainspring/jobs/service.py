@@ -5,47 +5,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.ids import Term
+from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
+from mainspring.jobs.barriers import Barriers
 from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
+from mainspring.jobs.gates import Gates
+from mainspring.jobs.ground import Ground
+from mainspring.jobs.holders import Holders
 from mainspring.jobs.intake import Intake
+from mainspring.jobs.leasing import LeasedAccounts
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
+from mainspring.jobs.looking import Looking
+from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.model import State
-from mainspring.jobs.registered import Registered
+from mainspring.jobs.noting import Noting
+from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remembered import Remembered
+from mainspring.jobs.reports import Reports
 from mainspring.jobs.roster import Roster
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import CountLive, Recover
+from mainspring.jobs.store import CountLive, Find, Recover
+from mainspring.jobs.table import JobTable
 from mainspring.jobs.telling import Telling
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
+from mainspring.jobs.waking import Waking
 from mainspring.jobs.window import Window
+from mainspring.jobs.workers import Workers
 from mainspring.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
-    from mainspring.events.relay import Relay
     from mainspring.ids import Handles
-    from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
+    from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.settling import AttemptsEnded
+    from mainspring.jobs.sharing import Shared
     from mainspring.jobs.store import Counted, Recovered
     from mainspring.storage.commit_queue import CommitQueue
-
-
-FEW = 100
-"""Functions that a worker may leave at once; of more, a part in each turn of the loop."""
 
 
 class JobService:
@@ -53,7 +62,8 @@ class JobService:
 
     ``earlier`` is called with a monotonic time when ``tick`` is wanted sooner than it said. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
-    ``attempts_ended`` are called with settlements after their commit.
+    ``attempts_ended`` are called with settlements after their commit. ``keeps_limits`` says whether the store keeps what is
+    said of functions. ``shared`` is given where other nodes have the store open too.
     """
 
     def __init__(
@@ -65,6 +75,8 @@ class JobService:
         hub: Hub,
         *,
         earlier: Callable[[float], object],
+        shared: Shared | None = None,
+        keeps_limits: bool = True,
         round_robin: bool = False,
         wakeup: int = 1,
         most_functions: int = 0,
@@ -79,64 +91,135 @@ class JobService:
         self.term = term
         self.handles = handles
         self.hub = hub
-        self.dispatch = Dispatch(round_robin=round_robin, wakeup=wakeup, most=most_functions)
-        self.timers = Timers(earlier)
-        self.slices = Slices(lambda step: self.timers.at(clock.monotonic(), step), clock.monotonic)
-        self.listeners = Listeners()
-        self.telling = Telling(handles, self.listeners)
+        alone = shared is None
+        # The parts below call those above by methods of the service alone, and not before all is put together.
+        self.dispatch = dispatch = Dispatch(
+            round_robin=round_robin,
+            wakeup=wakeup,
+            most=most_functions,
+            made=self._made,
+            believes=None if shared is None else shared.believes,
+        )
+        self.timers = timers = Timers(earlier)
+        self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
+        self.listeners = listeners = Listeners()
+        self.telling = telling = Telling(handles, listeners)
         self.remembered = Remembered()
-        self.window = Window(commits, self.dispatch, self.timers, clock, term, handles)
+        leased = None if alone else LeasedAccounts()
+        gates = Gates(clock, (lambda _: open_own) if leased is None else leased.opener)
+        self.table = table = JobTable(dispatch, gates, handles, term)
+        ground = Ground(table, dispatch, commits, timers, clock, handles, listeners, telling, hub)
+        self.window = window = Window(
+            ground,
+            gates,
+            entered=self._entered,
+            started=self._started,
+            give_back=self._give_back,
+            refused=self._refused,
+            withheld=None if alone else self._withheld,
+            leased=leased,
+            share=None if shared is None else shared.share,
+        )
+        self._waking = waking = Waking(ground, window)
+        self.wake_at = waking.wake_at
+        self.noting = noting = None if alone else Noting(ground, window, self._noted)
+        self.lookups = lookups = Lookups(ground, self._find) if noting is None else noting.lookups
         self.attempts = Attempts()
-        ends = (self.attempts.ended, *attempts_ended)
-        self.settling = Settling(
-            self.window, self.listeners, self.telling, hub, lost_limit=lost_limit, attempts_ended=ends
+        self.settling = settling = Settling(
+            ground,
+            window,
+            wake_at=waking.wake_at,
+            drop=None if noting is None else noting.drop,
+            lost_limit=lost_limit,
+            attempts_ended=(self.attempts.ended, *attempts_ended),
         )
-        self.uniques = Uniques(commits)
-        self.intake = Intake(self.window, self.uniques, self.listeners, hub)
-        self.foreground = Foreground(
-            self.window, self.intake, self.uniques, self.listeners, hub, limit=foreground_bytes
+        self.uniques = uniques = Uniques(commits)
+        self.intake = intake = Intake(ground, window, window.claiming, uniques, waking.wake_at)
+        self.foreground = foreground = Foreground(
+            ground, window, window.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
         )
-        self.window.started = self._started
-        self.window.give_back = self._give_back
-        self._limits = Limits(self.window, self.settling, lost_limit=lost_limit)
+        self._limits = Limits(ground, window, settling, lost_limit=lost_limit)
         self._upkeep = Upkeep(
-            self.window,
-            self.settling,
-            self.listeners,
-            self.slices,
-            self._ended_in_store,
+            ground,
+            window,
+            settling,
+            waking,
+            slices,
             retention=retention,
             dead_retention=dead_retention,
+            shared=not alone,
         )
-        self.clients = Clients(
-            self.window,
-            self.settling,
-            self.uniques,
-            self.listeners,
-            hub,
-            self.telling,
-            self.slices,
-            self._ended_in_store,
+        holders = None if shared is None else Holders(ground, shared.relay)
+        self.clients = clients = Clients(
+            ground, window, settling, waking, uniques, lookups, slices, noting=noting, holders=holders
         )
-        self.foreground.look = self.clients.look_ended
-        self.settling.wake_at = self.intake.wake_at = self.wake_at = self._upkeep.wake_at
-        self.functions = Functions(self.window)
-        self._counting = Counting(self.window)
-        self.dispatch.made = self._made
-        self.registered = Registered(self.dispatch, clock)
-        self.roster = Roster(self.dispatch, commits)
-        self.census = Census(self.dispatch, commits, clock)
+        self.functions = Functions(ground, gates, window.serve, kept=keeps_limits, shared=not alone)
+        self._workers = there = Workers(ground, window, settling, foreground, self.functions, slices)
+        self._counting = Counting(ground, window)
+        self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
+        self.roster = Roster(dispatch, commits)
+        self.census = Census(dispatch, commits, clock)
+        reports = Reports(ground, None if shared is None else shared.relay)
+        self.looking = looking = None if alone else Looking(ground, window, waking.wake_at)
         self.sharing: Sharing | None = None
+        if shared is not None:
+            assert noting is not None
+            assert holders is not None
+            assert looking is not None
+            assert window.leasing is not None
+            self.sharing = Sharing(
+                ground, window, shared.relay, window.leasing, looking, noting, holders, reports, settling, clients
+            )
         self._ends = False
+        barriers = Barriers(ground, settling)
+
+        # What faces and the server call; the promises are where these are made.
+        self.monotonic, self.wall = clock.monotonic, clock.wall
+        self.handle_of, self.id_of = handles.of, handles.parse
+        self.put, self.soon, self.run_sliced = commits.put, slices.put, slices.start
+        self.watch, self.unwatch = hub.watch, hub.leave
+        self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
+        self.foreground_of = table.foreground_of
+        self.queue_of, self.queues = dispatch.queues.get, dispatch.queues.values
+        self.admits, self.known = dispatch.admits, dispatch.known
+        self.create_function, self.limit_queue = dispatch.queue, dispatch.limit_queue
+        self.withdraw = dispatch.withdraw
+        self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
+        self.ready, self.gone = there.ready, there.gone
+        self.grab, self.sleep = window.ask, window.sleep
+        self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
+        self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
+        self.try_again, self.tell_ends = settling.try_again, settling.tell_ends
+        self.data, self.warning, self.status = reports.data, reports.warning, reports.status
+        self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
+        self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
+        self.wait, self.find, self.find_unique, self.show = (
+            clients.wait,
+            clients.find,
+            clients.find_unique,
+            clients.show,
+        )
+        self.cancel, self.retry = clients.cancel, clients.retry
+        self.client_gone, self.has_room = clients.gone, clients.has_room
+        self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
+        self.is_settled, self.when_settled = barriers.is_settled, barriers.when_settled
+        self.when_stored = barriers.when_stored
+        self.remember = self.remembered.add
+        self.is_registered = self.registered.has
+        self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
+        self.registered_names, self.all_functions = self.registered.names, self.census.functions
+        self.attempt_figures = self.attempts.figures
+        self.said_functions, self.said_of = self.functions.names, self.functions.said
+        self.change_limits = self.functions.change
 
     def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
         """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many.
 
         On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
         """
-        sharing = self.sharing
-        if sharing is not None:
-            self.functions.load(lambda: sharing.look(lambda: ready(0), failed), failed)
+        looking = self.looking
+        if looking is not None:
+            self.functions.load(lambda: looking.look(lambda: ready(0), failed), failed)
             return
 
         def counted(page: Counted, recovered: int) -> None:
@@ -151,7 +234,7 @@ class JobService:
             if page.next is not None and self.dispatch.complete:
                 count(recovered, page.next)
                 return
-            self._upkeep.wake()
+            self._waking.wake()
             ready(recovered)
 
         def count(recovered: int, after: bytes = b"") -> None:
@@ -163,6 +246,66 @@ class JobService:
 
         self.functions.load(lambda: self.commits.put(Recover(self.term, recovered, failed)), failed)
 
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after some seconds."""
+        self.timers.at(self.clock.monotonic() + seconds, function)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is handed out: the node ends, drains or has no term."""
+        return self.dispatch.paused
+
+    @property
+    def settles(self) -> bool:
+        """Whether settlements were reported that are not even on their way to the store."""
+        return self.settling.waits
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there are settlements that the store could not take."""
+        return bool(self.settling.unsettled)
+
+    @property
+    def keeps_limits(self) -> bool:
+        """Whether the store keeps limits, pauses and keys of functions."""
+        return self.functions.kept
+
+    @property
+    def most_functions(self) -> int:
+        """How many functions there may be; 0 for any number."""
+        return self.dispatch.most
+
+    def registered_elsewhere(self) -> frozenset[bytes] | None:
+        """Return the functions of the other nodes' workers; None where this node cannot know them at present."""
+        return self.registered.elsewhere()
+
+    @property
+    def number_of_functions(self) -> int:
+        """How many functions there are, about."""
+        return self.census.number
+
+    @property
+    def jobs_of_others(self) -> tuple[int, int]:
+        """How many live jobs the functions have that are rows of the store alone, and how many of these wait."""
+        return self.census.jobs, self.census.waiting
+
+    @property
+    def knows_few_functions(self) -> bool:
+        """Whether all functions are in memory, and few."""
+        return self.roster.short
+
+    def joins_foreground(self, function: bytes, unique: bytes) -> bool:
+        """Say whether a foreground job in memory has a unique."""
+        return (function, unique) in self.table.foreground
+
+    def workers(self) -> list[Worker]:
+        """Return those who have registered, asked or slept."""
+        return list(self.dispatch.workers)
+
+    def forget_function(self, name: bytes) -> None:
+        """Forget a function without jobs and workers."""
+        self.dispatch.queues.pop(name, None)
+
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
         if self.sharing is not None:
@@ -172,20 +315,15 @@ class JobService:
         self.settling.tell_ends()
         return self._upkeep.tick()
 
-    def share(self, relay: Relay) -> Sharing:
-        """Other nodes have the store open too."""
-        self.sharing = self.clients.sharing = Sharing(self, relay)
-        return self.sharing
-
     def fenced(self) -> None:
         """This node's lease has ended: other nodes have its stored jobs, and it hands out nothing until it has a new term.
 
         Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
         """
         self.dispatch.paused = True
-        self.window.term = Term(0)
-        if self.sharing is not None:
-            self.sharing.leasing.forget()
+        self.table.term = Term(0)
+        if self.window.leasing is not None:
+            self.window.leasing.forget()
         for held, worker in self.window.forget_stored():
             held.queue.leased -= 1
             held.queue.away += 1
@@ -201,22 +339,31 @@ class JobService:
 
     def begin_again(self, term: Term) -> None:
         """Hold jobs under a new term from now on; `resume` hands them out."""
-        self.term = self.window.term = term
-        if self.sharing is not None:
-            self.sharing.begin_again()
+        self.term = self.table.term = term
+        if self.noting is not None:
+            self.noting.begin_again()
+
+    def recover(self, terms: Sequence[int]) -> None:
+        """Give back the jobs of other nodes' terms, which have ended."""
+        assert self.sharing is not None
+        self.sharing.recover(terms)
+
+    def among(self, nodes: int) -> None:
+        """Learn how many nodes have the store open, with this one."""
+        assert self.looking is not None
+        self.looking.nodes = nodes
 
     def resume(self) -> None:
         """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""
-        if self._ends or not self.window.term:
+        if self._ends or not self.table.term:
             return
         self.dispatch.paused = False
-        for queue in self.dispatch.queues.values():
-            self.window.serve(queue)
+        self.window.serve_all()
 
     def hand_back(self) -> None:
         """Hand out nothing more, and give back what waits here: a node that ends politely leaves no job under suspicion."""
         self.dispatch.paused = True
-        for held in list(self.window.held.values()):
+        for held in list(self.table.held.values()):
             if held.stored and held.worker is None:
                 self.settling.released(held)
 
@@ -225,120 +372,52 @@ class JobService:
         self._ends = True
         self.hand_back()
 
-    def _ended_in_store(self, job: Job, before: int) -> None:
-        """A stored job that waited has ended without having been held."""
-        queue = self.dispatch.known(job.function)
-        if queue is None:
-            pass  # the store alone counts it
-        elif before == State.PENDING:
-            self.window.no_longer_pending(queue, job.priority)
-        else:
-            self.window.no_longer_away(queue)
-        self.telling.tell(job)
-        if self.hub.active:
-            self.hub.publish(job)
-
     def counted(self, then: Callable[[], None]) -> None:
         """Call a function when the counts of jobs are at most a second old; at once where this node alone has the store.
 
         Where the store does not answer, it is called after a second with the counts as they are known.
         """
-        if self.sharing is None:
+        if self.looking is None:
             then()
         else:
-            self.sharing.counted(then)
+            self.looking.counted(then)
 
     def _made(self, queue: FunctionQueue) -> None:
         """This node has to do with a function that it did not know, or had left to the store."""
         self.functions.apply(queue.name)
         if self.dispatch.complete:
             return
-        if self.sharing is None:
+        if self.looking is None:
             self._counting.ask(queue)
         else:
             queue.uncounted = True  # the next look counts; a worker need not wait for it
 
-    # ---- workers ----
-
-    def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
-        """A worker can run a function."""
-        if ability.limits is not None:
-            self.functions.declare(function, ability.limits)
-        self.window.serve(self.dispatch.register(worker, function, ability))
-
-    def unregister(self, worker: Worker, function: bytes) -> None:
-        """A worker can no longer run a function; what it runs of it goes to another one, as in Gearman."""
-        queue = self.dispatch.queues.get(function)
-        if queue is None or queue not in worker.abilities:
-            return
-        self.dispatch.unregister(worker, queue)
-        for held in list(worker.running.values()):
-            if held.queue is queue:
-                self.settling.lost(held, "its worker said CANT_DO")
-        self.window.lingering.answer(worker)
-        self._left(queue)
-
-    def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
-        """A worker can no longer run anything; ``then`` is called once that is so."""
-
-        def forget() -> Iterator[None]:
-            for queue in list(worker.abilities):
-                self.unregister(worker, queue.name)
-                yield
-
-        self._forget(worker, forget(), then)
-
-    def _forget(self, worker: Worker, functions: Iterator[None], then: Callable[[], None] = lambda: None) -> None:
-        """Have functions forget a worker, one with each step: at once where they are few."""
-        if len(worker.abilities) > FEW:
-            self.slices.run(functions, then)
-            return
-        for _ in functions:
-            pass
-        then()
-
-    def ready(self, worker: Worker, places: int) -> None:
-        """A streaming worker takes so many more jobs."""
-        worker.streams = True
-        worker.credit += places
-        while worker.credit > 0:
-            held = self.dispatch.grab(worker)
-            if held is None:
-                self.dispatch.offer(worker)
-                break
-            worker.credit -= 1
-            self.window.start(held, worker)
-            worker.face.assign(held)
-        for queue in worker.abilities:
-            self.window.claiming.refill(queue)
-
-    def gone(self, worker: Worker) -> None:
-        """A worker's connection has ended."""
-        self.dispatch.leave(worker)  # first, so that it is not given back what it leaves behind
-        self.settling.worker_gone(worker, "its worker's connection ended")
-
-        def forget() -> Iterator[None]:
-            for queue in list(worker.abilities):
-                self.dispatch.unregister(worker, queue)
-                self._left(queue)
-                yield
-
-        self._forget(worker, forget())
-
-    def _left(self, queue: FunctionQueue) -> None:
-        """A worker no longer runs a function: others take over what it was woken for, or nobody does."""
-        if queue.workers:
-            self.window.serve(queue)
-        else:
-            self._give_back(queue)
-
     def _give_back(self, queue: FunctionQueue) -> None:
-        """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
-        for held in self.window.suspects.of(queue) + self.window.isolated.of(queue) + queue.queued():
-            if held.stored:
-                self.settling.released(held)
-            elif self.sharing is not None:
-                self.foreground.pass_on(held)
+        self._workers.give_back(queue)
+
+    def _entered(self, held: Held) -> None:
+        self._limits.entered(held)
+
+    def _refused(self, held: Held) -> bool:
+        return self._limits.refuses(held)
+
+    def _withheld(self, held: Held) -> bool:
+        return self.noting is not None and self.noting.withholds(held)
+
+    def _noted(self) -> None:
+        if self.sharing is not None:
+            self.sharing.noted()
+
+    def _find(
+        self,
+        ids: list[int],
+        found: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int,
+    ) -> Find:
+        operation = Find(ids, found, failed, room)
+        self.commits.put(operation)
+        return operation
 
     def _started(self, held: Held) -> None:
         held.started_us = round(self.clock.wall() * 1_000_000)
@@ -350,30 +429,3 @@ class JobService:
     def pass_over(worker: Worker | None, handle: bytes) -> bool:
         """Say whether what a plain worker reports of a job is passed over, because it was cancelled while it ran."""
         return worker is not None and handle in worker.passed
-
-    # ---- progress ----
-
-    def data(self, held: Held, data: bytes) -> None:
-        """Part of a result."""
-        held.beat = self.clock.monotonic()
-        for listener in self.listeners.of(held.job.id):
-            listener.data(held.handle, data)
-        if self.sharing is not None and held.stored:
-            self.sharing.tell(held, "data", data)
-
-    def warning(self, held: Held, data: bytes) -> None:
-        """A warning."""
-        held.beat = self.clock.monotonic()
-        for listener in self.listeners.of(held.job.id):
-            listener.warning(held.handle, data)
-        if self.sharing is not None and held.stored:
-            self.sharing.tell(held, "warning", data)
-
-    def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
-        """How far a worker is."""
-        held.beat = self.clock.monotonic()
-        held.numerator, held.denominator = numerator, denominator
-        for listener in self.listeners.of(held.job.id):
-            listener.status(held.handle, numerator, denominator)
-        if self.sharing is not None and held.stored:
-            self.sharing.tell(held, "status", numerator, denominator)

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
-    from mainspring.events.hub import Hub
     from mainspring.jobs.gate import Gate
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held, Worker
-    from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.model import Retry
     from mainspring.jobs.store import LostAttempt
-    from mainspring.jobs.telling import Telling
     from mainspring.jobs.window import Window
 
     Acknowledge = Callable[[bool], None]
@@ -92,38 +90,37 @@ def _note_attempt(held: Held, settlement: Settlement, outcome: Outcome, now_us: 
 
 
 class Settling:
-    """Settles jobs of a window.
+    """Settles jobs that are held.
 
-    ``lost_limit`` bounds how often a job without a policy is given to another worker after one was lost; None is no limit.
-    ``attempts_ended`` are called with settlements after their commit; for jobs that are in memory alone at once, but for
-    successes, which wait for more of them or for ``tell_ends``.
+    ``wake_at`` is called with the time at which a job becomes due. ``drop``, where the store is shared, drops a foreground job
+    that goes back, unless clients of another node wait for it. ``lost_limit`` bounds how often a job without a policy is given
+    to another worker after one was lost; None is no limit. ``attempts_ended`` are called with settlements after their commit;
+    for jobs that are in memory alone at once, but for successes, which wait for more of them or for ``tell_ends``.
     """
 
     def __init__(
         self,
+        ground: Ground,
         window: Window,
-        listeners: Listeners,
-        telling: Telling,
-        hub: Hub,
         *,
+        wake_at: Callable[[int], None],
+        drop: Callable[[Settlement], None] | None = None,
         lost_limit: int | None = None,
         attempts_ended: Sequence[AttemptsEnded] = (),
         chance: Callable[[], float] = random.random,
     ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
+        self._telling, self._hub = ground.telling, ground.hub
         self._window = window
-        self._listeners = listeners
-        self._telling = telling
-        self._hub = hub
+        self._wake_at = wake_at
+        self._drop = drop
         self._lost_limit = lost_limit
         self._attempts_ended = attempts_ended
         self._ends: list[Settlement] = []
         self._chance = chance
         self._open: Settle | None = None
         self._batch: list[_Pending] = []
-        self.drop: Callable[[Settlement], None] = lambda _: None
-        """Set where the store is shared: drops a foreground job that goes back, unless clients of another node wait for it."""
-        self.wake_at: Callable[[int], None] = lambda _: None
-        """Set by the service: a job becomes due at this time."""
         self.unsettled: list[_Pending] = []
         """Settlements that the store could not take; they are tried again."""
         self.deferred = 0
@@ -140,7 +137,7 @@ class Settling:
 
     def succeeded(self, held: Held, result: bytes, acknowledge: Acknowledge | None = None) -> None:
         """A worker has completed a job."""
-        now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
         self._end(held, rules.succeeded(held.job, result, held.started_us, now_us), None, acknowledge)
 
     def failed(
@@ -155,7 +152,7 @@ class Settling:
         reported: bool = False,
     ) -> None:
         """An attempt has failed. ``exception`` is what a plain worker sent; the rest is as in `Settlement`."""
-        now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
         settlement = rules.failed(
             held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
         )
@@ -174,7 +171,7 @@ class Settling:
         else:
             settlement = Settlement(held.job, Event.RELEASE, held.job.attempt)
             if held.worker is not None:
-                now_us = round(self._window.clock.wall() * 1_000_000)
+                now_us = round(self._clock.wall() * 1_000_000)
                 _note_attempt(held, settlement, Outcome.RELEASED, now_us, _waited_us(held))
             self._end(held, settlement, None, acknowledge)
 
@@ -183,7 +180,7 @@ class Settling:
         if held.cancelled:
             self.cancelled(held, held.cancelled, acknowledge)
             return
-        now = self._window.clock.wall()
+        now = self._clock.wall()
         due_us = round((now + delay) * 1_000_000)
         settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
         _note_attempt(held, settlement, Outcome.SNOOZED, round(now * 1_000_000), _waited_us(held))
@@ -192,7 +189,7 @@ class Settling:
     def cancelled(self, held: Held, reason: str, acknowledge: Acknowledge | None = None) -> None:
         """A job is cancelled, whether it waits in memory or a worker has stopped it."""
         counted = held.job.attempt + (held.worker is not None)
-        now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
         error = failure("Cancelled", reason)
         settlement = Settlement(
             held.job, Event.CANCEL, counted, started_us=held.started_us, ended_us=now_us, error=error
@@ -203,7 +200,7 @@ class Settling:
 
     def expired(self, held: Held) -> None:
         """A job has waited for too long."""
-        now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
         self._end(held, Settlement(held.job, Event.EXPIRE, held.job.attempt, ended_us=now_us), None, None)
 
     def lost(self, held: Held, why: str, *, outcome: Outcome = Outcome.LOST) -> None:
@@ -211,7 +208,7 @@ class Settling:
         if held.cancelled:
             self.cancelled(held, f"{held.cancelled}; {why}")
             return
-        now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
         waited = _waited_us(held)
         settlement = rules.lost(held.job, self.policy(held), self._lost_limit, why, held.started_us, now_us)
         _note_attempt(held, settlement, outcome, now_us, waited)
@@ -224,7 +221,7 @@ class Settling:
                 self.lost(held, why)
             return
         own = all(rules.may_kill_workers(held.job) for held in worker.running.values())
-        now_us = round(self._window.clock.wall() * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
         for held in lost:
             if held.cancelled:
                 self.cancelled(held, f"{held.cancelled}; {why}")
@@ -306,7 +303,7 @@ class Settling:
             operation.rows = 0
             operation.urgent = False
             self._batch = batch
-            self._window.commits.put(operation)
+            self._commits.put(operation)
         if not operation.urgent and (
             acknowledge is not None
             or gate is not None
@@ -315,13 +312,13 @@ class Settling:
         ):
             # Its worker waits, or a client, or another worker that could have the job.
             operation.urgent = True
-            self._window.commits.hurry()
+            self._commits.hurry()
         self._batch.append(pending)
         operation.settlements.append(settlement)
         operation.rows += 1
         size = len(settlement.result) + 200
         operation.size += size
-        self._window.commits.grown(size)
+        self._commits.grown(size)
 
     def _is_abandoned(self, settlement: Settlement) -> bool:
         """Say whether a foreground job goes back although no client of this node waits for it any more."""
@@ -336,8 +333,9 @@ class Settling:
             lambda error: self._not_settled(batch, error),
         )
         operation.rows = 0  # no group is closed behind an operation without rows
-        self._window.commits.put(operation)
-        self.drop(pending.settlement)
+        self._commits.put(operation)
+        if self._drop is not None:
+            self._drop(pending.settlement)
 
     def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
         listeners, hub = self._listeners, self._hub
@@ -345,7 +343,7 @@ class Settling:
         settlements: list[Settlement] = []
         for settlement, exception, acknowledge, gate, worker in batch:
             job = settlement.job
-            queue = self._window.dispatch.queue(job.function)
+            queue = self._dispatch.queue(job.function)
             queue.leased -= 1
             if gate is not None:
                 gate.give_back(job.key)
@@ -365,7 +363,7 @@ class Settling:
                     self._telling.tell(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:
                 queue.away += 1
-                self.wake_at(settlement.due_us)
+                self._wake_at(settlement.due_us)
             else:
                 queue.backlog[job.priority] += 1
                 self._window.serve(queue)
@@ -384,7 +382,7 @@ class Settling:
             return  # the node ends; the jobs run again
         if isinstance(error, StoreFencedError):
             for pending in batch:
-                queue = self._window.dispatch.queue(pending.settlement.job.function)
+                queue = self._dispatch.queue(pending.settlement.job.function)
                 queue.leased -= 1
                 queue.away += 1
                 if pending.gate is not None:
@@ -428,8 +426,8 @@ class Settling:
         else:
             job.attempt = settlement.counted
             window.take_back(held)
-            wait = settlement.due_us / 1_000_000 - window.clock.wall()
-            window.timers.at(window.clock.monotonic() + wait, lambda: self._again(held))
+            wait = settlement.due_us / 1_000_000 - self._clock.wall()
+            self._timers.at(self._clock.monotonic() + wait, lambda: self._again(held))
 
     def tell_ends(self) -> None:
         """Tell of the attempts at jobs in memory that have ended since: of successes many at a time, which costs them less."""
@@ -443,16 +441,12 @@ class Settling:
         window = self._window
         window.take_back(held)
         held.numerator = held.denominator = b"0"
-        if window.held.get(held.handle) is not held:
+        if self._table.held.get(held.handle) is not held:
             return
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
             window.release(held)
             return
-        if rules.may_kill_workers(held.job):
-            window.isolated.add(held)
-        else:
-            window.dispatch.push(held, first=True)
-        window.serve(held.queue)
+        window.again(held)
 
     def worker_gone(self, worker: Worker, why: str) -> None:
         """A worker's connection has ended: its jobs go to others."""

@@ -12,15 +12,18 @@ from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.jobs.window import Window
 
 
 class Suspects:
-    """The suspects of a window. They are held, and stand in no queue before their turn."""
+    """The suspects of a node. They are held, and stand in no queue before their turn. ``serve`` hands out what is in a queue."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, ground: Ground, serve: Callable[[FunctionQueue], None]) -> None:
+        self._dispatch, self._commits = ground.dispatch, ground.commits
+        self._serve = serve
         self._waiting: list[Held] = []
         self.alone: Held | None = None
         """The one whose turn it is: it is being recorded, waits for its worker, or runs."""
@@ -38,17 +41,14 @@ class Suspects:
         if self.alone is None and self._waiting:
             held = self.alone = self._waiting.pop(0)
             held.recorded = True
-            self._window.commits.put(Assign([held.job], lambda _: self._admit(held), lambda _: self._postpone(held)))
+            self._commits.put(Assign([held.job], lambda _: self._admit(held), lambda _: self._postpone(held)))
 
     def _admit(self, held: Held) -> None:
         if self.alone is not held:
             return  # it was cancelled or given back meanwhile
-        window = self._window
         held.job.state = int(State.RUNNING)
-        window.dispatch.push(held)
-        window.serve(held.queue)
-        if not held.queue.workers:
-            window.give_back(held.queue)
+        self._dispatch.push(held)
+        self._serve(held.queue)
 
     def _postpone(self, held: Held) -> None:
         """The store could not take the record: upkeep asks for the next one again after a while."""

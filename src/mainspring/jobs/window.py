@@ -1,7 +1,7 @@
-"""The jobs that a node has in memory: leased from the store or in the foreground, waiting for its workers or with them.
+"""How jobs go out to workers, and come back: this serves queues whenever a job, a worker or a token has come.
 
-Here is what is held, and how it goes out to workers. How much may be here, and how it comes from the store, is in `claiming`; who
-waits for it while it comes, in `lingering`; which of it waits for its turn to be alone, in `suspects` and `isolated`.
+What is in memory stands in a `table`. What may be there, and how it comes from the store, is in `claiming`; who waits for it
+while it comes, in `lingering`; which of it waits for its turn to be alone, in `suspects` and `isolated`.
 """
 
 from __future__ import annotations
@@ -9,112 +9,134 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.clock import from_us
-from mainspring.jobs.accounts import open_own
+from mainspring.jobs import rules
 from mainspring.jobs.claiming import Claiming
-from mainspring.jobs.gate import Gate
-from mainspring.jobs.held import Held
 from mainspring.jobs.isolated import Isolated
+from mainspring.jobs.leasing import Leasing
 from mainspring.jobs.lingering import Lingering
-from mainspring.jobs.shrinking import shrink
 from mainspring.jobs.suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.clock import Clock
-    from mainspring.ids import Handles, Term
-    from mainspring.jobs.accounts import OpenAccount
-    from mainspring.jobs.dispatch import Dispatch
-    from mainspring.jobs.held import FunctionQueue, Worker
+    from mainspring.jobs.claiming import Allowance
+    from mainspring.jobs.gate import Gate
+    from mainspring.jobs.gates import Gates
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.leasing import LeasedAccounts
     from mainspring.jobs.model import Job
-    from mainspring.jobs.timers import Timer, Timers
-    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.jobs.timers import Timer
 
 SOON = 0.001
 """Seconds before a queue is served again because of the time alone."""
 
 
 class Window:
-    """What this node holds."""
+    """Serves the queues of a node.
+
+    ``entered`` is called with a stored job that waits in memory from now on, and may expire there; ``started`` when a worker
+    gets a job; ``give_back`` where what waits of a function has nobody here who could run it soon. ``refused`` settles a
+    claimed job that may not be handed out any more, and says whether it did. Where the store is shared, ``withheld`` says
+    whether a claimed foreground job is held back, because its last client here has left; ``leased`` are the tokens of limits,
+    and ``share`` says what this node may take of a function's jobs, where that is not all.
+    """
 
     def __init__(
-        self, commits: CommitQueue, dispatch: Dispatch, timers: Timers, clock: Clock, term: Term, handles: Handles
+        self,
+        ground: Ground,
+        gates: Gates,
+        *,
+        entered: Callable[[Held], None],
+        started: Callable[[Held], None],
+        give_back: Callable[[FunctionQueue], None],
+        refused: Callable[[Held], bool],
+        withheld: Callable[[Held], bool] | None = None,
+        leased: LeasedAccounts | None = None,
+        share: Callable[[FunctionQueue], Allowance] | None = None,
     ) -> None:
-        self.commits = commits
-        self.dispatch = dispatch
-        self.timers = timers
-        self.clock = clock
-        self.term = term
-        self.handles = handles
-        self.held: dict[bytes, Held] = {}
-        self.foreground: dict[tuple[bytes, bytes], Held] = {}
-        """Foreground jobs with a unique, by function and unique."""
-        self.foreground_bytes = 0
-        """Payloads of jobs that are nowhere but in memory."""
-        self.entered: Callable[[Held], None] = lambda _: None
-        """Set by the service: called with a stored job that waits in memory from now on, and may expire there."""
-        self.started: Callable[[Held], None] = lambda _: None
-        """Set by the service: called when a worker gets a job."""
-        self.give_back: Callable[[FunctionQueue], None] = lambda _: None
-        """Set by the service: called where what waits of a function has nobody here who could run it soon."""
-        self.accounts: Callable[[FunctionQueue], OpenAccount] = lambda _: open_own
-        """Set where the store is shared: how the tokens of a function are come by."""
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._timers, self._clock = ground.timers, ground.clock
+        self._entered = entered
+        self._started = started
+        self._give_back = give_back
+        self._refused = refused
+        self._withheld = withheld
         self._deliveries = 0
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
-        self.suspects = Suspects(self)
-        self.isolated = Isolated(self)
-        self.lingering = Lingering(self)
-        self.claiming = Claiming(self)
+        self.suspects = Suspects(ground, self._serve_or_give_back)
+        self.isolated = Isolated(ground.dispatch)
+        self.leasing = None
+        if leased is not None:
+            self.leasing = Leasing(ground, leased, self.serve, self.serve_at)
+        self.claiming = Claiming(
+            ground,
+            gates,
+            is_full=self.isolated.is_full,
+            came=self._take_claimed,
+            failed=self.answer,
+            shared=leased is not None,
+            share=share,
+            ask_for_tokens=None if self.leasing is None else self.leasing.serve,
+        )
+        self.lingering = Lingering(ground, self.claiming)
 
-    # ---- held ----
+    # ---- coming in, and leaving ----
 
-    def foreground_of(self, unique: bytes) -> Held | None:
-        """Return a foreground job by its unique, whatever its function; looks at the functions or the jobs, which are fewer."""
-        queues = self.dispatch.queues
-        if len(self.foreground) < len(queues):
-            return next((held for (_, other), held in self.foreground.items() if other == unique), None)
-        return next((self.foreground[name, unique] for name in queues if (name, unique) in self.foreground), None)
-
-    def hold(self, job: Job, *, stored: bool) -> Held:
-        """Take a job into memory; the caller pushes it and serves its queue."""
-        handle = self.handles.of(job.id)
-        queue = self.dispatch.queue(job.function)
-        if job.key and queue.gate is None:
-            self.gate(queue)
-        held = self.held[handle] = Held(job, handle, queue, stored=stored)
-        if not stored:
-            queue.foreground += 1
-            self.foreground_bytes += len(job.payload)
-        elif job.expires_us:
-            self.entered(held)
+    def hold(self, job: Job) -> Held:
+        """Take a stored job into memory; the caller pushes it and serves its queue."""
+        held = self._table.hold(job, stored=True)
+        if job.expires_us:
+            self._entered(held)
         return held
+
+    def _take_claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
+        """Let claimed jobs wait, each in its place, and hand out what may start."""
+        claimed: list[Held] = []
+        for job in jobs:
+            held = self.hold(job)
+            if self._refused(held) or (job.foreground and self._withheld is not None and self._withheld(held)):
+                continue
+            if job.suspects and rules.may_kill_nodes(job):
+                self.suspects.add(held)
+            elif job.suspects and rules.may_kill_workers(job):
+                self.isolated.add(held)
+            else:
+                claimed.append(held)
+        self._dispatch.merge(queue, claimed)
+        self.suspects.next()
+        self.serve(queue)
+        self.lingering.answer_all(queue)
+        if not queue.workers:
+            self._give_back(queue)
+
+    def again(self, held: Held) -> None:
+        """Let a job wait again that had its turn, before the others of its priority."""
+        if rules.may_kill_workers(held.job):
+            self.isolated.add(held)
+        else:
+            self._dispatch.push(held, first=True)
+        self.serve(held.queue)
+
+    def waiting_apart(self, queue: FunctionQueue) -> list[Held]:
+        """Return the jobs of a function that are here and stand in no queue before their turn."""
+        return self.suspects.of(queue) + self.isolated.of(queue)
 
     def release(self, held: Held) -> None:
         """Forget a job: it ended, or goes back to the store. It is with no worker afterwards."""
-        del self.held[held.handle]
         if held.queued:
-            self.dispatch.drop(held)
+            self._dispatch.drop(held)
             self.claiming.refill(held.queue)
-        job = held.job
-        if not held.stored:
-            held.queue.foreground -= 1
-            self.foreground_bytes -= len(job.payload)
-            if job.unique and self.foreground.get((job.function, job.unique)) is held:
-                del self.foreground[job.function, job.unique]
+        self._table.release(held)
         self.take_back(held)
-        if job.suspects:  # others never wait for their turn to be alone
+        if held.job.suspects:  # others never wait for their turn to be alone
             self.suspects.left(held)
-
-    def tidy(self) -> None:
-        """Give back the memory of jobs that are gone."""
-        shrink(self.held)
-        shrink(self.foreground)
 
     def forget_stored(self) -> list[tuple[Held, Worker | None]]:
         """Forget all stored jobs, for other nodes have them; returns them, each with the worker that had it."""
         forgotten = []
-        for held in [held for held in self.held.values() if held.stored]:
+        for held in [held for held in self._table.held.values() if held.stored]:
             forgotten.append((held, held.worker))
             self.release(held)
         return forgotten
@@ -126,7 +148,7 @@ class Window:
         if self.isolated.waiting:
             self.isolated.next(queue)
         if queue.size and (queue.takers or queue.sleepers):
-            for worker, held in self.dispatch.match(queue):
+            for worker, held in self._dispatch.match(queue):
                 if held is None:
                     worker.face.wake()
                 else:
@@ -138,6 +160,26 @@ class Window:
             self._look_again(queue, queue.gate)
         self.claiming.refill(queue)
 
+    def answer(self, queue: FunctionQueue) -> None:
+        """Answer those who wait for a look at the store that has brought nothing."""
+        self.lingering.answer_all(queue)
+
+    def look_after(self, queue: FunctionQueue, seconds: float) -> None:
+        """Fit what a function may have here to what its workers got through in the last so many seconds, and serve it."""
+        if self.claiming.adapt(queue, seconds):
+            self._give_back(queue)
+        self.serve(queue)
+
+    def serve_all(self) -> None:
+        """Serve every queue, after a pause."""
+        for queue in self._dispatch.queues.values():
+            self.serve(queue)
+
+    def _serve_or_give_back(self, queue: FunctionQueue) -> None:
+        self.serve(queue)
+        if not queue.workers:
+            self._give_back(queue)
+
     def start(self, held: Held, worker: Worker) -> None:
         """Note that a worker has a job from now on."""
         self._deliveries += 1
@@ -145,20 +187,30 @@ class Window:
         held.worker = worker
         held.ability = worker.abilities.get(queue)
         if worker.streams:  # others have no word for it
-            held.lease = b"%d.%d.%d" % (self.term, held.job.attempt + 1, self._deliveries)
+            held.lease = b"%d.%d.%d" % (self._table.term, held.job.attempt + 1, self._deliveries)
         queue.running += 1
         worker.running[held.handle] = held
         if held.timers:
             self._disarm(held)
-        self.started(held)
+        self._started(held)
+
+    def ask(self, worker: Worker) -> Held | bool:
+        """A plain worker asks for a job.
+
+        Returns one that is in memory, or whether the answer comes later: ``assign`` or ``no_job`` of its face.
+        """
+        held = self.grab(worker)
+        if held is not None:
+            return held
+        return self.lingering.for_the_store(worker) or self.lingering.for_a_moment(worker)
 
     def grab(self, worker: Worker) -> Held | None:
         """Give a plain worker that asks a job that is in memory."""
         woken_for = None
         if worker.asleep or worker.woken_for is not None:
-            woken_for = self.dispatch.answered(worker)
-            self.dispatch.rouse(worker)
-        held = self.dispatch.grab(worker)
+            woken_for = self._dispatch.answered(worker)
+            self._dispatch.rouse(worker)
+        held = self._dispatch.grab(worker)
         if held is not None:
             self.start(held, worker)
             queue = held.queue
@@ -171,7 +223,7 @@ class Window:
     def sleep(self, worker: Worker) -> bool:
         """A plain worker goes to sleep; True where it must be woken at once, because there is work for it."""
         woken_for = worker.woken_for
-        work = self.dispatch.sleep(worker)
+        work = self._dispatch.sleep(worker)
         if woken_for is not None and worker.woken_for is not woken_for:
             self.serve(woken_for)  # it was woken for a job that it did not ask for: somebody else has to
         if not work:
@@ -196,11 +248,11 @@ class Window:
     def limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after a while, unless the job got a worker, left it or was released before."""
         waiting = [timer for timer in held.timers or () if timer.function is not None]
-        held.timers = [*waiting, self.timers.at(self.clock.monotonic() + seconds, function)]
+        held.timers = [*waiting, self._timers.at(self._clock.monotonic() + seconds, function)]
 
     def _disarm(self, held: Held) -> None:
         for timer in held.timers or ():
-            self.timers.cancel(timer)
+            self._timers.cancel(timer)
         held.timers = None
 
     # ---- what is in the store ----
@@ -209,58 +261,31 @@ class Window:
         """A job of the store is not pending any more. Where another node submitted it, it may not have been counted."""
         queue.backlog[priority] -= 1
         if queue.backlog[priority] < 0:
-            self.commits.afterwards(queue.forget_debts)
+            self._commits.afterwards(queue.forget_debts)
 
     def no_longer_away(self, queue: FunctionQueue, number: int = 1) -> None:
         """Jobs of the store have become due, or those of another node have come back. They may not have been counted."""
         queue.away -= number
         if queue.away < 0:
             # The operation that counts them may be answered in the same group.
-            self.commits.afterwards(queue.forget_debts)
+            self._commits.afterwards(queue.forget_debts)
 
-    # ---- limits, pauses and keys ----
-
-    def gate(self, queue: FunctionQueue) -> Gate[Held]:
-        """Return a function's gate; the jobs that are here pass through it from now on."""
-        gate = queue.gate
-        if gate is None:
-            gate = Gate(self.clock, self.accounts(queue))
-            waiting = queue.queued()
-            for ready in queue.ready:
-                ready.clear()
-            queue.dropped = 0
-            for worker in queue.workers:
-                for held in worker.running.values():
-                    if held.queue is queue:
-                        gate.count(held.job.key)
-                        held.gate = gate
-            for held in waiting:
-                gate.push(held)
-            queue.gate = gate
-        return gate
-
-    @staticmethod
-    def open_gate(queue: FunctionQueue) -> None:
-        """Nothing limits a function any more, and its jobs have no keys: they go on without a gate."""
-        gate, queue.gate = queue.gate, None
-        if gate is not None:
-            for held in sorted(gate.queued(), key=lambda held: held.job.id):
-                queue.lines()[held.job.priority].append(held)
+    # ---- time ----
 
     def serve_at(self, queue: FunctionQueue, time_us: int) -> None:
         """Serve a queue at a monotonic time, or soon after it."""
-        at = max(from_us(time_us), self.clock.monotonic() + SOON)
+        at = max(from_us(time_us), self._clock.monotonic() + SOON)
         known = self._clocked.get(queue)
         if known is not None:
             if known[0] <= at:
                 return
-            self.timers.cancel(known[1])
+            self._timers.cancel(known[1])
 
         def again() -> None:
             del self._clocked[queue]
             self.serve(queue)
 
-        self._clocked[queue] = at, self.timers.at(at, again)
+        self._clocked[queue] = at, self._timers.at(at, again)
 
     def _look_again(self, queue: FunctionQueue, gate: Gate[Held]) -> None:
         """Serve a queue again when time lets more of its jobs start."""

@@ -116,7 +116,7 @@ class ScheduleService:
         self._look_timer: Timer | None = None
         self._look_us = 0
         self._retention = retention
-        self.slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
+        self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
         """For what takes long when it is asked of many schedules."""
         self._looking = self._stale = self._mending = self._forgetting = False
         self._looked = self._mended = clock.monotonic()
@@ -319,7 +319,7 @@ class ScheduleService:
 
     def save(self, changes: Sequence[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed) -> None:
         """Change schedules, all of them or none; ``failed`` hears a UsageError, NotFoundError, ConflictError or StoreError."""
-        self.slices.start(self._save(changes, done, failed))
+        self.run_sliced(self._save(changes, done, failed))
 
     def _save(
         self, changes: Iterable[Change], done: Callable[[dict[str, Stored | None]], None], failed: Failed
@@ -381,7 +381,7 @@ class ScheduleService:
         repeats: int,
     ) -> None:
         def found(stored: list[Stored]) -> None:
-            self.slices.start(compare({one.schedule.name: one for one in stored}))
+            self.run_sliced(compare({one.schedule.name: one for one in stored}))
 
         def compare(stored: dict[str, Stored]) -> Iterator[None]:
             declaration = Declaration(governs=True, changes=[])

@@ -148,6 +148,10 @@ def _put_together(
     )
     watch = StoreWatch(commits, clock.monotonic(), broken=end.fail)
     attempt_log = AttemptLog(loop.time, loop.call_later)
+    fleet: Fleet | None = None
+    if store_clock is not None:
+        by = strategy(settings.fleet.strategy)
+        fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address)
     service = JobService(
         commits,
         job_clock,
@@ -155,6 +159,8 @@ def _put_together(
         handles,
         Hub(),
         earlier=ticks.earlier,
+        shared=None if fleet is None else fleet.shared,
+        keeps_limits=engine.limits,
         round_robin=jobs.round_robin,
         wakeup=jobs.worker_wakeup,
         most_functions=limits.max_functions,
@@ -163,7 +169,6 @@ def _put_together(
         dead_retention=jobs.dead_retention,
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
     )
-    service.functions.kept = engine.limits
     calls = Calls(lambda: status.read())  # noqa: PLW0108
     calls.add(FUNCTIONS)
     face = GearmanFace(
@@ -173,13 +178,10 @@ def _put_together(
         calls=calls,
         shut_down=end.stop,
     )
-    fleet: Fleet | None = None
-    if store_clock is None:
+    if fleet is None:
         started_us = to_us(clock.wall())
         calls.add(LoneCalls(lambda: node_row(settings, service, 0, address=address, started_us=started_us)).methods)
     else:
-        by = strategy(settings.fleet.strategy)
-        fleet = Fleet(cast("SharedEngine", engine), service, face, handles, store_clock, settings, by, address)
         calls.add(FleetCalls(fleet).methods)
     schedules: ScheduleService | None = None
     if isinstance(engine, SchedulesPort):
@@ -189,7 +191,7 @@ def _put_together(
             commits,
             job_clock,
             service.timers,
-            lambda: service.dispatch.paused,
+            lambda: service.paused,
             retention=jobs.dead_retention,
             fires=jobs.schedules,
         )
@@ -198,9 +200,9 @@ def _put_together(
         else:
             schedules.first = fleet.first_in_line
         calls.add(ScheduleCalls(schedules, job_clock).methods)
-    oldest = Oldest(service.census.functions, commits, job_clock)
+    oldest = Oldest(service.all_functions, commits, job_clock)
     unserved = Unserved(
-        service.census.functions,
+        service.all_functions,
         service.registered,
         mine=(lambda _: True) if fleet is None else fleet.first_in_line,
         grace=GRACE if fleet is None else GRACE + settings.fleet.beat,

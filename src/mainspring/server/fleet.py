@@ -14,6 +14,7 @@ from mainspring.faces.gearman.face import Elsewhere
 from mainspring.faces.http.figures import Measure
 from mainspring.ids import Handles, Term, job_ids
 from mainspring.jobs.claiming import Allowance
+from mainspring.jobs.sharing import Shared
 from mainspring.nodes.keeper import Keeper
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
@@ -44,9 +45,8 @@ class SharedEngine(Engine, Relay, MembershipPort, Protocol):
 
 def node_row(settings: ServerSettings, service: JobService, counter: int, *, address: str, started_us: int) -> NodeRow:
     """Return what a node is like at this moment. ``started_us`` is the wall time of its start in microseconds."""
-    dispatch = service.dispatch
-    workers = [worker for worker in dispatch.workers if worker.abilities]
-    served = sorted((name, queue) for name, queue in dispatch.queues.items() if queue.workers)
+    workers = [worker for worker in service.workers() if worker.abilities]
+    served = sorted((queue.name, queue) for queue in service.queues() if queue.workers)
     return NodeRow(
         term=service.term,
         name=settings.name,
@@ -57,7 +57,7 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         weight=settings.fleet.weight,
         capacity=sum(map(_places, workers)),
         slots=sum(_places(worker) if worker.slots is None else worker.slots for worker in workers),
-        running=sum(queue.running + queue.size for queue in dispatch.queues.values()),
+        running=sum(queue.running + queue.size for queue in service.queues()),
         functions=tuple(name for name, _ in served),
         loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
         foreground=tuple(queue.foreground for _, queue in served),
@@ -76,8 +76,6 @@ class Fleet:
     def __init__(
         self,
         engine: SharedEngine,
-        service: JobService,
-        face: GearmanFace,
         handles: Handles,
         clock: StoreClock,
         settings: ServerSettings,
@@ -85,8 +83,6 @@ class Fleet:
         address: str = "",
     ) -> None:
         self._engine = engine
-        self._service = service
-        self._face = face
         self._handles = handles
         self._clock = clock
         self._settings = settings
@@ -103,18 +99,19 @@ class Fleet:
         self._me: NodeRow | None = None
         self._started_us = 0
         self._row_at = -1.0
-        service.share(engine)
-        service.dispatch.believes = self.keeper.believes
-        service.registered.elsewhere = self.registered_elsewhere
-        if settings.fleet.status:
-            face.elsewhere = self.elsewhere
-        if settings.fleet.strategy != "default":  # that one lets everybody take everything, and is asked for each job
-            service.window.claiming.share = self._share
+        # The default lets everybody take everything, and would be asked for each job.
+        share = None if fleet.strategy == "default" else self._share
+        self.shared = Shared(engine, self.keeper.believes, self.registered_elsewhere, share)
+        """What the jobs slice needs of the others."""
 
     # ---- life ----
 
-    async def start(self, term: Term, sent_at: float) -> None:
+    async def start(self, service: JobService, face: GearmanFace, term: Term, sent_at: float) -> None:
         """Take part under a first term."""
+        self._service = service
+        self._face = face
+        if self._fleet.status:
+            face.elsewhere = self.elsewhere
         self._started_us = to_us(self._clock.wall())
         await self.keeper.start(term, sent_at)
 
@@ -150,8 +147,7 @@ class Fleet:
 
     def recover(self, terms: Sequence[int]) -> None:
         """Give back the jobs of ended terms."""
-        assert self._service.sharing is not None
-        self._service.sharing.recover(terms)
+        self._service.recover(terms)
 
     def begin_again(self, term: Term) -> None:
         """Take part under a new term."""
@@ -164,8 +160,7 @@ class Fleet:
         """Remember who is there: shares follow from it."""
         if live is not self._live:
             self._live, self._elsewhere = live, None
-        assert self._service.sharing is not None
-        self._service.sharing.nodes = len(live) or 1
+        self._service.among(len(live) or 1)
 
     def drain(self, draining: bool) -> None:
         """Somebody asked this node to take nothing more, or to take part again."""

@@ -36,9 +36,9 @@ class NodeHttpJobs:
             unique = unique_of_payload(payload)
         job = Job(face.next_id(), function, payload, unique, _PRIORITIES[priority])
         job.created_us = round(self._clock.wall() * 1_000_000)
-        if not service.dispatch.admits(function):
+        if not service.admits(function):
             raise RefusedError("TOO_MANY_FUNCTIONS", face.too_many_functions().decode())
-        queue = service.dispatch.known(function)
+        queue = service.known(function)
         if queue is not None and queue.is_full(job.priority):
             raise RefusedError("QUEUE_ERROR", "Job queue is full")
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -52,15 +52,15 @@ class NodeHttpJobs:
                 accepted.set_result(job_id)
 
         if background:
-            service.intake.submit([job], lambda ids, _: accept(ids[0]), refuse)
-            return HttpReply("JOB_CREATED", service.handles.of(await accepted))
+            service.submit([job], lambda ids, _: accept(ids[0]), refuse)
+            return HttpReply("JOB_CREATED", service.handle_of(await accepted))
         waiting = _Waiting()
         try:
-            service.foreground.submit(job, waiting, accept, refuse)
+            service.submit_foreground(job, waiting, accept, refuse)
             await accepted
             return await waiting.reply
         finally:
-            service.clients.gone(waiting)
+            service.client_gone(waiting)
 
 
 class _Waiting:

@@ -52,8 +52,8 @@ class Metrics:
 
     def _jobs(self) -> Iterable[Measure | Distribution]:
         """Return what there is of functions, connections and commits."""
-        known = list(self._service.census.functions())
-        number_known = self._service.census.number
+        known = list(self._service.all_functions())
+        number_known = self._service.number_of_functions
         if len(known) > MEASURED:
             known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), len(queue.workers)))
         queues = [(_label(queue.name), queue) for queue in known]
@@ -93,14 +93,14 @@ class Metrics:
                 self._commits.jobs,
             ),
             ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self._commits.bytes),
-            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self._service.window.held)),
+            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self._service.in_memory())),
         ):
             yield Measure(name, kind, text, [({}, float(number))])  # type: ignore[arg-type]
 
     def _attempts(self) -> Iterable[Measure | Distribution]:
         """Return what was counted of attempts."""
-        self._service.settling.tell_ends()
-        counted = [(_label(one.name), one) for one in self._service.attempts.figures(self._service.clock.monotonic())]
+        self._service.tell_ends()
+        counted = [(_label(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
         ends = [
             ({"function": at, "outcome": outcome}, float(number))
             for at, one in counted

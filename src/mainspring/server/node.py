@@ -82,7 +82,7 @@ class Node:
     async def start(self, sent_at: float) -> None:
         """Take back what an earlier run held, and serve. The store was asked for the term at the monotonic time ``sent_at``."""
         if self.fleet is not None:
-            await self.fleet.start(self.term, sent_at)
+            await self.fleet.start(self.service, self.face, self.term, sent_at)
             self._keeping = asyncio.create_task(self.fleet.run())
             self._keeping.add_done_callback(self._kept)
         recovered = await self._start_service()
@@ -147,14 +147,14 @@ class Node:
 
     def ready(self) -> bool:
         """Tell whether the node takes new work."""
-        if not self._ready or self.end.broken is not None or self.service.settling.unsettled:
+        if not self._ready or self.end.broken is not None or self.service.unsettled:
             return False
         fenced = self.fleet is not None and not self.fleet.keeper.believes()
         return not fenced and self._watch.ready(self.clock.monotonic())
 
     def running(self) -> int:
         """Return how many jobs are with workers."""
-        return sum(len(worker.running) for worker in self.service.dispatch.workers)
+        return sum(len(worker.running) for worker in self.service.workers())
 
     # ---- the end ----
 
@@ -166,9 +166,9 @@ class Node:
         if self.end.broken is None:
             if running := self.running():
                 tell_handed_back(self.settings.log, running)
-            for worker in list(self.service.dispatch.workers):
+            for worker in self.service.workers():
                 for held in list(worker.running.values()):
-                    self.service.settling.released(held)
+                    self.service.released(held)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._commit_all(), COMMIT_SECONDS)
 
@@ -186,13 +186,13 @@ class Node:
         """Hand back also what has come from the store meanwhile, until nothing is under way."""
         while self.end.broken is None:
             self.service.hand_back()
-            self.service.settling.try_again()
+            self.service.try_again()
             if self.commits.idle:
                 return
             idle = asyncio.Event()
             self.commits.when_idle(idle.set)
             await idle.wait()
-            if self.service.settling.unsettled:
+            if self.service.unsettled:
                 await asyncio.sleep(AGAIN)
 
     async def close(self) -> None:

@@ -47,15 +47,15 @@ class Status:
     def read(self) -> dict[str, Any]:
         """Return the status of this moment."""
         service = self._service
-        known: Iterable[FunctionQueue] = service.dispatch.queues.values()
-        total, running, waiting = service.census.jobs, 0, service.census.waiting
+        known: Iterable[FunctionQueue] = service.queues()
+        (total, waiting), running = service.jobs_of_others, 0
         for queue in known:
             total += queue.total()
             running += queue.running
             waiting += queue.size + sum(queue.backlog)
-        number = service.census.number
+        number = service.number_of_functions
         if number > SHOWN:
-            known = heapq.nlargest(SHOWN, service.census.functions(), key=FunctionQueue.total)
+            known = heapq.nlargest(SHOWN, service.all_functions(), key=FunctionQueue.total)
         return {
             "version": version(),
             "name": self._settings.name,
@@ -65,7 +65,7 @@ class Status:
             "uptime": round(self._clock.monotonic() - self._started, 3),
             "connections": len(self._face.peers),
             "schedules": self._schedules is not None and self._schedules.fires,
-            "workers": sum(1 for worker in service.dispatch.workers if worker.abilities),
+            "workers": sum(1 for worker in service.workers() if worker.abilities),
             "known_functions": number,
             "jobs": {"total": total, "running": running, "waiting": waiting},
             "commits": {"groups": self._commits.groups, "jobs": self._commits.jobs},

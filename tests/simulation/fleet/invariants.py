@@ -30,7 +30,7 @@ def always(world: FleetWorld) -> None:
             continue
         always_of_one(life)
         over, noticed = life.store.is_over(), life.store.is_over(NOTICED)
-        for held in life.service.window.held.values():
+        for held in life.service.table.held.values():
             if not held.stored:
                 continue
             job_id = held.job.id
@@ -55,16 +55,16 @@ def left(world: FleetWorld) -> list[str]:
         service = life.service
         if service.dispatch.paused:
             found.append(f"{life.name} takes no part")
-        sharing = service.sharing
-        assert sharing is not None
+        assert service.sharing is not None
+        assert service.noting is not None
         things: dict[str, Sized] = {
-            "held jobs": service.window.held,
+            "held jobs": service.table.held,
             "listeners": service.listeners,
-            "jobs on the way": service.foreground.on_the_way,
+            "jobs on the way": service.table.on_the_way,
             "settlements": service.settling.unsettled,
-            "jobs looked up": service.clients.lookups,
-            "farewells": sharing._leaves,
-            "unrecovered terms": sharing._unrecovered,
+            "jobs looked up": service.lookups,
+            "farewells": service.noting._leaves,
+            "unrecovered terms": service.sharing._unrecovered,
             "groups": () if life.commits.idle else ("one",),
         }
         found += [f"{name} of {life.name}" for name, thing in things.items() if len(thing)]

@@ -84,8 +84,16 @@ class FleetLife:
         self.commits = CommitQueue(
             way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
         )
+        self.fleet = _Fleet(way, handles, store_clock, self._settings, strategy(self._settings.fleet.strategy))
         self.service = JobService(
-            self.commits, store_clock, opened.term, handles, Hub(), earlier=self._tick_at, **self._options
+            self.commits,
+            store_clock,
+            opened.term,
+            handles,
+            Hub(),
+            earlier=self._tick_at,
+            shared=self.fleet.shared,
+            **self._options,
         )
         self.service.settling._chance = self.chance.random
         self.face = GearmanFace(
@@ -95,18 +103,15 @@ class FleetLife:
             calls=Calls(dict),
             shut_down=lambda _: None,
         )
-        self.fleet = _Fleet(
-            way, self.service, self.face, handles, store_clock, self._settings, strategy(self._settings.fleet.strategy)
-        )
         self._add()
-        fenced = self.fleet._service.fenced
+        fenced = self.service.fenced
 
         def count() -> None:
             self.fences += 1
             fenced()
 
         self.service.fenced = count  # type: ignore[method-assign]
-        await self.fleet.start(opened.term, sent_at)
+        await self.fleet.start(self.service, self.face, opened.term, sent_at)
         self._next_step = clock.monotonic()
         looked = list[object]()
         self.service.start(looked.append, looked.append)

@@ -34,7 +34,7 @@ class LimitedWorld(FleetWorld):
     def assigned(self, handle: bytes) -> None:
         """A worker is given a job."""
         super().assigned(handle)
-        self._check(self._here.service.window.held[handle].queue.name)
+        self._check(self._here.service.table.held[handle].queue.name)
 
     def check(self) -> None:
         """See to what is true at any moment."""
@@ -47,7 +47,7 @@ class LimitedWorld(FleetWorld):
         running: list[Held] = []
         for life in self.lives.values():
             if life.ready and not life.closed and not life.store.is_over():
-                held = life.service.window.held.values()
+                held = life.service.table.held.values()
                 running += [one for one in held if one.worker is not None and one.queue.name == function]
         limit = self.limits[function]
         assert len(running) <= limit, f"{len(running)} jobs of {function!r} run at once, and {limit} may"

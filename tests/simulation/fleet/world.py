@@ -138,7 +138,7 @@ class FleetWorld:
     def assigned(self, handle: bytes) -> None:
         """A worker is given a job: if it is a stored one, then under a lease that the node may believe in."""
         life = self._here
-        if life.service.window.held[handle].stored and life.store.term not in self.removed:
+        if life.service.table.held[handle].stored and life.store.term not in self.removed:
             assert not life.store.is_over(), f"{handle!r} is assigned after the end of the node's lease"
             job = self._find(handle)
             assert job is not None, f"{handle!r} is assigned and not stored"

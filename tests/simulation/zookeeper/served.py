@@ -113,14 +113,14 @@ class Served(Node):
                 # What the master has assigned since goes back from there; no worker has seen it, and nothing speaks against it.
                 if node is None or records.decode(node.data)["state"] != "leased":
                     self.world.history.fault(f"a polite end of {who} leaves {task}")
-            if any(held.stored for held in server.service.window.held.values()):
-                self.world.history.fault(f"a polite end of {who} leaves {[*server.service.window.held]}")
+            if any(held.stored for held in server.service.table.held.values()):
+                self.world.history.fault(f"a polite end of {who} leaves {[*server.service.table.held]}")
         await server.close()
         self.world.ended(self)
 
     def _is_sound(self, server: Server) -> bool:
         """Whether it could commit all, and its term is that under which it has begun to leave."""
-        return server.commits.idle and not server.service.settling.unsettled and bool(server.service.window.term)
+        return server.commits.idle and not server.service.settling.unsettled and bool(server.service.table.term)
 
     # ---- what is asked of it ----
 
@@ -139,17 +139,18 @@ class Served(Node):
             return [f"{self.name} starts or leaves"]
         service = server.service
         assert service.sharing is not None
+        assert service.noting is not None
         things: dict[str, Sized] = {
-            "held jobs": service.window.held,
-            "jobs on the way": service.foreground.on_the_way,
+            "held jobs": service.table.held,
+            "jobs on the way": service.table.on_the_way,
             "settlements": service.settling.unsettled,
-            "jobs looked up": service.clients.lookups,
-            "farewells": service.sharing._leaves,
+            "jobs looked up": service.lookups,
+            "farewells": service.noting._leaves,
             "unrecovered terms": service.sharing._unrecovered,
             "clients": [client for client in self.clients if client.waits and not client.gone],
         }
         found = [f"{what} of {self.name}" for what, thing in things.items() if len(thing)]
-        if service.dispatch.paused or not service.window.term:
+        if service.dispatch.paused or not service.table.term:
             found.append(f"{self.name} takes no part")
         if not server.commits.idle:
             found.append(f"a group of {self.name}")
@@ -198,7 +199,7 @@ class Hand:
         if self.node.dead or worker is not self.worker or self.node.leaves:
             return
         world, settling = self.world, self.service.settling
-        if self.service.window.held.get(held.handle) is held and held.worker is worker and held.lease == lease:
+        if self.service.table.held.get(held.handle) is held and held.worker is worker and held.lease == lease:
             number = 0.0 if world.calm else world.chance.random()
             token = world.token(held.job)
             if number < 0.6:
@@ -251,7 +252,7 @@ class Client:
         self.waits = False
         if LOST in job.error:
             lives = self.world.content.read(paths.worker(self.node.who)) is not None
-            if lives and self.service.window.term == self.began:  # it has not given up, not for a moment
+            if lives and self.service.table.term == self.began:  # it has not given up, not for a moment
                 history.fault(f"job {job.id} was dropped although a client waits for it")
         elif job.id in history.stored:
             told, state = history.ended.get(job.id), State(job.state).name.lower()

@@ -48,10 +48,10 @@ class ServingWorld(World):
     def settled(self, token: bytes, service: JobService) -> Callable[[bool], None]:
         """Return what takes the answer to a settlement."""
         self.told[token] = Told.NOTHING
-        term = service.window.term
+        term = service.table.term
 
         def told(recorded: bool) -> None:
-            if not recorded and service.window.term != term:
+            if not recorded and service.table.term != term:
                 return  # where nobody knew what became of it when the term ended, it was put again, and may be in its own way
             self.told[token] = Told.DONE if recorded else Told.REFUSED
             if recorded != (token in self.history.tokens):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.simulation.life import Life
 from tests.simulation.store import History
@@ -11,10 +11,13 @@ from tests.simulation.store import History
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.registered import nobody
+from mainspring.jobs.sharing import Shared
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
     from mainspring.errors import MainspringError
+    from mainspring.events.relay import Relay
     from mainspring.jobs.held import FunctionQueue
     from mainspring.storage.engine import Engine
 
@@ -88,8 +91,11 @@ class Node:
         self.clock: ManualClock = earlier.clock if earlier else ManualClock()
         self.history: History = earlier.history if earlier else History()
         self._options = options
+        if self.engine.shared:
+            options["shared"] = Shared(cast("Relay", self.engine), lambda: True, nobody)
         self.life = Life(self.engine, self.history, self.clock, Random(0), **options)
         self.service = self.life.service
+        self.table = self.service.table
         self.window = self.service.window
         self.settling = self.service.settling
         self.answers: list[object] = []
@@ -216,7 +222,7 @@ class Node:
         return self.service.dispatch.queue(function.encode())
 
     def held(self, job: Job) -> Held | None:
-        return self.window.held.get(self.service.handles.of(job.id))
+        return self.table.find(job.id)
 
 
 def side(worker: Worker) -> Side:

@@ -175,7 +175,7 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     assert node.queue().claiming
     node.service.fenced()
     node.commit()
-    assert node.window.held == {}
+    assert node.table.held == {}
     assert side(worker).given == []
 
 
@@ -185,14 +185,14 @@ def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
 ) -> None:
     """The claim may have looked before that was stored, whether or not it has brought something."""
     claims: list[Claim] = []
-    put = node.window.commits.put
+    put = node.life.commits.put
 
     def spy(operation: Operation) -> None:
         if isinstance(operation, Claim):
             claims.append(operation)
         put(operation)
 
-    monkeypatch.setattr(node.window.commits, "put", spy)
+    monkeypatch.setattr(node.life.commits, "put", spy)
     node.window.claiming.shared = True
     for number in range(found):
         node.background(str(number))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.errors import RefusedError, StoreFullError
+from mainspring.testing import ManualClock
 
 from .a_node import Client, Node, side, unexpected
 
@@ -52,7 +54,7 @@ def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) 
     _, second = node.foreground("2", unique=b"u")
     node.commit()
     assert node.held(job) is None
-    assert list(node.window.foreground) == [(b"f", b"u")]
+    assert list(node.table.foreground) == [(b"f", b"u")]
     worker = node.stream(places=2)
     node.commit()
     assert "job 2" in side(worker).heard
@@ -66,7 +68,7 @@ def test_a_client_that_leaves_takes_its_waiting_job_with_it(node: Node) -> None:
     assert node.held(job) is not None
     node.service.clients.gone(other)
     assert node.held(job) is None
-    assert node.window.foreground == {}
+    assert node.table.foreground == {}
     assert node.queue().size == 0
 
 
@@ -88,8 +90,8 @@ def test_the_memory_for_foreground_jobs_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize("workers", [False, True])
-def test_a_job_that_the_store_refuses_leaves_nothing_behind(node: Node, workers: bool) -> None:
-    node.window.claiming.shared = True
+def test_a_job_that_the_store_refuses_leaves_nothing_behind(workers: bool) -> None:
+    node = Node(engine=SharedMemoryEngine(SharedTables(ManualClock().wall)))
     if workers:
         node.stream()
     job, _ = node.foreground("1", unique=b"u")
@@ -101,16 +103,18 @@ def test_a_job_that_the_store_refuses_leaves_nothing_behind(node: Node, workers:
     assert (node.queue().live, node.queue().inflight, node.queue().backlog) == (0, 0, [0, 0, 0])
 
 
-def test_a_job_that_cannot_be_passed_on_waits_here_as_before(node: Node) -> None:
+def test_a_job_that_cannot_be_passed_on_waits_here_as_before() -> None:
+    node = Node(engine=SharedMemoryEngine(SharedTables(ManualClock().wall)))
+    node.worker()
     job, client = node.foreground("1")
     held = node.held(job)
     assert held is not None
     node.service.foreground.pass_on(held)
     assert node.held(job) is None
-    assert node.service.foreground.on_the_way == {job.id}
+    assert node.table.on_the_way == {job.id}
     node.fail()
     assert node.held(job) is not None
-    assert node.service.foreground.on_the_way == set()
+    assert node.table.on_the_way == set()
     assert (node.queue().live, node.queue().foreground, node.queue().backlog) == (0, 1, [0, 0, 0])
     worker = node.stream()
     node.settling.succeeded(side(worker).given[0], b"done")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.jobs import functions
-from mainspring.jobs.functions import Functions
 from mainspring.jobs.gate import FEWEST
 from mainspring.jobs.model import Job, State
 from mainspring.resources import rules
@@ -294,17 +293,16 @@ def test_a_declaration_ends_some_minutes_after_its_last_worker() -> None:
 
 def test_two_who_write_at_once_both_come_through() -> None:
     node = Node()
-    other = Functions(node.window)
     first: list[FunctionLimits] = []
     second: list[FunctionLimits] = []
-    for one, name, told in ((node.service.functions, "paused", first), (other, "commanded", second)):
+    for name, told in (("paused", first), ("commanded", second)):
         value = True if name == "paused" else Limits(concurrency=7)
 
         def change(said: FunctionLimits, _: int, name: str = name, value: object = value) -> FunctionLimits:
             values = {"declared": said.declared, "commanded": said.commanded, "paused": said.paused, name: value}
             return FunctionLimits(said.function, version=said.version, **values)  # type: ignore[arg-type]
 
-        one.change(b"f", change, told.append, unexpected)
+        node.service.functions.change(b"f", change, told.append, unexpected)
     node.commit()
     assert (first[0].version, second[0].version) == (1, 2)
     assert (second[0].paused, second[0].commanded) == (True, Limits(concurrency=7))

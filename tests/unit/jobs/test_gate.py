@@ -25,7 +25,7 @@ class Door:
     def __init__(self, limits: Limits | None = None) -> None:
         self.clock = ManualClock()
         self.queue = FunctionQueue(b"f")
-        self.gate = Gate(self.clock, open_own)
+        self.gate: Gate[Held] = Gate(self.clock, open_own)
         self.gate.change(limits or Limits(), paused=False)
         self.out: list[Held] = []
 

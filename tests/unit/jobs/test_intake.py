@@ -54,7 +54,7 @@ def test_a_batch_that_the_store_refuses_leaves_nothing_behind(node: Node, worker
     assert [type(answer) for answer in node.answers] == [StoreFullError]
     queue = node.queue()
     assert (queue.live, queue.inflight, queue.backlog, queue.size) == (0, 0, [0, 0, 0], 0)
-    assert node.window.held == {}
+    assert node.table.held == {}
 
 
 def test_a_job_that_is_joined_leaves_nothing_behind(node: Node) -> None:
@@ -88,8 +88,8 @@ def test_a_foreground_job_that_a_background_submit_joins_outlives_its_client(nod
     assert node.state(job.id) is State.LEASED
     node.service.clients.gone(client)
     assert node.held(job) is not None
-    assert (node.queue().live, node.queue().foreground, node.window.foreground_bytes) == (1, 0, 0)
-    assert node.window.foreground == {}
+    assert (node.queue().live, node.queue().foreground, node.table.foreground_bytes) == (1, 0, 0)
+    assert node.table.foreground == {}
     worker = node.stream()
     node.settling.succeeded(side(worker).given[0], b"done")
     node.commit()
@@ -130,7 +130,7 @@ def test_what_ends_while_it_could_not_be_stored_ends_in_memory(node: Node) -> No
     node.fail()
     assert isinstance(node.answers[1], StoreFullError)
     assert client.heard == ["succeeded done"]
-    assert node.window.held == {}
+    assert node.table.held == {}
     assert (node.queue().live, node.queue().foreground) == (0, 0)
 
 
@@ -223,7 +223,7 @@ def test_a_kept_result_is_joined_before_a_foreground_job_is_stored(node: Node) -
     held = node.held(job)
     assert held is not None
     assert not held.stored
-    assert node.window.foreground[b"f", b"u"] is held
+    assert node.table.foreground[b"f", b"u"] is held
     node.service.ready(worker, 1)
     node.settling.succeeded(side(worker).given[-1], b"own")
     assert client.heard == ["succeeded own"]

@@ -91,7 +91,7 @@ def test_where_no_worker_can_isolate_them_there_is_one_of_all_functions_at_a_tim
     suspects(node, 2, "g")
     f, g = taker(node, function="f", isolates=False), taker(node, function="g", isolates=False)
     for _ in range(4):
-        (held,) = [held for held in node.window.held.values() if held.worker is not None]
+        (held,) = [held for held in node.table.held.values() if held.worker is not None]
         node.settling.succeeded(held, b"")
         node.wait(0.3)
     assert sorted(names(f) + names(g)) == ["0", "0", "1", "1"]
@@ -179,7 +179,7 @@ def test_polite_stops_and_lost_nodes_are_no_losses_of_workers(node: Node) -> Non
 def test_a_suspect_goes_back_with_the_last_worker_of_its_function(node: Node) -> None:
     suspects(node, isolated.FOR_EACH_WORKER + 2)
     lose(node, taker(node, 1))
-    assert node.window.held == {}
+    assert node.table.held == {}
     assert not node.window.isolated.waiting
     assert len(names(taker(node))) == isolated.FOR_EACH_WORKER
 
@@ -188,7 +188,7 @@ def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
     suspects(node, isolated.FOR_EACH_WORKER + 2)
     worker = taker(node, 0)
     waiting = node.window.isolated.of(node.queue())
-    out = next(held for held in node.window.held.values() if held not in waiting)
+    out = next(held for held in node.table.held.values() if held not in waiting)
     for held in (waiting[0], out):
         node.cancel(held.job.id)
         node.commit()
@@ -202,7 +202,7 @@ def test_no_more_are_claimed_than_memory_is_for(node: Node, monkeypatch: pytest.
     suspects(node, 200)
     taker(node, 0)
     node.wait(1.0)
-    assert len(node.window.held) <= 2 * 64, "one claim at most that came before"
+    assert len(node.table.held) <= 2 * 64, "one claim at most that came before"
 
 
 def test_a_foreground_suspect_is_alone_too_and_again_after_a_failure(node: Node) -> None:
@@ -213,7 +213,7 @@ def test_a_foreground_suspect_is_alone_too_and_again_after_a_failure(node: Node)
     held: Held = side(worker).given[0]
     assert rules.may_kill_workers(held.job)
     node.settling.failed(held, b"{}")
-    assert node.window.held == {}, "it has failed twice"
+    assert node.table.held == {}, "it has failed twice"
     node.foreground("2")
     node.service.ready(worker, 1)
     assert names(worker) == ["1", "2"]

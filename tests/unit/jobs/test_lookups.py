@@ -21,10 +21,10 @@ NOWHERE = 10**15
 
 
 @pytest.fixture
-def reads(node: Node) -> list[dict[int, int]]:
+def reads(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
     """For each look-up: the jobs that were asked for and found, and the bytes of results that were read."""
     seen: list[dict[int, int]] = []
-    find = node.service.clients.lookups.find
+    find = node.service.lookups.find
 
     def spy(ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int) -> Any:
         def look(jobs: dict[int, Job]) -> None:
@@ -34,7 +34,7 @@ def reads(node: Node) -> list[dict[int, int]]:
 
         return find(ids, look, failed, room)
 
-    node.service.clients.lookups.find = spy
+    monkeypatch.setattr(node.service.lookups, "find", spy)
     return seen
 
 
@@ -53,9 +53,7 @@ def ended(node: Node, *results: bytes) -> list[int]:
 
 
 def is_empty(node: Node) -> bool:
-    return (
-        not len(node.service.clients.lookups) and not node.service.telling.withheld and not len(node.service.listeners)
-    )
+    return not len(node.service.lookups) and not node.service.telling.withheld and not len(node.service.listeners)
 
 
 @pytest.mark.parametrize("size", [10, LARGE + 1])

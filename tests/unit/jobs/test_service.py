@@ -8,7 +8,7 @@ from mainspring.errors import ConflictError, NotFoundError, StoreFullError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Retry, State
-from mainspring.jobs.service import FEW
+from mainspring.jobs.workers import FEW
 
 from .a_node import Client, Node, side, unexpected
 
@@ -179,7 +179,7 @@ def test_a_foreground_job_is_cancelled(node: Node) -> None:
     job, client = node.foreground("1")
     assert node.cancel(job.id) == ["cancelled"]
     assert client.heard == ["cancelled"]
-    assert node.window.held == {}
+    assert node.table.held == {}
 
 
 def test_a_foreground_job_is_cancelled_during_its_backoff(node: Node) -> None:
@@ -215,7 +215,7 @@ def test_cancels_while_a_job_is_being_stored(node: Node, ends: bool, full: bool)
     else:
         assert first[0] == outcome.split()[0]
     assert len(first) == len(second) == 1
-    assert node.window.held == {}
+    assert node.table.held == {}
     assert (node.queue().live, node.queue().foreground, node.queue().size) == (0, 0, 0)
 
 
@@ -304,7 +304,7 @@ def test_a_foreground_job_joins_the_dead_letter_that_is_put_back_meanwhile(node:
     _, client = node.foreground("2", unique=b"u")
     node.commit()
     assert node.answers[-1] == job.id
-    assert node.window.foreground == {}
+    assert node.table.foreground == {}
     assert client.heard == []
 
 
@@ -380,7 +380,7 @@ def test_what_waits_goes_back_when_nobody_is_left_to_run_it(node: Node) -> None:
     node.service.unregister(other, b"f")
     node.commit()
     assert node.queue().backlog == [0, 4, 0]
-    assert [held.job.id for held in node.window.held.values()] == [foreground.id]
+    assert [held.job.id for held in node.table.held.values()] == [foreground.id]
     last = node.stream(places=9)
     node.commit()
     assert sorted(side(last).take()) == [f"job {number}" for number in range(1, 6)]
@@ -429,7 +429,7 @@ def test_a_node_that_ends_politely_leaves_nothing_under_suspicion(node: Node) ->
     node.service.hand_back()
     node.commit()
     held = side(worker).given[0]
-    assert list(node.window.held.values()) == [held], "what runs may end"
+    assert list(node.table.held.values()) == [held], "what runs may end"
     node.service.ready(worker, 5)
     assert side(worker).take() == ["job 0"]
     node.submit(node.job("5"))
@@ -452,7 +452,7 @@ def test_a_node_that_ends_keeps_foreground_jobs_to_its_end(node: Node) -> None:
     assert not node.window.sleep(worker)
     assert side(worker).take() == ["no job"]
     assert isinstance(client, Client)
-    assert len(node.window.held) == 1
+    assert len(node.table.held) == 1
 
 
 def test_options_of_a_job_reach_its_worker(node: Node) -> None:

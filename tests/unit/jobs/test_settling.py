@@ -273,8 +273,8 @@ def test_a_foreground_job_ends_without_the_store(node: Node) -> None:
     node.settling.succeeded(side(worker).given[0], b"done", said.append)
     assert (client.heard, said) == (["succeeded done"], [True])
     assert node.life.commits.groups == groups
-    assert node.window.held == {}
-    assert (node.queue().foreground, node.window.foreground_bytes) == (0, 0)
+    assert node.table.held == {}
+    assert (node.queue().foreground, node.table.foreground_bytes) == (0, 0)
 
 
 def test_a_foreground_job_is_retried_in_memory(node: Node) -> None:
@@ -473,7 +473,7 @@ def test_what_no_worker_had_was_no_attempt(watched: Node, watch: Watch) -> None:
     assert held is None  # nobody here runs it
     worker = watched.worker()
     watched.wait(1)
-    (held,) = watched.window.held.values()
+    (held,) = watched.table.held.values()
     watched.settling.released(held)
     watched.commit()
     assert watch.take() == [("1", "none", 0, 0.0)]

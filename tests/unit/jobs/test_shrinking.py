@@ -30,13 +30,13 @@ def test_what_a_client_had_in_memory_is_left_in_steps_and_given_back(node: Node)
     for _ in range(number):
         node.foreground(client=client)
     kept, _ = node.foreground(client=other)
-    tables = [node.window.held, node.service.listeners._by_job]  # noqa: SLF001 - the size of the table shows nowhere else
+    tables = [node.table.held, node.service.listeners._by_job]  # noqa: SLF001 - the size of the table shows nowhere else
     sizes = [sys.getsizeof(table) for table in tables]
     assert min(sizes) > LARGE
     node.service.clients.gone(client)
-    assert len(node.window.held) == number + 1 - clients.PART, "the rest is done in turns with other work"
+    assert len(node.table.held) == number + 1 - clients.PART, "the rest is done in turns with other work"
     node.wait(60)
-    assert list(node.window.held) == [node.service.handles.of(kept.id)]
+    assert list(node.table.held) == [node.service.handles.of(kept.id)]
     assert not node.service.listeners.waits(client)
-    assert node.window.foreground_bytes == 0
+    assert node.table.foreground_bytes == 0
     assert max(sys.getsizeof(table) for table in tables) < 10_000

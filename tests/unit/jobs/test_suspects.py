@@ -65,7 +65,7 @@ def test_the_next_life_counts_an_attempt_of_a_recorded_suspect_only() -> None:
     node = suspects(2)
     worker = ready(node, 2)
     running = side(worker).given[0].job.id
-    other = next(held.job.id for held in node.window.held.values() if held.job.id != running)
+    other = next(held.job.id for held in node.table.held.values() if held.job.id != running)
     again = node.restart()
     assert (again.stored(running).attempt, again.stored(running).suspects) == (1, 2)
     assert (again.stored(other).attempt, again.stored(other).suspects) == (0, 3)
@@ -103,7 +103,7 @@ def test_a_suspect_whose_workers_are_gone_does_not_keep_others_waiting() -> None
     assert node.window.suspects.alone is None
     assert node.window.suspects.of(node.queue()) == []
     assert node.queue().backlog == [0, 2, 0]
-    assert all(held.queue.workers for held in node.window.held.values())
+    assert all(held.queue.workers for held in node.table.held.values())
 
 
 def test_a_suspect_whose_worker_leaves_while_it_is_recorded_goes_back() -> None:
@@ -113,5 +113,5 @@ def test_a_suspect_whose_worker_leaves_while_it_is_recorded_goes_back() -> None:
     node.service.gone(worker)
     node.commit()
     assert node.window.suspects.alone is None
-    assert node.window.held == {}
+    assert node.table.held == {}
     assert node.queue().backlog == [0, 2, 0]

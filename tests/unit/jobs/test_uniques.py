@@ -55,7 +55,7 @@ def test_a_background_job_that_overtakes_the_question_is_joined(node: Node) -> N
     node.submit(background)
     node.commit()
     assert node.answers[1:] == [background.id, background.id]
-    assert node.window.foreground == {}
+    assert node.table.foreground == {}
     worker = node.stream(places=2)
     node.commit()
     node.settling.succeeded(next(held for held in side(worker).given if held.job.unique), b"done")

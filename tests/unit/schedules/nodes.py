@@ -15,7 +15,9 @@ from mainspring.events.hub import Hub
 from mainspring.ids import Handles, NodeId, job_ids
 from mainspring.jobs.following import Following
 from mainspring.jobs.held import Ability, Held, Worker
+from mainspring.jobs.registered import nobody
 from mainspring.jobs.service import JobService
+from mainspring.jobs.sharing import Shared
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
 from mainspring.schedules.service import ScheduleService
@@ -81,7 +83,13 @@ class Node:
         self._next_tick = math.inf
         self.commits = CommitQueue(_Store(self), self.loop.call_soon, self.loop.call_later)
         self.service = JobService(
-            self.commits, world.clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at
+            self.commits,
+            world.clock,
+            opened.term,
+            Handles(opened.nodes),
+            Hub(),
+            earlier=self._tick_at,
+            shared=Shared(self.engine, lambda: True, nobody) if isinstance(self.engine, SharedMemoryEngine) else None,
         )
         new_id = job_ids(opened.term)
         self.engine.followers = Following(self.service, new_id)
@@ -90,7 +98,6 @@ class Node:
             self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
         )
         if isinstance(self.engine, SharedMemoryEngine):
-            self.service.share(self.engine)
             self.schedules.first = lambda one: first_in_line(one, world.terms()) == self.term
         self.service.start(lambda _: None, _raise)
         self.settle()

@@ -13,8 +13,8 @@ from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import node_id
+from mainspring.jobs import looking, sharing
 from mainspring.jobs import registered as registered_module
-from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
 from mainspring.server.build import open_node
@@ -282,7 +282,7 @@ def test_foreground_jobs_in_memory_go_to_others_when_their_last_worker_leaves() 
 
 
 def test_what_the_relay_loses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(looking, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(sharing, "ASK_EVERY", 0.05)
 
     async def test() -> None:
@@ -354,7 +354,7 @@ def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
             while first.term == before or first.service.dispatch.paused:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.01)
             assert first.service.handles.of(first.face.next_id()).startswith(b"H:n1:%d" % first.term)
-            running = first.service.window.held[first.service.handles.of(job_id)]
+            running = first.service.table.held[first.service.handles.of(job_id)]
             assert await hand.done(running, b"foreground")
             assert (await client.outcomes.get()).result == b"foreground"
             new = Client(first)

@@ -360,7 +360,7 @@ def test_what_happens_after_the_end_happens_to_nobody() -> None:
         async with opened() as node:
             who = worker(node)
             job = await submit(node)
-            held = node.service.window.held[node.service.handles.of(job.id)]
+            held = node.service.table.held[node.service.handles.of(job.id)]
             await node.close()
             node.service.gone(who)
             node.service.timers.at(0.0, lambda: unexpected("after the end"))

@@ -53,13 +53,13 @@ def _priority_status(peer: Peer, _: Command) -> None:
 
 def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
     service = peer.service
-    if not service.roster.short:
+    if not service.knows_few_functions:
         Listing(peer, _functions(peer, line), COST)
         return
     slot = peer.outbox.reserve(COST)
 
     def counted() -> None:
-        queues = service.dispatch.queues.values()
+        queues = service.queues()
         peer.outbox.fill(slot, admin.listing(line(_function(peer, queue)) for queue in queues))
 
     service.counted(counted)
@@ -81,7 +81,7 @@ def _page(
     def made(page: Page) -> None:
         then((b"".join([line(_function(peer, queue)) for queue in page.functions]), page.next))
 
-    peer.service.roster.page(place, made, then)
+    peer.service.page_of_functions(place, made, then)
 
 
 def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
@@ -124,7 +124,7 @@ def _worker_line(other: Connected) -> bytes:
 
 
 def _show_jobs(peer: Peer, _: Command) -> None:
-    handle = peer.service.handles.of
+    handle = peer.service.handle_of
 
     def line(job: Job, stored: bool) -> bytes:
         return admin.job_line(admin.JobLine(handle(job.id), job.attempt, cancelled=False, background=stored))
@@ -143,7 +143,7 @@ def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
 
 def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     service = peer.service
-    in_memory = list(service.window.held.values())
+    in_memory = list(service.in_memory())
     for start in range(0, len(in_memory), PAGE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE]])
     for state in (State.PENDING, State.SCHEDULED):
@@ -154,11 +154,11 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
 
 
 def _list(service: JobService, which: JobFilter, then: Callable[[list[Job] | StoreError], None]) -> None:
-    service.commits.put(ListJobs(which, then, then))
+    service.put(ListJobs(which, then, then))
 
 
 def _cancel_job(peer: Peer, asked: Command) -> None:
-    job_id = peer.service.handles.parse(asked.args[0])
+    job_id = peer.service.id_of(asked.args[0])
     if job_id is None:
         peer.outbox.send(admin.UNKNOWN_JOB)
         return
@@ -169,18 +169,18 @@ def _cancel_job(peer: Peer, asked: Command) -> None:
         peer.outbox.fill(slot, admin.OK if known else admin.UNKNOWN_JOB)
 
     reason = "cancelled by an administrator"
-    peer.service.clients.cancel(job_id, reason, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
+    peer.service.cancel(job_id, reason, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
 
 
 def _create_function(peer: Peer, asked: Command) -> None:
     if len(asked.args[0]) > FUNCTION_LIMIT:
         peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE a+function's+name+has+at+most+%d+bytes\r\n" % FUNCTION_LIMIT)
         return
-    if not peer.service.dispatch.admits(asked.args[0]):
+    if not peer.service.admits(asked.args[0]):
         text = peer.face.too_many_functions().replace(b" ", b"+")
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
-    peer.service.dispatch.queue(asked.args[0])
+    peer.service.create_function(asked.args[0])
     peer.outbox.send(admin.OK)
 
 
@@ -196,23 +196,17 @@ def _drop_function(peer: Peer, asked: Command) -> None:
         elif queue.workers or queue.total() or not queue.counted:
             peer.outbox.fill(slot, admin.FUNCTION_IN_USE)
         else:
-            peer.service.dispatch.queues.pop(name, None)
+            peer.service.forget_function(name)
             peer.outbox.fill(slot, admin.OK)
 
     def failed(error: StoreError) -> None:
         peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
 
-    peer.service.roster.find([name], found, failed)
+    peer.service.find_functions([name], found, failed)
 
 
 def _maxqueue(peer: Peer, asked: Command) -> None:
-    dispatch = peer.service.dispatch
-    queue = dispatch.queues.get(asked.args[0])
-    if queue is None and asked.args[0] in dispatch.rows:
-        queue = dispatch.queue(asked.args[0])
-    if queue is not None:
-        queue.maximum = admin.queue_limits(asked.args[1:])
-        dispatch.limited = any(any(other.maximum) for other in dispatch.queues.values() if other.maximum)
+    peer.service.limit_queue(asked.args[0], admin.queue_limits(asked.args[1:]))
     peer.outbox.send(admin.OK)
 
 

@@ -51,7 +51,7 @@ def extended_assignment(held: Held, service: JobService) -> bytes:
         info["fire_time"] = options.fire_us / 1_000_000
     if job.suspects and rules.may_kill_workers(job):
         info["alone"] = True
-    policy = service.settling.policy(held)
+    policy = service.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts
         if options is not None and options.retry is not None:

@@ -99,7 +99,7 @@ class Call:
 
     def job_id(self, handle: str) -> int | None:
         """Return the id of a handle, or answer that there is none."""
-        job_id = self.peer.service.handles.parse(handle.encode())
+        job_id = self.peer.service.id_of(handle.encode())
         if job_id is None:
             self.unknown(handle)
         return job_id
@@ -165,7 +165,7 @@ def _slots(call: Call, said: _SlotsParams) -> None:
 def describe(job: Job, service: JobService) -> dict[str, Any]:
     """Return a job as tools see it; docs/reference/protocol.md lists the keys."""
     return {
-        "handle": service.handles.of(job.id).decode(),
+        "handle": service.handle_of(job.id).decode(),
         "function": _text(job.function),
         "unique": _text(job.unique),
         "state": State(job.state).name.lower(),
@@ -191,11 +191,11 @@ def _elsewhere(job: Job, running: Running | None = None) -> Job:
 
 def _details(job: Job, service: JobService, running: Running | None = None) -> dict[str, Any]:
     options = job.options
-    held = service.window.held.get(service.handles.of(job.id))
+    held = service.find_held(job.id)
     known = held if held is not None else running
     done = _number(known.numerator) if known is not None else 0
     total = _number(known.denominator) if known is not None else 0
-    policy = service.settling.policy(held) if held is not None else options.retry if options is not None else None
+    policy = service.policy(held) if held is not None else options.retry if options is not None else None
     return describe(job, service) | {
         "traceback": _failure(job.error).traceback if job.error else None,
         "schedule": options.schedule if options is not None else None,
@@ -267,13 +267,13 @@ def _list(call: Call, said: _ListParams) -> None:
 
     def found(stored: list[Job]) -> None:
         jobs = {job.id: _elsewhere(job) for job in stored}
-        for held in service.window.held.values():
+        for held in service.in_memory():
             if held.job.id in jobs or not held.stored or state is State.RUNNING:
                 jobs[held.job.id] = held.seen()
         newest = sorted((job for job in jobs.values() if matches(job)), key=lambda job: -job.id)
         call.answer({"jobs": [describe(job, service) for job in newest[: said.limit]]})
 
-    service.commits.put(ListJobs(which, found, call.failed))
+    service.put(ListJobs(which, found, call.failed))
 
 
 def _show(call: Call, said: _HandleParams) -> None:
@@ -281,7 +281,7 @@ def _show(call: Call, said: _HandleParams) -> None:
     if job_id is None:
         return
     service = call.peer.service
-    held = service.handles.of(job_id) in service.window.held
+    held = service.find_held(job_id) is not None
 
     def found(job: Job | None, running: Running | None) -> None:
         if job is None:
@@ -289,13 +289,13 @@ def _show(call: Call, said: _HandleParams) -> None:
         else:
             call.answer(_details(job if held else _elsewhere(job, running), service, running))
 
-    service.clients.show(job_id, found, call.failed)
+    service.show(job_id, found, call.failed)
 
 
 def _cancel(call: Call, said: _CancelParams) -> None:
     job_id = call.job_id(said.handle)
     if job_id is not None:
-        call.peer.service.clients.cancel(
+        call.peer.service.cancel(
             job_id,
             said.reason,
             lambda state: call.answer({"handle": said.handle, "state": state}),
@@ -307,7 +307,7 @@ def _retry(call: Call, said: _HandleParams) -> None:
     job_id = call.job_id(said.handle)
     if job_id is not None:
         service = call.peer.service
-        service.clients.retry(
+        service.retry(
             job_id, lambda job: call.answer(describe(job, service)), lambda error: call.failed(error, said.handle)
         )
 
@@ -337,4 +337,4 @@ def _watch(call: Call, said: _WatchParams) -> None:
 
     call.answer({})
     peer.watcher = changed
-    service.hub.watch(changed)
+    service.watch(changed)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.model import Job, Options, Priority, State
-from mainspring.jobs.store import Find
 from mainspring.wire.gearman.packets import EXTENSION, Type, response
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
     if checked is None:
         return
     expression = " ".join(field.decode("ascii", "replace")[:LONGEST_FIELD] or "*" for field in fields)
-    now = datetime.fromtimestamp(peer.service.clock.wall(), UTC)
+    now = datetime.fromtimestamp(peer.service.wall(), UTC)
     try:
         if len(expression.split()) != len(fields):
             raise CronSimError("a field holds a blank")  # noqa: TRY301 - refused like what the parser refuses
@@ -71,7 +69,7 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
 
 
 def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: float) -> None:
-    now = peer.service.clock.wall()
+    now = peer.service.wall()
     job = Job(peer.face.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
     if at > now:
         job.due_us = round(at * 1_000_000)
@@ -95,7 +93,7 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
     checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return None
-    created_us = round(peer.service.clock.wall() * 1_000_000)
+    created_us = round(peer.service.wall() * 1_000_000)
     options = Options(reducer=reducer)
     return Job(peer.face.next_id(), function, payload, checked, created_us=created_us, options=options)
 
@@ -107,11 +105,11 @@ def lone_handle(args: list[bytes]) -> bytes:
 
 def _get_status(peer: Peer, args: list[bytes]) -> None:
     handle = lone_handle(args)
-    held = peer.service.window.held.get(handle)
+    held = peer.service.held(handle)
     if held is not None:
         peer.outbox.send(response(Type.STATUS_RES, handle, *_held_status(held)))
         return
-    job_id = peer.service.handles.parse(handle)
+    job_id = peer.service.id_of(handle)
     unknown = response(Type.STATUS_RES, handle, b"0", b"0", b"0", b"0")
     if job_id is None:
         peer.outbox.send(unknown)
@@ -124,7 +122,7 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
         answer = response(Type.STATUS_RES, handle, b"1", running, b"0", b"0") if known else unknown
         peer.outbox.fill(slot, answer)
 
-    peer.service.clients.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True)
+    peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True)
 
 
 def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
@@ -147,19 +145,19 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
         status = _held_status(held) if held is not None else (b"1" if known else b"0", b"0", b"0", b"0")
         peer.outbox.fill(slot, response(Type.STATUS_RES_UNIQUE, unique, *status, b"%d" % waiting))
 
-    held = service.window.foreground_of(unique)
+    held = service.foreground_of(unique)
     if held is not None:
-        answer(held, known=True, waiting=len(service.listeners.of(held.job.id)))
+        answer(held, known=True, waiting=len(service.listeners_of(held.job.id)))
         return
 
     def found(other: Found | None) -> None:
         if other is None:
             answer(None, known=False, waiting=0)
         else:
-            held = service.window.held.get(service.handles.of(other.id))
-            answer(held, known=True, waiting=len(service.listeners.of(other.id)))
+            held = service.find_held(other.id)
+            answer(held, known=True, waiting=len(service.listeners_of(other.id)))
 
-    service.clients.find_unique(unique, found, lambda _: answer(None, known=False, waiting=0))
+    service.find_unique(unique, found, lambda _: answer(None, known=False, waiting=0))
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:
@@ -174,7 +172,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
         worker = peer.worker
         return worker is not None and worker.refused and not worker.streams  # those that stream are told of each job
 
-    if peer.worker is None or (service.commits.idle and not service.settling.waits):
+    if peer.worker is None or service.is_settled():
         if refused():
             peer.close()
         else:
@@ -183,23 +181,14 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
     slot = peer.outbox.reserve()
     peer.unanswered.add(0, len(answer))
 
-    def barrier() -> None:
-        late = service.settling.late
+    def settled() -> None:
+        if refused():
+            peer.close()
+        else:
+            peer.outbox.fill(slot, answer)
+            peer.unanswered.remove(0, len(answer))
 
-        def committed(_: object) -> None:
-            if service.settling.waits:
-                service.timers.at(service.clock.monotonic() + AGAIN, barrier)
-            elif service.settling.late != late:
-                barrier()  # what came before the first one may have been overtaken by it
-            elif refused():
-                peer.close()
-            else:
-                peer.outbox.fill(slot, answer)
-                peer.unanswered.remove(0, len(answer))
-
-        service.commits.put(Find([], committed, committed))
-
-    barrier()
+    service.when_settled(settled)
 
 
 def _option(peer: Peer, args: list[bytes]) -> None:

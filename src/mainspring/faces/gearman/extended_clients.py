@@ -29,7 +29,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     function, unique, text, payload = args
     try:
         options = decode_submit(text) if text else _NO_OPTIONS
-        if options.concurrency_key and not peer.service.functions.kept:
+        if options.concurrency_key and not peer.service.keeps_limits:
             peer.submits.refuse(b"INVALID_ARGUMENTS", f"concurrency_key was given, and {NOT_KEPT}".encode())
             return
         job = _job(peer, function, unique, options, payload)
@@ -46,7 +46,7 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
     if checked is None:
         return None
     job = Job(peer.face.next_id(), function, payload, checked, priority)
-    now = peer.service.clock.wall()
+    now = peer.service.wall()
     job.created_us = round(now * 1_000_000)
     if said is _NO_OPTIONS:
         return job
@@ -70,7 +70,7 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
 
 
 def _wait(peer: Peer, args: list[bytes]) -> None:
-    job_id = peer.service.handles.parse(args[0])
+    job_id = peer.service.id_of(args[0])
     if job_id is None:
         peer.results.unknown(args[0])
     else:

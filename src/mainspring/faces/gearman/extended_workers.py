@@ -37,7 +37,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
     except (msgspec.MsgspecError, UsageError, ValueError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
-    if limits is not None and not peer.service.functions.kept:
+    if limits is not None and not peer.service.keeps_limits:
         given = ", ".join(name for name, value in told(limits).items() if value is not None).encode()
         peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NOT_KEPT.encode()))
         return
@@ -58,7 +58,7 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
     except msgspec.MsgspecError as error:
         _refuse(peer, f"HEARTBEAT cannot be read: {error}")
         return
-    now = peer.service.clock.monotonic()
+    now = peer.service.monotonic()
     stop, lost = [], []
     for handle, lease in beats.jobs:
         held = peer.worker_side.running(handle.encode())

@@ -115,7 +115,7 @@ class GearmanFace:
         self.elsewhere: Callable[[bytes], Elsewhere] | None = None
         """Where ``status`` counts a fleet: returns the other nodes' part."""
         self.connections = 0
-        self.kept = Kept(service.clock.monotonic)
+        self.kept = Kept(service.monotonic)
         """Pieces of long answers that several peers ask for."""
         self._full = LogLimit(TOLD_EVERY)
         self._crowded = LogLimit(TOLD_EVERY)
@@ -129,7 +129,7 @@ class GearmanFace:
         term = job_id // TERM_SPAN
         template = self._created.get(term)
         if template is None:
-            handle = self.service.handles.of(job_id)
+            handle = self.service.handle_of(job_id)
             prefix = handle[: handle.rindex(b":") + 1]
             template = b"\0RES\0\0\0\x08\0\0\0" + bytes([len(handle)]) + prefix.replace(b"%", b"%%") + b"%d"
             self._created[term] = template
@@ -150,7 +150,7 @@ class GearmanFace:
         limit = self.settings.connections
         if not limit or len(self.peers) <= limit:
             return True
-        if self._crowded.left_out(self.service.clock.monotonic()) is not None:
+        if self._crowded.left_out(self.service.monotonic()) is not None:
             log.warning(
                 "connections are refused",
                 connections=self.settings.connections,
@@ -164,8 +164,8 @@ class GearmanFace:
 
     def too_many_functions(self) -> bytes:
         """Return why a new function is refused, and say so to whoever can change it."""
-        most = self.service.dispatch.most
-        if self._full.left_out(self.service.clock.monotonic()) is not None:
+        most = self.service.most_functions
+        if self._full.left_out(self.service.monotonic()) is not None:
             log.warning(
                 "new functions are refused",
                 functions=most,
@@ -175,7 +175,7 @@ class GearmanFace:
 
     def end_silent(self) -> None:
         """Disconnect the peers that have been silent for too long; to be called every second or so."""
-        now = self.service.clock.monotonic()
+        now = self.service.monotonic()
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers):
             silent = now - peer.reading.heard

@@ -58,8 +58,8 @@ _LIMITS = ("concurrency", "concurrency_per_key", "rate", "rate_per_key")
 
 def describe(queue: FunctionQueue, service: JobService) -> dict[str, Any]:
     """Return a function as tools see it; docs/reference/protocol.md lists the keys."""
-    said = service.functions.said(queue.name)
-    now_us = to_us(service.clock.wall())
+    said = service.said_of(queue.name)
+    now_us = to_us(service.wall())
     limits = rules.effective(said, now_us)
     source = "command" if said.commanded is not None else "workers" if limits != UNLIMITED else None
     return {
@@ -70,7 +70,7 @@ def describe(queue: FunctionQueue, service: JobService) -> dict[str, Any]:
         "waiting": sum(queue.waiting_by_priority()),
         "running": queue.running,
         "workers": sum(queue.workers.values()),
-        "registered": service.registered.has(queue.name),
+        "registered": service.is_registered(queue.name),
     }
 
 
@@ -92,7 +92,7 @@ def _list(call: Call, said: _ListParams) -> None:
         if isinstance(place, bytes):
             the_rest(place)
         else:
-            service.roster.page(place, listed, call.failed, min(said.limit - len(found), PAGE))
+            service.page_of_functions(place, listed, call.failed, min(said.limit - len(found), PAGE))
 
     def listed(page: Page) -> None:
         # Those of the last part are in memory, or left to that part.
@@ -113,15 +113,15 @@ def _list(call: Call, said: _ListParams) -> None:
             found.extend(functions.get(name) or FunctionQueue(name) for name in names)
             answer(following)
 
-        service.roster.find(names, looked, call.failed)
+        service.find_functions(names, looked, call.failed)
 
     service.counted(lambda: more(place))
 
 
 def _others(service: JobService) -> set[bytes]:
     """Return the functions that are listed although this node has nothing to do with them."""
-    elsewhere = service.registered.elsewhere() or frozenset()
-    return {*service.functions.names(), *elsewhere} - service.dispatch.queues.keys()
+    elsewhere = service.registered_elsewhere() or frozenset()
+    return {name for name in (*service.said_functions(), *elsewhere) if service.queue_of(name) is None}
 
 
 def _token(place: Place | bytes) -> str:
@@ -149,20 +149,20 @@ def _show(call: Call, said: _FunctionParams) -> None:
 
     def found(functions: Mapping[bytes, FunctionQueue]) -> None:
         queue = functions.get(name)
-        if queue is not None or name in service.functions.names() or service.registered.has(name):
+        if queue is not None or name in service.said_functions() or service.is_registered(name):
             call.answer(describe(queue or FunctionQueue(name), service))
         else:
             call.fault("not_found", f"the server knows no function {said.function}")
 
-    service.counted(lambda: service.roster.find([name], found, call.failed))
+    service.counted(lambda: service.find_functions([name], found, call.failed))
 
 
 def _registered(call: Call, said: _FunctionParams) -> None:
-    registered = call.peer.service.registered
-    has = registered.has(said.function.encode())
-    names = [] if has else heapq.nsmallest(MOST_NAMES, islice(registered.names(), LOOKED_AT))
+    service = call.peer.service
+    has = service.is_registered(said.function.encode())
+    names = [] if has else heapq.nsmallest(MOST_NAMES, islice(service.registered_names(), LOOKED_AT))
     shown = [name.decode("utf-8", "backslashreplace") for name in names]
-    call.answer({"registered": has, "shared": call.peer.service.sharing is not None, "functions": shown})
+    call.answer({"registered": has, "shared": service.sharing is not None, "functions": shown})
 
 
 def _limit(call: Call, said: _LimitParams) -> None:
@@ -203,20 +203,20 @@ def _change(call: Call, function: str, change: Change) -> None:
         call.fault("usage", "a function has a name")
         return
     service = call.peer.service
-    if not service.functions.kept:
+    if not service.keeps_limits:
         call.fault("usage", NOT_KEPT)
         return
-    if name not in service.functions.names() and not service.dispatch.admits(name):
+    if name not in service.said_functions() and not service.admits(name):
         call.fault("usage", call.peer.face.too_many_functions().decode())
         return
 
     def changed(_: FunctionLimits) -> None:
-        service.roster.find([name], found, call.failed)
+        service.find_functions([name], found, call.failed)
 
     def found(functions: Mapping[bytes, FunctionQueue]) -> None:
         call.answer(describe(functions.get(name) or FunctionQueue(name), service))
 
-    service.functions.change(name, change, changed, call.failed)
+    service.change_limits(name, change, changed, call.failed)
 
 
 METHODS: Methods = {

@@ -29,7 +29,7 @@ class Listing:
     def __init__(self, peer: Peer, pieces: Pieces, cost: int) -> None:
         self._peer = peer
         self._pieces = pieces
-        self._put = peer.service.slices.put
+        self._put = peer.service.soon
         self._answer: Any = None
         self._begun = False
         peer.outbox.stream(cost, self._begin)

@@ -68,7 +68,7 @@ class Peer:
             bool(self.outbox)
             or self.worker is not None
             or self.watcher is not None
-            or self.service.listeners.waits(self.plain, self.results)
+            or self.service.waits(self.plain, self.results)
         )
 
     def refuse(self, code: bytes, message: bytes) -> None:
@@ -80,7 +80,7 @@ class Peer:
     def connected(self, transport: asyncio.Transport) -> None:
         """Read and write by a transport from now on."""
         self.reading.transport = transport
-        self.reading.heard = self.service.clock.monotonic()
+        self.reading.heard = self.service.monotonic()
         self.outgoing.connect(transport)
         name = transport.get_extra_info("peername")
         self.address = name[0] if isinstance(name, tuple) else "localhost"
@@ -94,8 +94,8 @@ class Peer:
             self.worker_side.hold_back()
             return
         self.worker_side.go_on()
-        self.service.clients.has_room(self.plain)
-        self.service.clients.has_room(self.results)
+        self.service.has_room(self.plain)
+        self.service.has_room(self.results)
 
     def end(self) -> None:
         """End the connection once everything is answered that was asked for."""
@@ -120,9 +120,9 @@ class Peer:
         self.outbox.write = self._discard
         self.outgoing.lost()
         if self.watcher is not None:
-            self.service.hub.leave(self.watcher)
-        self.service.clients.gone(self.plain)
-        self.service.clients.gone(self.results)
+            self.service.unwatch(self.watcher)
+        self.service.client_gone(self.plain)
+        self.service.client_gone(self.results)
         self.worker_side.gone()
 
     def _discard(self, data: bytes, owner: object = None) -> None:

@@ -85,7 +85,7 @@ class GearmanProtocol(asyncio.Protocol):
         peer = self.peer
         submits = peer.submits
         reading = peer.reading
-        monotonic = peer.service.clock.monotonic
+        monotonic = peer.service.monotonic
         end = monotonic() + self._face.settings.slice
         left = iter(messages)
         for kind, args in left:

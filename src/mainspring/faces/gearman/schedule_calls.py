@@ -108,7 +108,7 @@ class ScheduleCalls:
                 yield
             call.answer({"schedule": schedule.name, "paused": state.paused, "times": times})
 
-        self._service.slices.start(look())
+        self._service.run_sliced(look())
 
     def _history(self, call: Call, said: _HistoryParams) -> None:
         if not 1 <= said.limit <= 1000:
@@ -125,7 +125,7 @@ class ScheduleCalls:
             call.answer({"runs": [_run(call, row) for row in rows]})
 
         before_us = None if said.before is None else round(said.before * 1_000_000)
-        call.peer.service.commits.put(ListFires(said.name, found, call.failed, before_us, said.limit))
+        call.peer.service.put(ListFires(said.name, found, call.failed, before_us, said.limit))
 
     # ---- changing ----
 
@@ -192,7 +192,7 @@ class ScheduleCalls:
             else:
                 self._service.declare(said.app, schedules, declared, lambda error: _failed(call, error))
 
-        self._service.slices.start(read())
+        self._service.run_sliced(read())
 
 
 def _answer(call: Call, stored: Stored | None) -> None:
@@ -258,7 +258,7 @@ def _run(call: Call, row: Fire) -> dict[str, Any]:
         "state": row.state.value,
         "reason": row.reason.value if row.reason is not None else None,
         "cause": row.cause.value,
-        "handle": call.peer.service.handles.of(row.job).decode() if row.job else None,
+        "handle": call.peer.service.handle_of(row.job).decode() if row.job else None,
         "node": row.node or None,
         "worker": row.worker or None,
         "started_at": rfc3339(row.started_us),

@@ -39,17 +39,17 @@ def settle(peer: Peer, args: list[bytes]) -> None:
         outcome = b"failed"
 
     acknowledge = _acknowledge(peer, handle, lease, said)
-    settling = peer.service.settling
+    service = peer.service
     if outcome == b"succeeded":
         if len(data) > peer.face.settings.max_value:
             message = f"the result has {len(data)} bytes, the store takes {peer.face.settings.max_value}"
-            settling.failed(held, failure("ResultTooLarge", message), final=True, acknowledge=acknowledge)
+            service.failed(held, failure("ResultTooLarge", message), final=True, acknowledge=acknowledge)
         else:
-            settling.succeeded(held, data, acknowledge)
+            service.succeeded(held, data, acknowledge)
     elif outcome == b"failed":
         error = detail.error or JobFailure("Error", "the worker gave no reason")
         exception = f"{error.type}: {error.message}".encode()
-        settling.failed(
+        service.failed(
             held,
             _encode(error),
             final=detail.final,
@@ -58,11 +58,11 @@ def settle(peer: Peer, args: list[bytes]) -> None:
             reported=readable,  # otherwise the worker does not know of this failure
         )
     elif outcome == b"released":
-        settling.released(held, acknowledge)
+        service.released(held, acknowledge)
     elif outcome == b"snoozed":
-        settling.snoozed(held, min(max(detail.delay, 0.0), FURTHEST), acknowledge)
+        service.snoozed(held, min(max(detail.delay, 0.0), FURTHEST), acknowledge)
     elif outcome == b"cancelled":
-        settling.cancelled(held, held.cancelled or ASKED, acknowledge)
+        service.cancelled(held, held.cancelled or ASKED, acknowledge)
     else:
         message = f"SETTLE knows no outcome {outcome.decode('utf-8', 'replace')!r}"
         peer.refuse(b"INVALID_ARGUMENTS", message.encode())
@@ -73,7 +73,7 @@ def _acknowledge(
 ) -> Callable[[bool], None]:
     def acknowledge(recorded: bool) -> None:
         if recorded:
-            peer.service.remembered.add(handle, lease, said)
+            peer.service.remember(handle, lease, said)
         _settled(peer, handle, lease, b"recorded" if recorded else b"stale", slot)
 
     return acknowledge
@@ -99,7 +99,7 @@ def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, lease: bytes
     else:
         error = failure("ResultTooLarge", explanation.decode())
         acknowledge = _acknowledge(peer, handle, lease, b"failed", slot)
-        peer.service.settling.failed(held, error, final=True, acknowledge=acknowledge)
+        peer.service.failed(held, error, final=True, acknowledge=acknowledge)
 
 
 def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> None:
@@ -115,7 +115,7 @@ def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
     if (handle, lease, outcome) in service.remembered:
         answer(b"recorded")
         return
-    job_id = service.handles.parse(handle)
+    job_id = service.id_of(handle)
     if job_id is None:
         answer(b"stale")
         return
@@ -124,17 +124,17 @@ def _settle_again(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
         # The first one may have been on its way to the disk when this one came.
         known = (handle, lease, outcome) in service.remembered
         known = known or (job is not None and _ended_by(job, lease, outcome, data))
-        if not known and service.settling.waits:
+        if not known and service.settles:
             again()
         else:
             answer(b"recorded" if known else b"stale")
 
     def look() -> None:
-        service.clients.find(job_id, found, lambda _: again(), room=len(data))
+        service.find(job_id, found, lambda _: again(), room=len(data))
 
     def again() -> None:
         """The store could not say, or has not taken the first one yet."""
-        service.timers.at(service.clock.monotonic() + AGAIN, look)
+        service.later(AGAIN, look)
 
     look()
 

@@ -8,7 +8,6 @@ from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.faces.gearman.uniques import unique_of_nothing, unique_of_payload
 from mainspring.faces.gearman.worker_side import LONG_NAME
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, State
-from mainspring.jobs.store import Find
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class Submits:
 
         ``listener`` is given for a foreground job.
         """
-        dispatch = self._service.dispatch
         if not function:
             self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
             return None
@@ -92,23 +90,23 @@ class Submits:
             text = b"a payload has %d bytes, and this node's store takes %d: %b" % (len(payload), largest, _ELSEWHERE)
             self.refuse(b"ARGUMENT_TOO_LARGE", text)
             return None
-        if function not in dispatch.queues:
-            if not dispatch.admits(function):
+        queue = self._service.queue_of(function)
+        if queue is None:
+            if not self._service.admits(function):
                 self.refuse(b"TOO_MANY_FUNCTIONS", self._face.too_many_functions())
                 return None
-            dispatch.known(function)  # it counts from now on
+            queue = self._service.known(function)  # it counts from now on
         if unique == b"-":
             unique = unique_of_payload(payload) if payload else unique_of_nothing(self._face.next_id())
-        if dispatch.limited:
-            queue = dispatch.queues.get(function)
+        if queue is not None and queue.maximum is not None and queue.is_full(priority):
             # A foreground job of this unique is joined on the usual way: the store has not heard of it.
-            joins = bool(unique) and (function, unique) in self._service.window.foreground
-            if queue is not None and not joins and queue.is_full(priority):
-                if not unique:
-                    self.refuse(b"QUEUE_ERROR", b"Job queue is full")
-                    return None
-                self._join(function, unique, listener)
+            if unique and self._service.joins_foreground(function, unique):
+                return unique
+            if not unique:
+                self.refuse(b"QUEUE_ERROR", b"Job queue is full")
                 return None
+            self._join(function, unique, listener)
+            return None
         return unique
 
     def refuse(self, code: bytes, message: bytes) -> None:
@@ -120,8 +118,8 @@ class Submits:
         """A full queue takes no new job, but can be joined."""
         self.flush()
         slot = self._outbox.reserve()
-        handle = self._service.handles.of
-        self._service.intake.join(
+        handle = self._service.handle_of
+        self._service.join(
             function,
             unique,
             listener,
@@ -156,7 +154,7 @@ class Submits:
         if not batch:
             return
         self.batch = []
-        joins = self._service.intake.joins(batch)
+        joins = self._service.joins(batch)
         if self._waits:
             waits, self._waits = self._waits, []
             if joins:
@@ -165,7 +163,7 @@ class Submits:
             else:
                 self._store(batch, self._submitted(batch, waits))
             return
-        now_us = round(self._service.clock.wall() * 1_000_000)
+        now_us = round(self._service.wall() * 1_000_000)
         for job in batch:
             job.created_us = now_us
         if joins:
@@ -194,19 +192,19 @@ class Submits:
         def refused(error: Exception) -> None:
             stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
 
-        self._service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+        self._service.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
 
     def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
         if not joined:
             return (self._face.created(ids[0]) * len(ids)) % tuple(ids)
-        handle = self._service.handles.of
+        handle = self._service.handle_of
         return b"".join([response(_JOB_CREATED, handle(job_id)) for job_id in ids])
 
     def _submitted(self, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
         """Return what answers a batch of SUBMIT: one SUBMITTED each, and those who wait are noted."""
 
         def answer(ids: list[int], joined: dict[int, Found]) -> bytes:
-            handle = self._service.handles.of
+            handle = self._service.handle_of
             packets = []
             for job, job_id, wait in zip(jobs, ids, waits, strict=True):
                 packets.append(response(Type.SUBMITTED, handle(job_id), b"1" if job.id in joined else b"0"))
@@ -214,7 +212,7 @@ class Submits:
                     if job.id in joined:
                         self.wait_for(job_id, handle(job_id))
                     else:
-                        self._service.listeners.add(job_id, self._results)
+                        self._service.listen(job_id, self._results)
             return b"".join(packets)
 
         return answer
@@ -222,7 +220,7 @@ class Submits:
     def wait_for(self, job_id: int, handle: bytes) -> None:
         """Have the peer get a job's RESULT."""
         self._unanswered.add(1)
-        self._service.clients.wait(
+        self._service.wait(
             job_id,
             self._results,
             lambda: self._results.unknown(handle),
@@ -233,13 +231,13 @@ class Submits:
 
     def foreground(self, job: Job) -> None:
         """Submit a foreground job, behind the background ones that this peer sent before: where workers find them."""
-        job.created_us = round(self._service.clock.wall() * 1_000_000)
+        job.created_us = round(self._service.wall() * 1_000_000)
         outbox = self._outbox
-        if outbox or self._service.foreground.asks_the_store(job):
+        if outbox or self._service.asks_the_store(job):
             self._behind_others(job)
             return
         # Nothing is before it, and the answer is known at once.
-        self._service.foreground.submit(
+        self._service.submit_foreground(
             job,
             self._plain,
             lambda job_id: outbox.send(self._face.created(job_id) % job_id),
@@ -256,10 +254,10 @@ class Submits:
             self._outbox.fill(slot, data)
 
         def submit() -> None:
-            self._service.foreground.submit(
+            self._service.submit_foreground(
                 job,
                 self._plain,
-                lambda job_id: answer(response(_JOB_CREATED, self._service.handles.of(job_id))),
+                lambda job_id: answer(response(_JOB_CREATED, self._service.handle_of(job_id))),
                 lambda error: answer(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
             )
 
@@ -268,8 +266,8 @@ class Submits:
             return
         self._ahead += 1
 
-        def stored(_: object) -> None:
+        def stored() -> None:
             self._ahead -= 1
             submit()
 
-        self._service.commits.put(Find([], stored, stored))
+        self._service.when_stored(stored)

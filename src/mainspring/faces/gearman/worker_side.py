@@ -58,9 +58,9 @@ class WorkerSide:
         limit = self._face.settings.functions
         if len(function) > FUNCTION_LIMIT:
             self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME)
-        elif len(worker.abilities) >= limit and self._service.dispatch.queues.get(function) not in worker.abilities:
+        elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
-        elif not self._service.dispatch.admits(function):
+        elif not self._service.admits(function):
             self._refuse(b"TOO_MANY_FUNCTIONS", self._face.too_many_functions())
         else:
             self._service.register(worker, function, ability)
@@ -78,7 +78,7 @@ class WorkerSide:
     def take_none(self) -> None:
         """This worker is ready for no jobs."""
         self._places = 0
-        self._service.dispatch.withdraw(self.as_worker())
+        self._service.withdraw(self.as_worker())
 
     def running(self, handle: bytes) -> Held | None:
         """Return the job that this worker has under a handle."""
@@ -91,7 +91,7 @@ class WorkerSide:
         worker = self.worker
         if worker is not None and worker.streams:
             self._places += worker.credit
-            self._service.dispatch.withdraw(worker)
+            self._service.withdraw(worker)
 
     def go_on(self) -> None:
         """The peer has read: hand it the jobs that were held back."""

@@ -89,21 +89,20 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         if worker is None or not worker.abilities:
             peer.outbox.send(NO_JOB)
             return
-        window = peer.service.window
-        held = window.grab(worker)
-        if held is not None:
-            peer.outbox.write(plain_assignment(held, kind))
-        elif window.lingering.for_the_store(worker) or window.lingering.for_a_moment(worker):
+        answer = peer.service.grab(worker)
+        if answer is True:
             side.grabs.append(peer.outbox.reserve())
-        else:
+        elif answer is False:
             peer.outbox.send(NO_JOB)
+        else:
+            peer.outbox.write(plain_assignment(answer, kind))
 
     return grab
 
 
 def _pre_sleep(peer: Peer, args: list[bytes]) -> None:
     del args
-    if peer.service.window.sleep(peer.worker_side.as_worker()):
+    if peer.service.sleep(peer.worker_side.as_worker()):
         peer.outbox.send(_NOOP)
 
 
@@ -117,9 +116,9 @@ def _complete(peer: Peer, args: list[bytes]) -> None:
     elif len(args[1]) > peer.face.settings.max_value:
         limit = peer.face.settings.max_value
         message = f"the result has {len(args[1])} bytes, the store takes {limit}"
-        peer.service.settling.failed(held, failure("ResultTooLarge", message), final=True)
+        peer.service.failed(held, failure("ResultTooLarge", message), final=True)
     else:
-        peer.service.settling.succeeded(held, args[1])
+        peer.service.succeeded(held, args[1])
 
 
 def oversized(peer: Peer, args: list[bytes]) -> None:
@@ -132,14 +131,14 @@ def oversized(peer: Peer, args: list[bytes]) -> None:
     if held is None:
         peer.outbox.send(response(Type.ERROR, b"ARGUMENT_TOO_LARGE", explanation))
     else:
-        peer.service.settling.failed(held, failure("ResultTooLarge", explanation.decode()), final=True)
+        peer.service.failed(held, failure("ResultTooLarge", explanation.decode()), final=True)
 
 
 def _fail(peer: Peer, args: list[bytes]) -> None:
     handle = lone_handle(args)
     held = peer.worker_side.running(handle)
     if held is not None:
-        peer.service.settling.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
+        peer.service.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
     elif peer.worker is not None and peer.worker.excepted == handle:
         peer.worker.excepted = None  # Perl's library sends both, and an error would end it
     else:
@@ -155,7 +154,7 @@ def _exception(peer: Peer, args: list[bytes]) -> None:
     assert peer.worker is not None
     peer.worker.excepted = handle
     error = failure("WorkException", data[:65536].decode("utf-8", "replace"))
-    peer.service.settling.failed(held, error, exception=data)
+    peer.service.failed(held, error, exception=data)
 
 
 def _data(peer: Peer, args: list[bytes]) -> None:

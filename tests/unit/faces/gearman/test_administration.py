@@ -139,7 +139,7 @@ def test_who_is_gone_is_sent_no_more(node: Node, monkeypatch: pytest.MonkeyPatch
     client = node.connect()
     client.send(b"status\n")
     client.leave()
-    monkeypatch.setattr(node.service.roster, "page", unexpected)
+    monkeypatch.setattr(node.service, "page_of_functions", unexpected)
     node.wait(1)
 
 
@@ -152,7 +152,7 @@ def test_listings_of_many_functions_share_what_was_made_of_late(node: Node, monk
         made.append(place)
         page(place, *rest)
 
-    monkeypatch.setattr(node.service.roster, "page", counted)
+    monkeypatch.setattr(node.service, "page_of_functions", counted)
     first, second = node.connect().text("status"), node.connect().text("status")
     assert first == second
     assert len(made) == 3

@@ -551,7 +551,7 @@ def test_a_peer_that_does_not_read_has_no_more_looked_up_and_loses_nothing(
         client.wire.protocol.pause_writing()
     assert sorted(heard) == sorted(handles)
     assert not outgoing.full
-    assert not len(node.service.clients.lookups)
+    assert not len(node.service.lookups)
 
 
 def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:

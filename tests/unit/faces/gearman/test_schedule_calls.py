@@ -228,7 +228,7 @@ def counted_turns(
     """
     turns: list[Callable[[], None]] = []
     ticks = count(0.0, SLICE)
-    service.slices = Slices(turns.append, lambda: next(ticks))
+    service.run_sliced = Slices(turns.append, lambda: next(ticks)).start
     looks, usual = 0, triggers.next_after
 
     def looked(schedule: Schedule, after_us: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.jobs.service import FEW
+from mainspring.jobs.workers import FEW
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node
@@ -318,5 +318,5 @@ def test_the_numbers_of_a_progress_have_a_limit(node: Node) -> None:
         worker.say(Type.WORK_STATUS, handle, *numbers)
         ((name, (code, _)),) = worker.hear()
         assert (name, code) == ("ERROR", "ARGUMENT_TOO_LARGE")
-    (held,) = node.service.window.held.values()
+    (held,) = node.service.table.held.values()
     assert (held.numerator, held.denominator) == (b"1", b"2" * 64)

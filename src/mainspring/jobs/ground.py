@@ -1,0 +1,30 @@
+"""What all parts of the jobs slice stand on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mainspring.clock import Clock
+    from mainspring.events.hub import Hub
+    from mainspring.ids import Handles
+    from mainspring.jobs.dispatch import Dispatch
+    from mainspring.jobs.listeners import Listeners
+    from mainspring.jobs.table import JobTable
+    from mainspring.jobs.telling import Telling
+    from mainspring.jobs.timers import Timers
+    from mainspring.storage.commit_queue import CommitQueue
+
+
+class Ground(NamedTuple):
+    """Passive things: none of them knows the parts that are made on them. Parts take what they need of it when they are made."""
+
+    table: JobTable
+    dispatch: Dispatch
+    commits: CommitQueue
+    timers: Timers
+    clock: Clock
+    handles: Handles
+    listeners: Listeners
+    telling: Telling
+    hub: Hub

@@ -1,0 +1,214 @@
+"""What a node notes in a shared store: for which jobs clients wait here.
+
+Whoever settles a job elsewhere knows then whom to tell, and nobody drops a foreground job for which somebody waits at another
+node. What the relay loses is asked for again now and then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.jobs import rules
+from mainspring.jobs.failures import failure
+from mainspring.jobs.lookups import Lookups
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.store import Find, Leave, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.rules import Settlement
+    from mainspring.jobs.window import Window
+
+ASK_MOST: Final = 1000
+"""Jobs that are asked for at once."""
+GONE: Final = failure("Lost", "the node that waited for it was cut off from the store, and nobody else waited")
+
+
+class Noting:
+    """Notes who waits and who has left, and asks what has become of what clients here wait for.
+
+    ``noted`` is called once all that was waited for is noted under a new term.
+    """
+
+    def __init__(self, ground: Ground, window: Window, noted: Callable[[], None]) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._handles, self._listeners, self._telling = ground.handles, ground.listeners, ground.telling
+        self._window = window
+        self._noted = noted
+        self.lookups = Lookups(ground, self.find)
+        self._leaves: dict[Leave, list[Held]] = {}
+        """Operations under way about clients that have left, with the jobs that are not handed out before the answer."""
+        self._noting = 0
+        """Questions under way since the node has had its term, for all that somebody waits for here."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether what is waited for is being noted under a new term."""
+        return bool(self._noting)
+
+    def ask_all(self) -> None:
+        """Ask the store for all that somebody waits for here, and note it again."""
+        for ids in self._waited_elsewhere():
+            self.ask(ids)
+
+    def _waited_elsewhere(self) -> Iterable[list[int]]:
+        """Return the jobs that somebody here waits for and that are not in memory here, in parts."""
+        held, handle = self._table.held, self._handles.of
+        waited = [job_id for job_id in self._listeners.jobs() if handle(job_id) not in held]
+        return [waited[start : start + ASK_MOST] for start in range(0, len(waited), ASK_MOST)]
+
+    def ask(self, ids: Sequence[int]) -> None:
+        """Ask the store for jobs that somebody here waits for, and note again that they do."""
+        for job_id in self._askable(ids):
+            self._look_up(job_id)
+
+    def _look_up(self, job_id: int) -> None:
+        self.lookups.look(job_id, lambda: self._tell_gone(job_id), of_all=True)
+
+    def _askable(self, ids: Sequence[int]) -> list[int]:
+        """Return the jobs that somebody waits for and that may be asked for: others are being stored, or looked up anyway."""
+        on_the_way, will_look = self._table.on_the_way, self.lookups.will_look
+        waited = [job_id for job_id in ids if self._listeners.of(job_id)]
+        return [job_id for job_id in waited if job_id not in on_the_way and not will_look(job_id)]
+
+    def find(
+        self,
+        ids: list[int],
+        found: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int = 0,
+    ) -> Find | Wait:
+        """Look jobs up, and note that somebody here waits for them, once this node has a term to note it under."""
+        term = self._table.term
+
+        def noted(jobs: dict[int, Job]) -> None:
+            found(jobs)
+            for job_id in ids:
+                self.waited(job_id, term)
+
+        operation = Wait(term, ids, noted, failed, room) if term else Find(ids, noted, failed, room)
+        self._commits.put(operation)
+        return operation
+
+    def waited(self, job_id: int, term: int) -> None:
+        """Somebody here waits for a job, which was noted under a term."""
+        for leave in self._leaves:
+            if leave.open and job_id in leave.ids:
+                leave.ids.remove(job_id)  # it was put while somebody else was on the way to the job
+        if term != self._table.term:
+            self.ask([job_id])  # the note has ended with its term
+
+    def begin_again(self) -> None:
+        """Note under the node's new term what its clients wait for, before what it has noted under the last one is forgotten."""
+
+        def asked() -> None:
+            self._noting -= 1
+            if not self._noting:
+                self._noted()
+
+        def ask(ids: list[int]) -> None:
+            def found(jobs: dict[int, Job]) -> None:
+                self._found(ids, jobs)
+                asked()
+
+            self.find(ids, found, lambda _: asked())
+
+        parts = [self._askable(ids) for ids in self._waited_elsewhere()]
+        self._noting += len(parts)
+        for ids in parts:
+            ask(ids)
+
+    def _found(self, wanted: list[int], jobs: dict[int, Job]) -> None:
+        for job_id in wanted:
+            job = jobs.get(job_id)
+            if job is None or State(job.state).ended:
+                self._look_up(job_id)
+
+    def _tell_gone(self, job_id: int) -> None:
+        """Tell who waits for a foreground job that it is gone: this node's lease had ended, and with it what it had noted."""
+        job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
+        self._telling.tell(job, is_kept=False)
+
+    def left(self, ids: list[int]) -> None:
+        """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""
+        leaving = []
+        withdrawn: list[Held] = []
+        for job_id in ids:
+            held = self._table.find(job_id)
+            if held is None:
+                leaving.append(job_id)
+            elif held.stored and held.worker is None and held.job.foreground:
+                leaving.append(job_id)
+                if held.queued:
+                    self._dispatch.drop(held)  # not to be handed out while the store is asked
+                    withdrawn.append(held)
+        if not leaving:
+            return
+
+        def done(dropped: set[int]) -> None:
+            self._dropped(dropped)
+            self._stay(self._leaves.pop(operation))
+
+        def failed(error: StoreError) -> None:
+            del error
+            self._stay(self._leaves.pop(operation))
+
+        operation = Leave(self._table.term, leaving, done, failed)
+        self._leaves[operation] = withdrawn
+        self._commits.put(operation)
+
+    def drop(self, settlement: Settlement) -> None:
+        """Drop a foreground job that its worker has left, as if its last client had left only now."""
+        job = settlement.job
+        window = self._window
+
+        def done(dropped: set[int]) -> None:
+            self._stay(self._leaves.pop(operation))
+            if dropped:
+                queue = self._dispatch.known(job.function)
+                if queue is None:
+                    pass  # the store alone counts it
+                elif rules.target(settlement.event) is State.PENDING:
+                    window.no_longer_pending(queue, job.priority)
+                else:
+                    window.no_longer_away(queue)
+
+        def failed(error: StoreError) -> None:
+            del error  # the settlement has failed as well: the job is dropped when that is tried again
+            self._stay(self._leaves.pop(operation))
+
+        operation = Leave(self._table.term, [job.id], done, failed)
+        self._leaves[operation] = []
+        self._commits.put(operation)
+
+    def withholds(self, held: Held) -> bool:
+        """Say whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
+        for operation, withdrawn in self._leaves.items():
+            if held.job.id in operation.ids:
+                withdrawn.append(held)
+                return True
+        return False
+
+    def _dropped(self, ids: set[int]) -> None:
+        window = self._window
+        for job_id in ids:
+            held = self._table.find(job_id)
+            if held is not None:
+                held.queue.leased -= 1
+                gate, held.gate = held.gate, None
+                window.release(held)
+                if gate is not None:  # it was handed out meanwhile
+                    gate.give_back(held.job.key)
+                    window.serve(held.queue)
+
+    def _stay(self, withdrawn: Iterable[Held]) -> None:
+        window = self._window
+        for held in withdrawn:
+            # Another answer of this kind may have come before, and it may run since.
+            if self._table.held.get(held.handle) is held and held.worker is None and not held.queued:
+                self._dispatch.restore(held)
+                window.serve(held.queue)

@@ -1,0 +1,95 @@
+"""What workers report of jobs that run: clients that wait for them are told, here and at other nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from mainspring.events.relay import Progress
+from mainspring.jobs.held import Watchers
+from mainspring.jobs.store import Watchers as FindWatchers
+
+if TYPE_CHECKING:
+    from mainspring.errors import StoreError
+    from mainspring.events.relay import Relay
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.held import Held
+
+WATCHERS_FOR: Final = 1.0
+"""Seconds for which the nodes that want to know of a job's progress are remembered."""
+
+
+class Reports:
+    """Passes on what is reported. ``relay`` is given where other nodes have the store too."""
+
+    def __init__(self, ground: Ground, relay: Relay | None) -> None:
+        self._table, self._commits, self._clock = ground.table, ground.commits, ground.clock
+        self._handles, self._listeners = ground.handles, ground.listeners
+        self._relay = relay
+
+    def data(self, held: Held, data: bytes) -> None:
+        """Part of a result."""
+        held.beat = self._clock.monotonic()
+        for listener in self._listeners.of(held.job.id):
+            listener.data(held.handle, data)
+        if self._relay is not None and held.stored:
+            self._tell(self._relay, held, Progress(held.job.id, "data", data, b""))
+
+    def warning(self, held: Held, data: bytes) -> None:
+        """A warning."""
+        held.beat = self._clock.monotonic()
+        for listener in self._listeners.of(held.job.id):
+            listener.warning(held.handle, data)
+        if self._relay is not None and held.stored:
+            self._tell(self._relay, held, Progress(held.job.id, "warning", data, b""))
+
+    def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
+        """How far a worker is."""
+        held.beat = self._clock.monotonic()
+        held.numerator, held.denominator = numerator, denominator
+        for listener in self._listeners.of(held.job.id):
+            listener.status(held.handle, numerator, denominator)
+        if self._relay is not None and held.stored:
+            self._tell(self._relay, held, Progress(held.job.id, "status", numerator, denominator))
+
+    def reported_elsewhere(
+        self, job_id: int, kind: Literal["data", "warning", "status"], first: bytes, second: bytes
+    ) -> None:
+        """Tell those who wait here for a job that runs at another node."""
+        handle = self._handles.of(job_id)
+        for listener in self._listeners.of(job_id):
+            if kind == "status":
+                listener.status(handle, first, second)
+            elif kind == "data":
+                listener.data(handle, first)
+            else:
+                listener.warning(handle, first)
+
+    def _tell(self, relay: Relay, held: Held, message: Progress) -> None:
+        """Tell other nodes whose clients wait for a job how far it is."""
+        now = self._clock.monotonic()
+        watchers = held.watchers
+        if watchers is None:
+            watchers = held.watchers = Watchers(now)
+            self._find_watchers(relay, held, watchers)
+        elif now - watchers.asked >= WATCHERS_FOR:
+            watchers.asked = now
+            self._find_watchers(relay, held, watchers)
+        if watchers.untold is not None:
+            watchers.untold.append(message)
+            return
+        for term in watchers.terms:
+            relay.send(term, message)
+
+    def _find_watchers(self, relay: Relay, held: Held, watchers: Watchers) -> None:
+        def found(terms: dict[int, list[int]]) -> None:
+            watchers.terms = terms.get(held.job.id, [])
+            untold, watchers.untold = watchers.untold, None
+            for message in untold or ():
+                for term in watchers.terms:
+                    relay.send(term, message)
+
+        def failed(error: StoreError) -> None:
+            del error
+            watchers.untold = None
+
+        self._commits.put(FindWatchers(self._table.term, [held.job.id], found, failed))

@@ -1,0 +1,82 @@
+"""The jobs that a node has in memory: leased from the store or in the foreground, waiting for its workers or with them.
+
+The table is passive. What goes out to workers, what comes from the store and what goes back is decided above it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.held import Held
+from mainspring.jobs.shrinking import shrink
+
+if TYPE_CHECKING:
+    from mainspring.ids import Handles, Term
+    from mainspring.jobs.dispatch import Dispatch
+    from mainspring.jobs.gates import Gates
+    from mainspring.jobs.model import Job
+
+
+class JobTable:
+    """Jobs by handle, and foreground jobs by their uniques."""
+
+    def __init__(self, dispatch: Dispatch, gates: Gates, handles: Handles, term: Term) -> None:
+        self._dispatch = dispatch
+        self._gates = gates
+        self._handles = handles
+        self.term = term
+        """The number under which the node holds stored jobs; 0 while it has none."""
+        self.held: dict[bytes, Held] = {}
+        self.foreground: dict[tuple[bytes, bytes], Held] = {}
+        """Foreground jobs with a unique, by function and unique."""
+        self.foreground_bytes = 0
+        """Payloads of jobs that are nowhere but in memory."""
+        self.on_the_way: set[int] = set()
+        """Foreground jobs that have left the table and are not in the store yet."""
+
+    def find(self, job_id: int) -> Held | None:
+        """Return a job by its id."""
+        return self.held.get(self._handles.of(job_id))
+
+    def foreground_of(self, unique: bytes) -> Held | None:
+        """Return a foreground job by its unique, whatever its function; looks at the functions or the jobs, which are fewer."""
+        queues = self._dispatch.queues
+        if len(self.foreground) < len(queues):
+            return next((held for (_, other), held in self.foreground.items() if other == unique), None)
+        return next((self.foreground[name, unique] for name in queues if (name, unique) in self.foreground), None)
+
+    def hold(self, job: Job, *, stored: bool) -> Held:
+        """Take a job into memory; it stands in no queue yet."""
+        handle = self._handles.of(job.id)
+        queue = self._dispatch.queue(job.function)
+        if job.key and queue.gate is None:
+            self._gates.of(queue)
+        held = self.held[handle] = Held(job, handle, queue, stored=stored)
+        if not stored:
+            queue.foreground += 1
+            self.foreground_bytes += len(job.payload)
+        return held
+
+    def release(self, held: Held) -> None:
+        """Forget a job that stands in no queue."""
+        del self.held[held.handle]
+        if not held.stored:
+            job = held.job
+            held.queue.foreground -= 1
+            self.foreground_bytes -= len(job.payload)
+            if job.unique and self.foreground.get((job.function, job.unique)) is held:
+                del self.foreground[job.function, job.unique]
+
+    def has_been_stored(self, held: Held) -> None:
+        """A foreground job is a background one from now on."""
+        job = held.job
+        del self.foreground[job.function, job.unique]
+        held.stored = True
+        held.queue.leased += 1
+        held.queue.foreground -= 1
+        self.foreground_bytes -= len(job.payload)
+
+    def tidy(self) -> None:
+        """Give back the memory of jobs that are gone."""
+        shrink(self.held)
+        shrink(self.foreground)

@@ -1,0 +1,94 @@
+"""Stored jobs that wait and that this node does not hold: they become due, expire or are cancelled where they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.jobs.model import State
+from mainspring.jobs.store import Wake
+
+if TYPE_CHECKING:
+    from mainspring.errors import StoreError
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Woken
+    from mainspring.jobs.window import Window
+
+SOON: Final = 0.25
+"""Seconds of a difference between the clocks that a timer waits for; where there is more, the wall clock was stepped."""
+SLEW: Final = 0.001
+"""Seconds to wait at least when the wall clock says that the time has not come, although it should have."""
+
+
+class Waking:
+    """Has the store make jobs pending when they are due, and expire late ones."""
+
+    def __init__(self, ground: Ground, window: Window) -> None:
+        self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
+        self._clock, self._telling, self._hub = ground.clock, ground.telling, ground.hub
+        self._window = window
+        self._next_us = 0
+        self._waking = False
+
+    def wake_at(self, due_us: int) -> None:
+        """Look for due jobs at a wall time, if not before."""
+        if self._next_us and self._next_us <= due_us:
+            return
+        self._next_us = due_us
+        wait = due_us / 1_000_000 - self._clock.wall()
+        self._timers.at(self._clock.monotonic() + max(wait, 0), self._wake_if_due)
+
+    def _wake_if_due(self) -> None:
+        due_us = self._next_us
+        if not due_us:
+            return
+        wait = due_us / 1_000_000 - self._clock.wall()
+        if wait <= 0:
+            self.wake()
+        elif wait < SOON:
+            # The clocks differ a little. Where they differ much, the wall clock was stepped, and every tick looks.
+            self._timers.at(self._clock.monotonic() + max(wait, SLEW), self._wake_if_due)
+
+    def wake(self) -> None:
+        """Make due jobs pending and expire late ones, now."""
+        if not self._waking:
+            self._waking = True
+            self._next_us = 0
+            self._commits.put(Wake(round(self._clock.wall() * 1_000_000), self._woke, self._not_woken))
+
+    def _woke(self, woken: Woken) -> None:
+        self._waking = False
+        for (function, priority), number in woken.due.items():
+            queue = self._dispatch.known(function)
+            if queue is None:
+                continue
+            self._window.no_longer_away(queue, number)
+            queue.backlog[priority] += number
+            self._window.serve(queue)
+        for job, before in woken.expired:
+            self.ended(job, before)
+        if woken.next_us:
+            self.wake_at(woken.next_us)
+
+    def _not_woken(self, error: StoreError) -> None:
+        del error
+        self._waking = False
+        self.wake_at(round((self._clock.wall() + 1) * 1_000_000))
+
+    def look(self) -> None:
+        """Look for due jobs where the wall clock was stepped."""
+        if self._next_us and self._clock.wall() * 1_000_000 >= self._next_us:
+            self.wake()
+
+    def ended(self, job: Job, before: int) -> None:
+        """A job that was in this state has ended without having been held."""
+        queue = self._dispatch.known(job.function)
+        if queue is None:
+            pass  # the store alone counts it
+        elif before == State.PENDING:
+            self._window.no_longer_pending(queue, job.priority)
+        else:
+            self._window.no_longer_away(queue)
+        self._telling.tell(job)
+        if self._hub.active:
+            self._hub.publish(job)

@@ -1,0 +1,119 @@
+"""Workers that come, take jobs as they come, and leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mainspring.jobs.foreground import Foreground
+    from mainspring.jobs.functions import Functions
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.held import Ability, FunctionQueue, Worker
+    from mainspring.jobs.settling import Settling
+    from mainspring.jobs.window import Window
+    from mainspring.slices import Slices
+
+FEW: Final = 100
+"""Functions that a worker may leave at once; of more, a part in each turn of the loop."""
+
+
+class Workers:
+    """Registers workers for functions, and sees to what they leave behind."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        window: Window,
+        settling: Settling,
+        foreground: Foreground,
+        functions: Functions,
+        slices: Slices,
+    ) -> None:
+        self._dispatch = ground.dispatch
+        self._window = window
+        self._settling = settling
+        self._foreground = foreground
+        self._functions = functions
+        self._slices = slices
+
+    def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
+        """A worker can run a function."""
+        if ability.limits is not None:
+            self._functions.declare(function, ability.limits)
+        self._window.serve(self._dispatch.register(worker, function, ability))
+
+    def unregister(self, worker: Worker, function: bytes) -> None:
+        """A worker can no longer run a function; what it runs of it goes to another one, as in Gearman."""
+        queue = self._dispatch.queues.get(function)
+        if queue is None or queue not in worker.abilities:
+            return
+        self._dispatch.unregister(worker, queue)
+        for held in list(worker.running.values()):
+            if held.queue is queue:
+                self._settling.lost(held, "its worker said CANT_DO")
+        self._window.lingering.answer(worker)
+        self._left(queue)
+
+    def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
+        """A worker can no longer run anything; ``then`` is called once that is so."""
+
+        def forget() -> Iterator[None]:
+            for queue in list(worker.abilities):
+                self.unregister(worker, queue.name)
+                yield
+
+        self._forget(worker, forget(), then)
+
+    def _forget(self, worker: Worker, functions: Iterator[None], then: Callable[[], None] = lambda: None) -> None:
+        """Have functions forget a worker, one with each step: at once where they are few."""
+        if len(worker.abilities) > FEW:
+            self._slices.run(functions, then)
+            return
+        for _ in functions:
+            pass
+        then()
+
+    def ready(self, worker: Worker, places: int) -> None:
+        """A streaming worker takes so many more jobs."""
+        worker.streams = True
+        worker.credit += places
+        while worker.credit > 0:
+            held = self._dispatch.grab(worker)
+            if held is None:
+                self._dispatch.offer(worker)
+                break
+            worker.credit -= 1
+            self._window.start(held, worker)
+            worker.face.assign(held)
+        for queue in worker.abilities:
+            self._window.claiming.refill(queue)
+
+    def gone(self, worker: Worker) -> None:
+        """A worker's connection has ended."""
+        self._dispatch.leave(worker)  # first, so that it is not given back what it leaves behind
+        self._settling.worker_gone(worker, "its worker's connection ended")
+
+        def forget() -> Iterator[None]:
+            for queue in list(worker.abilities):
+                self._dispatch.unregister(worker, queue)
+                self._left(queue)
+                yield
+
+        self._forget(worker, forget())
+
+    def _left(self, queue: FunctionQueue) -> None:
+        """A worker no longer runs a function: others take over what it was woken for, or nobody does."""
+        if queue.workers:
+            self._window.serve(queue)
+        else:
+            self.give_back(queue)
+
+    def give_back(self, queue: FunctionQueue) -> None:
+        """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
+        for held in self._window.waiting_apart(queue) + queue.queued():
+            if held.stored:
+                self._settling.released(held)
+            else:
+                self._foreground.pass_on(held)

@@ -1,0 +1,54 @@
+"""Faces and the server use the verbs of the jobs service, and nothing that is behind them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mainspring
+
+SOURCE = Path(mainspring.__file__).parent
+SERVICE = {"service", "_service"}
+
+
+def name_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def reaches(text: str) -> list[str]:
+    """Return what reaches through a service: ``service.x.y``, also where ``service.x`` was given a name in the same function."""
+    found = []
+    for scope in ast.walk(ast.parse(text)):
+        if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        nodes = list(ast.walk(scope))
+        behind = {
+            name_of(target)
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute)
+            if name_of(node.value.value) in SERVICE
+            for target in node.targets
+        }
+        for node in nodes:
+            if isinstance(node, ast.Attribute):
+                owner = node.value
+                through = isinstance(owner, ast.Attribute) and name_of(owner.value) in SERVICE
+                if through or (isinstance(owner, ast.Name) and owner.id in behind):
+                    found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("package", ["faces", "server"])
+def test_nobody_reaches_through_the_service(package: str) -> None:
+    found = {str(path.relative_to(SOURCE)): reaches(path.read_text()) for path in (SOURCE / package).rglob("*.py")}
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+def test_a_reach_is_found_under_a_name_too() -> None:
+    assert reaches("def f():\n    self.service.window.grab(worker)") == ["self.service.window.grab"]
+    assert reaches("def f():\n    window = service.window\n    window.grab(worker)") == ["window.grab"]
+    assert reaches("def f():\n    self._service.grab(worker)") == []
