@@ -1,7 +1,6 @@
 """Refuses modules that import each other in a circle, also where an import is for type checking alone or inside a function.
 
-``python -m checks.circles src/mainspring``: exits with 1 and prints each circle, with the shortest way around it.
-Circles in ``circles.txt`` are known and being undone. One that has changed or is gone fails too, so that the list only shrinks.
+``python -m checks.circles src/mainspring`` exits with 1 where there is a circle, and prints the shortest way around each.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import ast
 import sys
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +17,11 @@ if TYPE_CHECKING:
 Circle = frozenset[str]
 """Modules each of which imports, by way of the others, itself."""
 
-KNOWN: Final = Path(__file__).with_name("circles.txt")
-"""The known circles: a module on each line, an empty line between two circles, comments after ``#``."""
-
 
 def read_imports(package: Path) -> dict[str, set[str]]:
-    """Return which modules of a package each of its modules imports. Raises SyntaxError."""
+    """Return which modules of a package each of its modules imports. Raises SyntaxError or FileNotFoundError."""
+    if not package.is_dir():
+        raise FileNotFoundError(package)
     files = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
     return {name: set(_imported(name, path, files)) for name, path in files.items()}
 
@@ -91,34 +89,16 @@ def _way_back(name: str, circle: Circle, imports: Mapping[str, set[str]]) -> lis
         ways.extend([*way, other] for other in sorted(new))
 
 
-def read_known(text: str) -> set[Circle]:
-    """Return the circles that a list names."""
-    found: set[Circle] = set()
-    names: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        name = line.partition("#")[0].strip()
-        if name:
-            names.append(name)
-        elif names and not line:
-            found.add(frozenset(names))
-            names = []
-    return found
-
-
-def complaints(imports: Mapping[str, set[str]], known: set[Circle]) -> Iterator[str]:
-    """Say what is wrong: circles that are not known, and known ones that are no more."""
-    found = circles(imports)
-    for circle in sorted(found - known, key=sorted):
+def complaints(imports: Mapping[str, set[str]]) -> Iterator[str]:
+    """Say which modules make circles."""
+    for circle in sorted(circles(imports), key=sorted):
         way = " -> ".join(way_around(circle, imports))
         yield f"{len(circle)} modules import each other: {', '.join(sorted(circle))}. Undo it; the shortest way around: {way}"
-    for circle in sorted(known - found, key=sorted):
-        yield f"no longer a circle, or another one: {', '.join(sorted(circle))}. Correct {KNOWN.name}"
 
 
-def main(arguments: Iterable[str]) -> int:
+def main(packages: Iterable[str]) -> int:
     """Check packages; returns the exit code."""
-    known = read_known(KNOWN.read_text("utf-8"))
-    wrong = [sentence for package in arguments for sentence in complaints(read_imports(Path(package)), known)]
+    wrong = [sentence for package in packages for sentence in complaints(read_imports(Path(package)))]
     for sentence in wrong:
         print(sentence)  # noqa: T201 - it is what the command is for
     return 1 if wrong else 0
