@@ -11,10 +11,9 @@ from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.master.cleaning import clean
 from mainspring.engines.zookeeper.master.dispatching import Dispatcher
-from mainspring.engines.zookeeper.master.election import deposed, stand
 from mainspring.engines.zookeeper.master.publishing import Publisher
 from mainspring.engines.zookeeper.master.recovering import Recoverer
-from mainspring.engines.zookeeper.master.reign import DeposedError
+from mainspring.engines.zookeeper.master.reign import DeposedError, stand, until_deposed
 from mainspring.engines.zookeeper.master.waking import Waker
 from mainspring.engines.zookeeper.session import LocalMaster
 from mainspring.engines.zookeeper.together import together
@@ -82,7 +81,7 @@ class Master:
         self.reign, self.dispatcher, self.publisher = reign, dispatcher, publisher
         session.elect(LocalMaster(publisher.completions, dispatcher.waiting, dispatcher.claim))
         works = {
-            "zookeeper reign": _until_deposed(reign),
+            "zookeeper reign": until_deposed(reign),
             "zookeeper publications": publisher.run(),
             "zookeeper recoveries": self._recover(reign, dispatcher, publisher),
             "zookeeper assignments": self._dispatch(reign, dispatcher),
@@ -121,8 +120,3 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error)
-
-
-async def _until_deposed(reign: Reign) -> None:
-    await deposed(reign)
-    raise DeposedError("/master is gone, or another's")

@@ -1,20 +1,25 @@
-"""The time for which a node is the master, and the fence around what it writes meanwhile."""
+"""The time for which a node is the master: how it begins and ends, and the fence around what is written meanwhile.
+
+The master is whoever has created ``/master``, which is gone with its session. The version of ``/master_term`` rises with each
+one, in the same multi. A master writes nothing without checking it, so a deposed one that does not know of it yet does no harm.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.committer import AGAIN, Fenced
-from mainspring.engines.zookeeper.tree import Check
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import AGAIN, Entry, Fenced
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 from mainspring.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mainspring.engines.zookeeper.committer import Entry, Verdict
+    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.tree import Change
     from mainspring.events.relay import Message
 
 T = TypeVar("T")
@@ -54,3 +59,43 @@ class Reign:
                 return await ask()
             except StoreUnavailableError:
                 await asyncio.sleep(AGAIN)
+
+
+async def stand(session: Session, tell: Callable[[int, Message], None]) -> Reign:
+    """Wait until this node is the master.
+
+    Raises DeposedError where its term is over, SessionEndedError.
+    """
+    while True:
+        changed = asyncio.Event()
+        node = await Reign.read(lambda: session.tree.get(paths.MASTER, changed.set))  # noqa: B023 - awaited here
+        if node is not None and node.owner == session.tree.session:
+            # This node's last term has ended, and its session goes on: nobody would see the end of that reign.
+            await session.committer.commit([Entry([Delete(paths.MASTER, node.version)])])
+            continue
+        if node is not None:
+            await changed.wait()
+            continue
+        term = await Reign.read(lambda: session.tree.get(paths.MASTER_TERM))
+        assert term is not None, "the roots are there"
+        who = records.encode({"worker": session.who})
+        changes: list[Change] = [Create(paths.MASTER, who, ephemeral=True), Write(paths.MASTER_TERM, who, term.version)]
+        (verdict,) = await session.committer.commit([Entry(changes)])
+        if isinstance(verdict, Fenced):
+            raise DeposedError(f"the term of {session.who} is over")
+        if verdict is None:
+            return Reign(session, term.version + 1, tell)
+
+
+async def until_deposed(reign: Reign) -> None:
+    """Raise DeposedError once this reign is over, as far as can be seen from its node in the tree: somebody has deleted it.
+
+    What is not seen in time is refused where it writes.
+    """
+    session = reign.session
+    while True:
+        changed = asyncio.Event()
+        node = await Reign.read(lambda: session.tree.get(paths.MASTER, changed.set))  # noqa: B023 - awaited here
+        if node is None or node.owner != session.tree.session or records.decode(node.data)["worker"] != session.who:
+            raise DeposedError("/master is gone, or another's")
+        await changed.wait()
