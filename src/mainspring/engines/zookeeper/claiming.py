@@ -17,7 +17,7 @@ from mainspring.engines.zookeeper.committer import AGAIN, Entry
 from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, SessionEndedError, Write
-from mainspring.engines.zookeeper.wants import Notice, decode_notice, encode_wants
+from mainspring.engines.zookeeper.wants import UNMARKED, Notice, decode_notice, encode_wants, mark_of
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -27,21 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.session import LocalMaster, Session
+    from mainspring.engines.zookeeper.wants import Mark
 
 
 PATIENCE: Final = 1.5
 """Seconds that a claim waits for a master; and that arrivals wait for a claim, before others may have them."""
 READ_AT_ONCE: Final = 500
-
-Mark = tuple[int, int]
-"""One assignment of a task: the version of the master, and the number of the assignment among that master's. They rise."""
-UNMARKED: Final = (0, 0)
-"""What this node leased as it submitted it, which no master has assigned."""
-
-
-def mark_of(record: Mapping[str, Any]) -> Mark:
-    """Return which assignment a held task's record is of; the number is 0 where a master of an older version wrote it."""
-    return record["master"], record.get("assignment", 0)
 
 
 class _Open(NamedTuple):

@@ -15,6 +15,7 @@ from mainspring.engines.zookeeper.schedules import ending
 from mainspring.engines.zookeeper.schedules.ending import End
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.wants import running
 from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
@@ -121,14 +122,6 @@ def settlement_entry(held: Held, job: Job, who: str) -> Entry:
         )
     function, priority = job.function, job.priority
     return Entry(changes, ((function, _LEASED, priority, -1), (function, after, priority, 1)))
-
-
-def running(job: Job, handle: str) -> bytes:
-    """Return an assignment that is recorded as running."""
-    data: dict[str, Any] = {"handle": handle, "id": job.id, "state": "running", "attempt": job.attempt}
-    if job.started_us:
-        data["started_us"] = job.started_us
-    return records.encode(data)
 
 
 # ---- settling ----

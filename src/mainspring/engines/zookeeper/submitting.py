@@ -13,6 +13,7 @@ from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced, Withheld
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
+from mainspring.engines.zookeeper.wants import leased
 from mainspring.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -92,11 +93,6 @@ def live_result(job_id: int, task: str, waiters: Iterable[int], *, foreground: b
     if foreground:
         data["foreground"] = True
     return records.encode(data)
-
-
-def leased(job_id: int, handle: str, attempt: int) -> bytes:
-    """Return an assignment that nobody has recorded as running."""
-    return records.encode({"handle": handle, "id": job_id, "state": "leased", "attempt": attempt})
 
 
 def satisfied(job: Job, kept: dict[str, Any] | None) -> bool:

@@ -1,4 +1,4 @@
-"""The records by which a node says what it would take, and the master what it has assigned.
+"""The records by which a node says what it would take, the master what it has assigned, and both who has a task.
 
 ``/wants/<worker>``, written by the worker::
 
@@ -16,13 +16,15 @@ true`` the wants are over with the answer; otherwise they stay open until the wo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.jobs.store import Want
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from mainspring.jobs.model import Job
 
 
 class Asked(NamedTuple):
@@ -99,3 +101,37 @@ def encode_notice(notice: Notice) -> bytes:
 def decode_notice(data: bytes) -> Notice:
     """Return what a master has written."""
     return Notice(**records.decode(data))
+
+
+# ---- who has a task ----
+
+Mark = tuple[int, int]
+"""One assignment of a task: the version of the master, and the number of the assignment among that master's. They rise."""
+UNMARKED: Final = (0, 0)
+"""What a node leased as it submitted it, which no master has assigned."""
+
+
+def held_by(term: int, record: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
+    """Return the record of a pending task as its worker has it.
+
+    By ``master`` the worker knows that it was assigned, and not submitted so, and by ``assignment`` whether it has seen it.
+    """
+    return {**record, "state": "leased", "term": term, "master": mark[0], "assignment": mark[1]}
+
+
+def mark_of(record: Mapping[str, Any]) -> Mark:
+    """Return which assignment a held task's record is of; the number is 0 where a master of an older version wrote it."""
+    return record["master"], record.get("assignment", 0)
+
+
+def leased(job_id: int, handle: str, attempt: int) -> bytes:
+    """Return an assignment that nobody has recorded as running."""
+    return records.encode({"handle": handle, "id": job_id, "state": "leased", "attempt": attempt})
+
+
+def running(job: Job, handle: str) -> bytes:
+    """Return an assignment that is recorded as running."""
+    data: dict[str, Any] = {"handle": handle, "id": job.id, "state": "running", "attempt": job.attempt}
+    if job.started_us:
+        data["started_us"] = job.started_us
+    return records.encode(data)

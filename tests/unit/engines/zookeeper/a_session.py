@@ -22,8 +22,8 @@ from mainspring.engines.zookeeper import (
 )
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
-from mainspring.engines.zookeeper.submitting import leased
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.engines.zookeeper.wants import leased
 from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.claiming import Claims, mark_of
+from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.locating import is_published
-from mainspring.engines.zookeeper.submitting import leased
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
-from mainspring.engines.zookeeper.wants import encode_notice
+from mainspring.engines.zookeeper.wants import encode_notice, held_by, leased, mark_of
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.claiming import Mark
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.master.assigning import OpenWant
     from mainspring.engines.zookeeper.master.index import Index, Task
     from mainspring.engines.zookeeper.master.reign import Reign
     from mainspring.engines.zookeeper.master.workers import Worker, Workers
+    from mainspring.engines.zookeeper.wants import Mark
     from mainspring.jobs.model import Job
 
     Given = tuple[OpenWant, Task]
@@ -96,13 +95,9 @@ class Giver:
         return changed
 
     def _held(self, record: bytes, term: int) -> dict[str, Any]:
-        """Return the record of a task as its worker has it.
-
-        By ``master`` the worker knows that it was assigned, and not submitted so, and by ``assignment`` whether it has seen it.
-        """
+        """Return the record of a task as its worker has it."""
         self._assignments += 1
-        assignment = {"master": self._reign.version, "assignment": self._assignments}
-        return {**records.decode(record), "state": "leased", "term": term, **assignment}
+        return held_by(term, records.decode(record), (self._reign.version, self._assignments))
 
     async def _write(self, worker: Worker, entries: list[Entry], tasks: list[str]) -> list[Verdict]:
         """Write a worker's tasks, and tell it; this node itself is told in memory."""
