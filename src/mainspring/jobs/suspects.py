@@ -1,12 +1,17 @@
-"""Jobs that were under way in nodes which were lost: one at a time, for one of them may be what kills nodes.
+"""Jobs that were under way in nodes which were lost: they begin one after the other, for one of them may be what kills nodes.
 
-Each is recorded as running before it is handed out, alone: where the node does not survive it, an attempt of that job is counted,
-and of no other one.
+Each is recorded as running before it is handed out: where the node does not survive it, an attempt of that job is counted. The
+next one begins when it has ended, or has run for a while: what kills a node mostly does so at once, and a job that runs for an
+hour must not hold up the others. What still runs then counts an attempt as well if the node is lost, as any other job that
+runs.
+
+Functions take turns, and one whose workers are all busy passes its turn on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign
@@ -17,50 +22,104 @@ if TYPE_CHECKING:
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
 
+ALONE_FOR: Final = 10.0
+"""Seconds for which no other suspect begins after one has begun."""
+PATIENCE: Final = 1.0
+"""Seconds that one waits for a worker before those of another function have their turn."""
+MOST: Final = 8
+"""Suspects that run at the same time."""
+
 
 class Suspects:
     """The suspects of a node. They are held, and stand in no queue before their turn. ``serve`` hands out what is in a queue."""
 
     def __init__(self, ground: Ground, serve: Callable[[FunctionQueue], None]) -> None:
-        self._dispatch, self._commits = ground.dispatch, ground.commits
+        self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
+        self._clock = ground.clock
         self._serve = serve
-        self._waiting: list[Held] = []
+        self._waiting: dict[FunctionQueue, deque[Held]] = {}
+        """By function, the one whose turn is next first."""
+        self._running: dict[Held, None] = {}
+        """Those that run on after their turn."""
         self.alone: Held | None = None
-        """The one whose turn it is: it is being recorded, waits for its worker, or runs."""
+        """The one whose turn it is: it is being recorded, waits for its worker, or has not run for long."""
 
     def add(self, held: Held) -> None:
         """Let a job wait for its turn; ``next`` begins it."""
-        self._waiting.append(held)
+        self._waiting.setdefault(held.queue, deque()).append(held)
 
     def of(self, queue: FunctionQueue) -> list[Held]:
         """Return the jobs of a function that wait for their turn."""
-        return [held for held in self._waiting if held.queue is queue]
+        return list(self._waiting.get(queue, ()))
 
     def next(self) -> None:
-        """Record the next one as running, unless one is under way, and hand it out then."""
-        if self.alone is None and self._waiting:
-            held = self.alone = self._waiting.pop(0)
-            held.recorded = True
-            self._commits.put(Assign([held.job], lambda _: self._admit(held), lambda _: self._postpone(held)))
+        """Record the next one as running, unless another one has its turn, and hand it out then."""
+        if self.alone is not None or not self._waiting or len(self._running) >= MOST or self._dispatch.paused:
+            return
+        queue = next(iter(self._waiting))
+        waiting = self._waiting.pop(queue)
+        held = self.alone = waiting.popleft()
+        if waiting:
+            self._waiting[queue] = waiting  # behind the other functions
+        if held.recorded:  # it had its turn already, and no worker was free
+            self._dispatch.restore(held)
+            self._admit(held)
+            return
+        held.recorded = True
+        self._commits.put(Assign([held.job], lambda _: self._recorded(held), lambda _: self._not_recorded(held)))
 
-    def _admit(self, held: Held) -> None:
-        if self.alone is not held:
-            return  # it was cancelled or given back meanwhile
-        held.job.state = int(State.RUNNING)
-        self._dispatch.push(held)
-        self._serve(held.queue)
+    def _recorded(self, held: Held) -> None:
+        if self.alone is held:  # otherwise it was cancelled or given back meanwhile
+            held.job.state = int(State.RUNNING)
+            self._dispatch.push(held, first=True)
+            self._admit(held)
 
-    def _postpone(self, held: Held) -> None:
+    def _not_recorded(self, held: Held) -> None:
         """The store could not take the record: upkeep asks for the next one again after a while."""
         if self.alone is held:
-            self.alone = None
             held.recorded = False
-            self._waiting.insert(0, held)
+            self._put_off(held)
+
+    def _admit(self, held: Held) -> None:
+        self._timers.at(self._clock.monotonic() + PATIENCE, lambda: self._look_for_worker(held))
+        self._serve(held.queue)
+
+    def _look_for_worker(self, held: Held) -> None:
+        if self.alone is not held:
+            return
+        now = self._clock.monotonic()
+        if held.worker is not None:
+            self._timers.at(now + ALONE_FOR - PATIENCE, lambda: self._end_turn(held))
+        elif any(queue is not held.queue for queue in self._waiting):
+            self._dispatch.drop(held)
+            self._put_off(held)
+            self.next()
+        else:
+            self._timers.at(now + PATIENCE, lambda: self._look_for_worker(held))
+
+    def _put_off(self, held: Held) -> None:
+        """Let a job wait again: the first of its function, which is the last of all."""
+        self.alone = None
+        waiting = self._waiting.pop(held.queue, deque())
+        waiting.appendleft(held)
+        self._waiting[held.queue] = waiting
+
+    def _end_turn(self, held: Held) -> None:
+        if self.alone is held:
+            self.alone = None
+            self._running[held] = None
+            self.next()
 
     def left(self, held: Held) -> None:
-        """A job is no longer held; where it was the one that had its turn, the next one has it."""
+        """A job is no longer held; where it had its turn, or was one of the most that may run, the next one has its turn."""
+        waiting = self._waiting.get(held.queue)
         if held is self.alone:
             self.alone = None
             self.next()
-        elif held in self._waiting:
-            self._waiting.remove(held)
+        elif held in self._running:
+            del self._running[held]
+            self.next()
+        elif waiting is not None and held in waiting:
+            waiting.remove(held)
+            if not waiting:
+                del self._waiting[held.queue]

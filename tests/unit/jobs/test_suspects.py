@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import State
+from mainspring.jobs.suspects import ALONE_FOR, MOST, PATIENCE
 
 from .a_node import Node, side
 
@@ -115,3 +116,106 @@ def test_a_suspect_whose_worker_leaves_while_it_is_recorded_goes_back() -> None:
     assert node.window.suspects.alone is None
     assert node.table.held == {}
     assert node.queue().backlog == [0, 2, 0]
+
+
+def handed_out(worker: Worker) -> list[str]:
+    return [held.job.payload.decode() for held in side(worker).given]
+
+
+def test_a_suspect_that_runs_for_long_does_not_hold_up_the_others() -> None:
+    node = suspects(3)
+    worker = ready(node, 3)
+    node.wait(ALONE_FOR - PATIENCE - 0.1)
+    assert handed_out(worker) == ["0"], "what kills a node mostly does so at once"
+    node.wait(PATIENCE + 0.2)
+    assert handed_out(worker) == ["0", "1"]
+    node.settling.succeeded(side(worker).given[1], b"")
+    node.commit()
+    assert handed_out(worker) == ["0", "1", "2"], "which runs on keeps nobody waiting"
+    node.wait(3600)
+    assert sorted(held.job.payload for held in worker.running.values()) == [b"0", b"2"]
+
+
+def test_no_more_than_a_few_suspects_run_at_a_time() -> None:
+    node = suspects(MOST + 2)
+    worker = ready(node, MOST + 2)
+    node.wait((MOST + 2) * (ALONE_FOR + 1))
+    assert len(handed_out(worker)) == MOST
+    node.settling.succeeded(side(worker).given[3], b"")
+    node.commit()
+    assert len(handed_out(worker)) == MOST + 1
+
+
+def two_functions() -> tuple[Node, Worker, Worker]:
+    """Suspects of two functions, and their workers, which are busy."""
+    node = Node()
+    for at in range(2):
+        node.background(f"f{at}", "f")
+    node.background("g0", "g")
+    for _ in range(2):
+        node.stream("f", places=0)
+        node.stream("g", places=0)
+        node.commit()
+        node = node.restart()
+        node.commit()
+    workers = node.stream("f", places=0), node.stream("g", places=0)
+    node.wait(PATIENCE / 2)
+    return node, *workers
+
+
+def test_functions_take_turns() -> None:
+    node, f, g = two_functions()
+    for worker in (f, g):
+        node.service.ready(worker, 2)
+    order = []
+    for _ in range(3):
+        node.wait(PATIENCE)
+        (held,) = [held for worker in (f, g) for held in worker.running.values()]
+        order.append(held.job.payload.decode())
+        node.settling.succeeded(held, b"")
+    assert order == ["f0", "g0", "f1"]
+
+
+def test_a_suspect_without_a_free_worker_lets_those_of_another_function_begin() -> None:
+    node, f, g = two_functions()
+    node.service.ready(g, 1)
+    node.wait(PATIENCE)
+    assert handed_out(g) == ["g0"]
+    node.settling.succeeded(side(g).given[0], b"")
+    node.service.ready(f, 2)
+    node.wait(PATIENCE)
+    assert handed_out(f) == ["f0"], "they begin one after the other"
+
+
+def test_a_suspect_that_has_let_others_begin_can_be_cancelled() -> None:
+    node, f, _ = two_functions()
+    node.wait(PATIENCE)
+    held = next(held for held in node.table.held.values() if held.recorded and not held.queued)
+    assert held.queue.name == b"f"
+    node.cancel(held.job.id)
+    node.commit()
+    assert node.state(held.job.id) is State.CANCELLED
+    node.service.ready(f, 1)
+    node.wait(2 * PATIENCE)
+    assert handed_out(f) == ["f1"]
+
+
+def test_suspects_go_back_with_the_last_worker_of_their_function() -> None:
+    node, f, g = two_functions()
+    node.wait(2.5 * PATIENCE)
+    node.service.gone(f)
+    node.commit()
+    assert [held.queue.name for held in node.table.held.values()] == [b"g"]
+    node.service.ready(g, 1)
+    node.wait(PATIENCE)
+    assert handed_out(g) == ["g0"]
+
+
+def test_a_node_that_pauses_gives_its_suspects_back_without_recording_them() -> None:
+    node = suspects(5)
+    ready(node, 0)
+    groups = node.life.commits.jobs
+    node.service.hand_back()
+    node.commit()
+    assert node.table.held == {}
+    assert node.life.commits.jobs == groups + 5, "one settlement each"
