@@ -149,7 +149,7 @@ def test_no_more_than_a_few_suspects_run_at_a_time() -> None:
 def two_functions() -> tuple[Node, Worker, Worker]:
     """Suspects of two functions, and their workers, which are busy."""
     node = Node()
-    for at in range(2):
+    for at in range(3):
         node.background(f"f{at}", "f")
     node.background("g0", "g")
     for _ in range(2):
@@ -168,12 +168,12 @@ def test_functions_take_turns() -> None:
     for worker in (f, g):
         node.service.ready(worker, 2)
     order = []
-    for _ in range(3):
+    for _ in range(4):
         node.wait(PATIENCE)
         (held,) = [held for worker in (f, g) for held in worker.running.values()]
         order.append(held.job.payload.decode())
         node.settling.succeeded(held, b"")
-    assert order == ["f0", "g0", "f1"]
+    assert order == ["f0", "f1", "g0", "f2"], "that of g came after the first of f had its turn"
 
 
 def test_a_suspect_without_a_free_worker_lets_those_of_another_function_begin() -> None:
