@@ -166,7 +166,7 @@ def two_functions() -> tuple[Node, Worker, Worker]:
 def test_functions_take_turns() -> None:
     node, f, g = two_functions()
     for worker in (f, g):
-        node.service.ready(worker, 2)
+        node.service.ready(worker, 4)
     order = []
     for _ in range(4):
         node.wait(PATIENCE)
