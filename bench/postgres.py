@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processor_time
 import servers
 from servers import Contestant, Server
 
@@ -86,13 +86,7 @@ class Database:
 
     def cpu_seconds(self) -> float:
         """Return the processor time of the postmaster, of all its children, and of those that have ended."""
-        ticks = 0
-        for pid in self._server.pids:
-            with contextlib.suppress(OSError):  # it has just ended, and counts as the postmaster's
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                of_children = [13, 14] if pid == self._server.pid else []
-                ticks += sum(int(fields[index]) for index in (11, 12, *of_children))
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return processor_time.seconds(self._server.pid)
 
 
 class ServerOnPostgres(Server):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processor_time
 from admin import connect, counts
 from generator import LoadError
 from measure import Cell, NotMeasured, Run, Scale, Side
@@ -77,9 +78,9 @@ def until_results(server: Server, scale: Scale) -> Run:
 def beside_a_worker(server: Server, mode: str, scale: Scale) -> Run:
     """Run the client in a mode, beside one worker process."""
     with _worker(server) as worker:
-        cpu_before = _cpu_seconds(worker)
+        cpu_before = processor_time.seconds(worker)
         details = _client(server, mode, scale.count(50_000, 2_000))
-        return Run(details["rate"], {**details, "worker_cpu_s": _cpu_seconds(worker) - cpu_before})
+        return Run(details["rate"], {**details, "worker_cpu_s": processor_time.seconds(worker) - cpu_before})
 
 
 def bulk_submit(server: Server, scale: Scale) -> Run:
@@ -150,13 +151,3 @@ def environment(server: Server) -> dict[str, str]:
     """Return the environment of a program that talks to a server."""
     paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MAINSPRING_SERVER": _address(server)}
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and all that it has started: a supervisor leaves the work to its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    own_and_ended = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-    children = [
-        child for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
-    ]
-    return own_and_ended + sum(_cpu_seconds(int(child)) for child in children)
