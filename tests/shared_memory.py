@@ -12,13 +12,9 @@ from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
 from mainspring.events.relay import Pending, Settled
 from mainspring.ids import Term
-from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
-from mainspring.queries.jobs import FirstInLine, ListJobs
-from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
-from mainspring.resources.store import Acquire, ListLimits
-from mainspring.schedules.store import READING
+from mainspring.resources.store import Acquire
 from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
@@ -27,27 +23,11 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
-    from mainspring.storage.engine import Committed
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
     Carry = Callable[[Callable[[], None]], object]
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
-
-_READING = frozenset(
-    {
-        ops.Find,
-        ops.FindUnique,
-        ops.Watchers,
-        ops.Look,
-        ops.Count,
-        ops.CountLive,
-        ListJobs,
-        FirstInLine,
-        ListLimits,
-        *READING,
-        *SCHEDULE_QUERIES,
-    }
-)
 
 
 class SharedTables:
@@ -100,10 +80,11 @@ class SharedMemoryEngine:
             content.ears[self._term] = self._ear
         return Opened(Term(self._term), content.terms)
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run the group at once, unless the node's term has ended and the group would write."""
+        del answer
         content = self._content
-        if self._term in content.ended and not _READING.issuperset(map(type, group)):
+        if self._term in content.ended and not all(operation.reads for operation in group):
             committed(StoreFencedError(f"term {self._term} was ended by another node"))
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
-    from mainspring.storage.engine import Committed, Engine, Opened
+    from mainspring.storage.engine import Answer, Committed, Engine, Opened
     from mainspring.storage.operation import Operation
-
-
-_ORDER = {kind: phase for phase, kind in enumerate(ops.PHASES)}
 
 
 class History:
@@ -101,7 +98,8 @@ class SlowStore:
     def busy(self) -> bool:
         return self._group is not None
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        del answer
         assert self._group is None, "one group at a time"
         self._group, self._committed, self._outcomes = group, committed, None
         if not self.full and self._chance.random() < 0.5:
@@ -121,7 +119,7 @@ class SlowStore:
     def _execute(self, group: Sequence[Operation]) -> Sequence[Any]:
         outcomes = execute(self.engine, group)
         pairs = zip(group, outcomes, strict=True)
-        for operation, outcome in sorted(pairs, key=lambda pair: _ORDER.get(type(pair[0]), len(_ORDER))):
+        for operation, outcome in sorted(pairs, key=lambda pair: pair[0].phase):
             self._history.note(operation, outcome)
         return outcomes
 
@@ -129,26 +127,27 @@ class SlowStore:
 
     def find(self, job_id: int) -> Job | None:
         """A job as it is in the store at this moment."""
-        jobs: dict[int, Job] = execute(self.engine, [ops.Find([job_id], _ignore, _ignore, 2**30)])[0]
+        jobs: dict[int, Job] = execute(self.engine, [ops.Find([job_id], 2**30)])[0]
         return jobs.get(job_id)
 
     def find_unique(self, function: bytes, unique: bytes) -> int | None:
-        found = execute(self.engine, [ops.FindUnique([(function, unique)], _ignore, _ignore)])[0][0]
+        found = execute(self.engine, [ops.FindUnique([(function, unique)])])[0][0]
         return None if found is None else found.id
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
-        counts: dict[tuple[bytes, int, int], int] = execute(self.engine, [ops.Count(_ignore, _ignore)])[0]
+        counts: dict[tuple[bytes, int, int], int] = execute(self.engine, [ops.Count()])[0]
         return counts
 
 
-def _ignore(_: object) -> None:
-    pass
+def at_once(place: int, outcome: Any) -> None:
+    """Take no outcome apart from the others: these engines answer a group as a whole."""
+    raise AssertionError(f"operation {place} is answered apart: {outcome}")
 
 
 def execute(engine: Engine, group: Sequence[Operation]) -> Sequence[Any]:
     """Run a group on an engine that commits before it returns."""
     got: list[Sequence[Any] | StoreError] = []
-    engine.commit(group, got.append)
+    engine.commit(group, got.append, at_once)
     assert got, "the engine committed in a thread"
     if isinstance(got[0], StoreError):
         raise got[0]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Term
     from mainspring.jobs.model import Job
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Committed
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
     from .fleet.clocks import MachineClock
@@ -75,11 +75,11 @@ def _machine(keeper: Keeper) -> MachineClock:
 def test_groups_of_ended_terms_committed(monkeypatch: Plant) -> None:
     commit = SharedMemoryEngine.commit
 
-    def unfenced(self: SharedMemoryEngine, group: Sequence[Operation], committed: Committed) -> None:
+    def unfenced(self: SharedMemoryEngine, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         content = self._content
         ended, content.ended = content.ended, set()
         try:
-            commit(self, group, committed)
+            commit(self, group, committed, answer)
         finally:
             content.ended = ended
 
@@ -176,8 +176,8 @@ def test_waiting_noted_without_a_term(monkeypatch: Plant) -> None:
     def find(
         self: Noting, ids: list[int], found: Callable[[dict[int, Job]], None], failed: Any, room: int = 0
     ) -> ops.Wait:
-        operation = ops.Wait(self._table.term, ids, found, failed, room)
-        self._commits.put(operation)
+        operation = ops.Wait(self._table.term, ids, room)
+        self._commits.put(operation, found, failed)
         return operation
 
     monkeypatch.setattr(Noting, "find", find)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.on_servers.postgres.a_fleet import NOW, Node, eventually, ignore, node, session
+from tests.on_servers.postgres.a_fleet import NOW, Node, eventually, node, session
 from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
 
@@ -80,7 +80,7 @@ class Load:
 
     async def is_kept(self, by: Node) -> None:
         """Assert that all that was promised is there, and nothing else."""
-        counts, jobs = await by.group(ops.Count(ignore, ignore), ListJobs(JobFilter(limit=1_000_000), ignore, ignore))
+        counts, jobs = await by.group(ops.Count(), ListJobs(JobFilter(limit=1_000_000)))
         states = {job.id: job.state for job in jobs}
         assert len(states) == len(jobs), "no job is there twice"
         assert {job_id for job_id, state in states.items() if state == State.SUCCEEDED} == self.settled
@@ -116,7 +116,7 @@ def test_a_commit_whose_outcome_is_unknown_happens_once(proxy: Proxy, database: 
             operations = {
                 "submit": one.submit(*[one.job(unique=MARK + b"%d" % number) for number in range(3)]),
                 "claim": one.claim(2),
-                "settle": ops.Settle([succeeded(job, MARK, NOW, NOW) for job in held], ignore, ignore),
+                "settle": ops.Settle([succeeded(job, MARK, NOW, NOW) for job in held]),
             }
             last = b"COMMIT" if kind == "claim" else MARK  # the others are one statement, which commits
             trap = proxy.lose_answer(to=last) if lost == "answer" else proxy.lose_request(of=last)

@@ -29,7 +29,7 @@ class Barriers:
 
     def when_stored(self, then: Callable[[], None]) -> None:
         """Call a function once the store has taken, or refused, what was put before."""
-        self._commits.put(Find([], lambda _: then(), lambda _: then()))
+        self._commits.put(Find([]), lambda _: then(), lambda _: then())
 
     def when_settled(self, then: Callable[[], None]) -> None:
         """Call a function once everything that was reported before is on disk, settlements that are tried again included."""

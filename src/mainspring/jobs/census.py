@@ -63,7 +63,7 @@ class Census:
             self._read(_Sums(now), b"")
 
     def _read(self, sums: _Sums, after: bytes) -> None:
-        self._commits.put(CountLive(lambda page: self._add(sums, page), self._not_read, after=after))
+        self._commits.put(CountLive(after=after), lambda page: self._add(sums, page), self._not_read)
 
     def _add(self, sums: _Sums, page: Counted) -> None:
         known = self._dispatch.queues

@@ -194,12 +194,9 @@ class Claiming:
         queue.claiming = True
         known = tuple(backlog)
         self._commits.put(
-            Claim(
-                self._table.term,
-                wants,
-                lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, known),
-                lambda error: self._not_claimed(queue, error),
-            )
+            Claim(self._table.term, wants),
+            lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, known),
+            lambda error: self._not_claimed(queue, error),
         )
 
     def hint(self, queue: FunctionQueue) -> None:
@@ -238,15 +235,9 @@ class Claiming:
         queue.claiming = True
         known = tuple(queue.backlog)
         self._commits.put(
-            ClaimByKey(
-                self._table.term,
-                want,
-                gate.per_key(),
-                gate.after,
-                gate.enough(),
-                lambda outcome: self._claimed_by_key(queue, outcome, known),
-                lambda error: self._not_claimed(queue, error),
-            )
+            ClaimByKey(self._table.term, want, gate.per_key(), gate.after, gate.enough()),
+            lambda outcome: self._claimed_by_key(queue, outcome, known),
+            lambda error: self._not_claimed(queue, error),
         )
 
     # ---- what came ----

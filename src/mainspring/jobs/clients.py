@@ -148,7 +148,7 @@ class Clients:
                 done(State(outcome.before).name.lower())
 
         error = failure("Cancelled", reason)
-        self._commits.put(Cancel(job_id, error, round(self._clock.wall() * 1_000_000), cancelled, failed))
+        self._commits.put(Cancel(job_id, error, round(self._clock.wall() * 1_000_000)), cancelled, failed)
 
     def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
         """Cancel a job in memory."""
@@ -212,7 +212,7 @@ class Clients:
                     self._window.no_longer_away(queue)
                 failed(error)
 
-            self._commits.put(Redrive(job_id, redriven, not_redriven, job.function))
+            self._commits.put(Redrive(job_id, job.function), redriven, not_redriven)
 
         self.find(job_id, found, failed)
 
@@ -236,9 +236,9 @@ class Clients:
         if held is not None:
             done(held.seen())
             return
-        operation = Find([job_id], lambda jobs: done(jobs.get(job_id)), failed, room)
+        operation = Find([job_id], room)
         operation.overtakes = overtakes
-        self._commits.put(operation)
+        self._commits.put(operation, lambda jobs: done(jobs.get(job_id)), failed)
 
     def show(
         self, job_id: int, done: Callable[[Job | None, Running | None], None], failed: Callable[[StoreError], None]
@@ -258,4 +258,4 @@ class Clients:
         self, unique: bytes, done: Callable[[Found | None], None], failed: Callable[[StoreError], None]
     ) -> None:
         """Look a live stored job up by its unique, whatever its function."""
-        self._commits.put(FindUnique([(None, unique)], lambda found: done(found[0]), failed))
+        self._commits.put(FindUnique([(None, unique)]), lambda found: done(found[0]), failed)

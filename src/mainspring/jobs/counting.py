@@ -53,12 +53,11 @@ class Counting:
         for name in asked:
             del self._next[name]
         if asked:
-            counted = CountLive(
+            self._commits.put(
+                CountLive(list(asked)),
                 lambda counted: self._commits.afterwards(lambda: self._learn(asked, counted)),
                 lambda error: self._not_counted(asked, error),
-                list(asked),
             )
-            self._commits.put(counted)
 
     def _learn(self, asked: Mapping[bytes, FunctionQueue], counted: Counted) -> None:
         """Take what was counted with all that the same group has brought."""

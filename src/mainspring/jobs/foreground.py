@@ -168,9 +168,9 @@ class Foreground:
             self._intake.uncount([job])
             asking.refused(error)
 
-        operation = Submit([job], stored, failed, term)
+        operation = Submit([job], term)
         operation.size = len(job.payload) + 300
-        self._commits.put(operation)
+        self._commits.put(operation, stored, failed)
 
     def pass_on(self, held: Held) -> None:
         """Store a foreground job that waits in memory, where the store is shared: nobody here can run it any more, others may."""
@@ -198,7 +198,7 @@ class Foreground:
             self._intake.uncount([job])
             self._back(job)
 
-        self._commits.put(Submit([job], stored, failed, term))
+        self._commits.put(Submit([job], term), stored, failed)
 
     def _back(self, job: Job) -> None:
         """The store could not take a foreground job: it waits here as before."""

@@ -96,7 +96,7 @@ class Functions:
             then()
             return
         self._reading = True
-        self._commits.put(ListLimits(loaded, not_loaded))
+        self._commits.put(ListLimits(), loaded, not_loaded)
 
     def _learn(self, row: FunctionLimits) -> None:
         if row.version >= self.said(row.function).version:
@@ -150,7 +150,7 @@ class Functions:
             else:
                 self.change(function, change, done, failed)  # somebody else was first
 
-        self._commits.put(SaveLimits(wanted, saved, failed))
+        self._commits.put(SaveLimits(wanted), saved, failed)
 
     # ---- time ----
 

@@ -94,13 +94,13 @@ class Intake:
         self._put(jobs, size, accepted, refused)
 
     def _put(self, jobs: list[Job], size: int, accepted: Accepted, refused: Refused) -> None:
-        operation = Submit(
-            jobs,
+        operation = Submit(jobs)
+        operation.size = size
+        self._commits.put(
+            operation,
             lambda joined: self._submitted(jobs, joined, accepted),
             lambda error: self._not_submitted(jobs, error, refused),
         )
-        operation.size = size
-        self._commits.put(operation)
 
     def _submitted(self, jobs: list[Job], joined: dict[int, Found], accepted: Accepted) -> None:
         ids = [job.id for job in jobs]
@@ -205,7 +205,7 @@ class Intake:
                 self._listeners.add(other.id, listener, again=True)
             accepted(other.id)
 
-        self._commits.put(FindUnique([(function, unique)], found, refused))
+        self._commits.put(FindUnique([(function, unique)]), found, refused)
 
     def _adopt(
         self, held: Held, joining: Job, accepted: Callable[[int, dict[int, Found]], None], refused: Refused
@@ -243,7 +243,7 @@ class Intake:
             refused(error)
             self._continue(held)
 
-        self._commits.put(Submit([job], stored, failed))
+        self._commits.put(Submit([job]), stored, failed)
 
     def _continue(self, held: Held) -> None:
         """Do what had to wait until the row was stored, or was not."""

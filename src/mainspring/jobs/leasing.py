@@ -283,13 +283,9 @@ class Leasing:
 
     def _put_part(self, queue: FunctionQueue, asks: list[tuple[bytes | None, Ask]], run: int) -> None:
         self._commits.put(
-            Acquire(
-                self._table.term,
-                [ask for _, ask in asks],
-                to_us(self._clock.wall()),
-                lambda grants: self._granted(queue, asks, grants, run),
-                lambda error: self._not_granted(queue, asks, error, run),
-            )
+            Acquire(self._table.term, [ask for _, ask in asks], to_us(self._clock.wall())),
+            lambda grants: self._granted(queue, asks, grants, run),
+            lambda error: self._not_granted(queue, asks, error, run),
         )
 
     def _granted(

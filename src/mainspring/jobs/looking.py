@@ -79,7 +79,7 @@ class Looking:
         # Where very many functions have jobs, only those that somebody here has to do with are counted.
         dispatch = self._dispatch
         functions = None if dispatch.complete else list(dispatch.queues)
-        self._commits.put(Look(looked, not_looked, functions))
+        self._commits.put(Look(functions), looked, not_looked)
 
     def counted(self, then: Callable[[], None]) -> None:
         """Call a function when the counts are at most `COUNTED_FOR` old, or after `COUNT_PATIENCE` where the store is slow."""
@@ -146,7 +146,7 @@ class Looking:
             self._taking = False
 
         self._taking = True
-        self._commits.put(TakeInbox(taken, not_taken))
+        self._commits.put(TakeInbox(), taken, not_taken)
 
     def add_pending(self, pending: dict[tuple[bytes, int], int]) -> None:
         """Count jobs that have become pending, by function and priority, and have workers here get them."""

@@ -90,8 +90,8 @@ class Noting:
             for job_id in ids:
                 self.waited(job_id, term)
 
-        operation = Wait(term, ids, noted, failed, room) if term else Find(ids, noted, failed, room)
-        self._commits.put(operation)
+        operation = Wait(term, ids, room) if term else Find(ids, room)
+        self._commits.put(operation, noted, failed)
         return operation
 
     def waited(self, job_id: int, term: int) -> None:
@@ -157,9 +157,9 @@ class Noting:
             del error
             self._stay(self._leaves.pop(operation))
 
-        operation = Leave(self._table.term, leaving, done, failed)
+        operation = Leave(self._table.term, leaving)
         self._leaves[operation] = withdrawn
-        self._commits.put(operation)
+        self._commits.put(operation, done, failed)
 
     def drop(self, settlement: Settlement) -> None:
         """Drop a foreground job that its worker has left, as if its last client had left only now."""
@@ -181,9 +181,9 @@ class Noting:
             del error  # the settlement has failed as well: the job is dropped when that is tried again
             self._stay(self._leaves.pop(operation))
 
-        operation = Leave(self._table.term, [job.id], done, failed)
+        operation = Leave(self._table.term, [job.id])
         self._leaves[operation] = []
-        self._commits.put(operation)
+        self._commits.put(operation, done, failed)
 
     def withholds(self, held: Held) -> bool:
         """Say whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""

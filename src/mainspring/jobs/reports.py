@@ -92,4 +92,4 @@ class Reports:
             del error
             watchers.untold = None
 
-        self._commits.put(FindWatchers(self._table.term, [held.job.id], found, failed))
+        self._commits.put(FindWatchers(self._table.term, [held.job.id]), found, failed)

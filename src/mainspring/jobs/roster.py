@@ -73,7 +73,7 @@ class Roster:
             ]
             then(Page(rows, None if outcome.next is None else Place(serial, outcome.next)))
 
-        self._commits.put(CountLive(counted, failed, after=place.row, limit=limit))
+        self._commits.put(CountLive(after=place.row, limit=limit), counted, failed)
 
     def _in_memory(self, serial: int, limit: int) -> Page:
         order, queues = self._dispatch.order, self._dispatch.queues
@@ -102,7 +102,7 @@ class Roster:
         def counted(outcome: Counted) -> None:
             then({row.name: row for row in rows_of(outcome.counts)} | here)
 
-        self._commits.put(CountLive(counted, failed, others))
+        self._commits.put(CountLive(others), counted, failed)
 
 
 def rows_of(counts: Mapping[tuple[bytes, int, int], int]) -> list[FunctionQueue]:

@@ -238,13 +238,13 @@ class JobService:
             ready(recovered)
 
         def count(recovered: int, after: bytes = b"") -> None:
-            self.commits.put(CountLive(lambda page: counted(page, recovered), failed, after=after))
+            self.commits.put(CountLive(after=after), lambda page: counted(page, recovered), failed)
 
         def recovered(outcome: Recovered) -> None:
             self.settling.recovered(outcome.lost)
             count(outcome.number)
 
-        self.functions.load(lambda: self.commits.put(Recover(self.term, recovered, failed)), failed)
+        self.functions.load(lambda: self.commits.put(Recover(self.term), recovered, failed), failed)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some seconds."""
@@ -415,8 +415,8 @@ class JobService:
         failed: Callable[[StoreError], None],
         room: int,
     ) -> Find:
-        operation = Find(ids, found, failed, room)
-        self.commits.put(operation)
+        operation = Find(ids, room)
+        self.commits.put(operation, found, failed)
         return operation
 
     def _started(self, held: Held) -> None:

@@ -297,13 +297,13 @@ class Settling:
         operation = self._open
         if operation is None or not operation.open:
             batch: list[_Pending] = []
-            operation = self._open = Settle(
-                [], lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
-            )
+            operation = self._open = Settle([])
             operation.rows = 0
             operation.urgent = False
             self._batch = batch
-            self._commits.put(operation)
+            self._commits.put(
+                operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
+            )
         if not operation.urgent and (
             acknowledge is not None
             or gate is not None
@@ -327,13 +327,11 @@ class Settling:
     def _put_abandoned(self, pending: _Pending) -> None:
         """Give a job back, and drop it in the same group: no other worker may have it in between."""
         batch = [pending]
-        operation = Settle(
-            [pending.settlement],
-            lambda stale: self._settled(batch, stale),
-            lambda error: self._not_settled(batch, error),
-        )
+        operation = Settle([pending.settlement])
         operation.rows = 0  # no group is closed behind an operation without rows
-        self._commits.put(operation)
+        self._commits.put(
+            operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
+        )
         if self._drop is not None:
             self._drop(pending.settlement)
 

@@ -126,4 +126,4 @@ class Sharing:
                 self.recover(terms)
 
         # What could not be given back now is found abandoned again.
-        self._commits.put(Recover(self._table.term, recovered, lambda _: None, terms))
+        self._commits.put(Recover(self._table.term, terms), recovered, lambda _: None)

@@ -1,20 +1,20 @@
 """The port that the jobs slice needs: its operations, and what each answers.
 
-An engine runs them in the order of ``PHASES``. Every operation names what guards it; a row whose guard does not hold is left
-alone and said so in the outcome, and costs only itself.
+An engine runs them in the order of their phases (``storage.phases``). Every operation names what guards it; a row whose guard
+does not hold is left alone and said so in the outcome, and costs only itself.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mainspring.jobs.rules import Outcome
 from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -84,12 +84,11 @@ class Settle(Operation):
 
     __slots__ = ("settlements",)
 
+    phase = Phase.SETTLE
     brings_jobs = True
 
-    def __init__(
-        self, settlements: list[Settlement], done: Callable[[Any], None], failed: Callable[[Any], None]
-    ) -> None:
-        super().__init__(done, failed)
+    def __init__(self, settlements: list[Settlement]) -> None:
+        super().__init__()
         self.settlements = settlements
         self.rows = len(settlements)
 
@@ -106,16 +105,15 @@ class Submit(Operation):
 
     __slots__ = ("jobs", "waiter")
 
+    phase = Phase.SUBMIT
     brings_jobs = True
 
     def __init__(
         self,
         jobs: list[Job],
-        done: Callable[[dict[int, Found]], None],
-        failed: Callable[[StoreError], None],
         waiter: int = 0,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.jobs = jobs
         self.waiter = waiter
         self.rows = len(jobs)
@@ -141,14 +139,14 @@ class Claim(Operation):
 
     __slots__ = ("term", "wants")
 
+    phase = Phase.CLAIM
+
     def __init__(
         self,
         term: int,
         wants: list[Want],
-        done: Callable[[list[list[Job]]], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.term = term
         self.wants = wants
         self.rows = sum(want.limit for want in wants)
@@ -165,6 +163,8 @@ class ClaimByKey(Operation):
 
     __slots__ = ("after", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
 
+    phase = Phase.CLAIM
+
     def __init__(
         self,
         term: int,
@@ -172,10 +172,8 @@ class ClaimByKey(Operation):
         per_key: int,
         after: After,
         enough: frozenset[bytes],
-        done: Callable[[ClaimedByKey], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.term = term
         self.function, self.limit, self.slots, self.overdue_us = want
         self.per_key = per_key
@@ -208,10 +206,11 @@ class Assign(Operation):
 
     __slots__ = ("jobs",)
 
+    phase = Phase.ASSIGN
     brings_jobs = True
 
-    def __init__(self, jobs: list[Job], done: Callable[[None], None], failed: Callable[[StoreError], None]) -> None:
-        super().__init__(done, failed)
+    def __init__(self, jobs: list[Job]) -> None:
+        super().__init__()
         self.jobs = jobs
         self.rows = len(jobs)
 
@@ -229,15 +228,15 @@ class Cancel(Operation):
 
     __slots__ = ("error", "id", "now_us")
 
+    phase = Phase.CANCEL
+
     def __init__(
         self,
         job_id: int,
         error: bytes,
         now_us: int,
-        done: Callable[[Cancelled], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.id = job_id
         self.error = error
         self.now_us = now_us
@@ -260,14 +259,14 @@ class Redrive(Operation):
 
     __slots__ = ("function", "id")
 
+    phase = Phase.REDRIVE
+
     def __init__(
         self,
         job_id: int,
-        done: Callable[[Redriven], None],
-        failed: Callable[[StoreError], None],
         function: bytes = b"",
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.id = job_id
         self.function = function
 
@@ -291,10 +290,10 @@ class Wake(Operation):
 
     __slots__ = ("now_us",)
 
-    def __init__(
-        self, now_us: int, done: Callable[[Woken], None], failed: Callable[[StoreError], None], limit: int = 1000
-    ) -> None:
-        super().__init__(done, failed)
+    phase = Phase.WAKE
+
+    def __init__(self, now_us: int, limit: int = 1000) -> None:
+        super().__init__()
         self.now_us = now_us
         self.rows = limit
 
@@ -318,14 +317,15 @@ class Find(Operation):
 
     __slots__ = ("ids", "room")
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
         ids: list[int],
-        done: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
         room: int = 0,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.ids = ids
         self.room = room
         self.rows = len(ids)
@@ -357,13 +357,14 @@ class FindUnique(Operation):
 
     __slots__ = ("keys",)
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
         keys: list[tuple[bytes | None, bytes]],
-        done: Callable[[list[Found | None]], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.keys = keys
         self.rows = len(keys)
 
@@ -377,15 +378,15 @@ class Sweep(Operation):
 
     __slots__ = ("dead_before_us", "ended_before_us")
 
+    phase = Phase.SWEEP
+
     def __init__(
         self,
         ended_before_us: int,
         dead_before_us: int,
-        done: Callable[[int], None],
-        failed: Callable[[StoreError], None],
         limit: int = 1000,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.ended_before_us = ended_before_us
         self.dead_before_us = dead_before_us
         self.rows = limit
@@ -401,15 +402,15 @@ class Recover(Operation):
 
     __slots__ = ("of", "term")
 
+    phase = Phase.RECOVER
+
     def __init__(
         self,
         term: int,
-        done: Callable[[Recovered], None],
-        failed: Callable[[StoreError], None],
         of: Sequence[int] | None = None,
         limit: int = 1000,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.term = term
         self.of = of
         self.rows = limit
@@ -452,15 +453,15 @@ class Wait(Operation):
 
     __slots__ = ("ids", "room", "term")
 
+    phase = Phase.WAIT
+
     def __init__(
         self,
         term: int,
         ids: list[int],
-        done: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
         room: int = 0,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.term = term
         self.ids = ids
         self.room = room
@@ -476,8 +477,10 @@ class TakeInbox(Operation):
 
     __slots__ = ()
 
-    def __init__(self, done: Callable[[Taken], None], failed: Callable[[StoreError], None], limit: int = 1000) -> None:
-        super().__init__(done, failed)
+    phase = Phase.INBOX
+
+    def __init__(self, limit: int = 1000) -> None:
+        super().__init__()
         self.rows = limit
 
 
@@ -501,10 +504,10 @@ class Leave(Operation):
 
     __slots__ = ("ids", "term")
 
-    def __init__(
-        self, term: int, ids: list[int], done: Callable[[set[int]], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        super().__init__(done, failed)
+    phase = Phase.LEAVE
+
+    def __init__(self, term: int, ids: list[int]) -> None:
+        super().__init__()
         self.term = term
         self.ids = ids
         self.rows = len(ids)
@@ -518,14 +521,15 @@ class Watchers(Operation):
 
     __slots__ = ("ids", "term")
 
+    phase = Phase.WATCH
+    reads = True
+
     def __init__(
         self,
         term: int,
         ids: list[int],
-        done: Callable[[dict[int, list[int]]], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.term = term
         self.ids = ids
         self.rows = len(ids)
@@ -539,13 +543,14 @@ class Look(Operation):
 
     __slots__ = ("functions",)
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
-        done: Callable[[Outlook], None],
-        failed: Callable[[StoreError], None],
         functions: Sequence[bytes] | None = None,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.functions = functions
 
 
@@ -570,6 +575,9 @@ class Count(Operation):
 
     __slots__ = ()
 
+    phase = Phase.READ
+    reads = True
+
 
 class CountLive(Operation):
     """Read how many jobs of some functions have not ended. Outcome: ``Counted``.
@@ -581,16 +589,17 @@ class CountLive(Operation):
 
     __slots__ = ("after", "functions")
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
-        done: Callable[[Counted], None],
-        failed: Callable[[StoreError], None],
         functions: Sequence[bytes] | None = None,
         *,
         after: bytes = b"",
         limit: int = 1000,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.functions = functions
         self.after = after
         self.rows = limit if functions is None else len(functions)
@@ -609,24 +618,3 @@ class Counted(NamedTuple):
     """By function, state and priority, as that of ``Count``, without zeros."""
     next: bytes | None = None
     """What the next page comes ``after``: None where this was the last."""
-
-
-ENDING: Sequence[type[Operation]] = (Watchers, Recover, Settle, Assign, Cancel, Redrive, Sweep, Wake)
-"""The first phases. (Who is to hear how far a job is, is asked before its end lets go who waits.)
-
-After them comes what follows from the ends of jobs, and then other slices' operations that make jobs.
-"""
-PHASES: Sequence[type[Operation]] = (
-    *ENDING,
-    TakeInbox,
-    Leave,
-    Submit,
-    Claim,
-    ClaimByKey,
-    Wait,
-    Find,
-    FindUnique,
-    Look,
-    Count,
-    CountLive,
-)

@@ -66,7 +66,7 @@ class Suspects:
             self._admit(held)
             return
         held.recorded = True
-        self._commits.put(Assign([held.job], lambda _: self._recorded(held), lambda _: self._not_recorded(held)))
+        self._commits.put(Assign([held.job]), lambda _: self._recorded(held), lambda _: self._not_recorded(held))
 
     def _recorded(self, held: Held) -> None:
         if self.alone is held:  # otherwise it was cancelled or given back meanwhile

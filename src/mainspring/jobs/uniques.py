@@ -60,7 +60,7 @@ class Uniques:
             for _, failed in self.questions.pop(key).asking:
                 failed(error)
 
-        self._commits.put(FindUnique([key], found, not_found))
+        self._commits.put(FindUnique([key]), found, not_found)
 
     def overtake(self, key: Key) -> None:
         """A job of this function and unique is on its way to the store; it counts among the live ones already.

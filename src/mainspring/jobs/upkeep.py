@@ -132,7 +132,7 @@ class Upkeep:
         if long:
             for held in long:
                 held.recorded = True
-            self._commits.put(Assign([held.job for held in long], lambda _: None, lambda _: self._not_recorded(long)))
+            self._commits.put(Assign([held.job for held in long]), lambda _: None, lambda _: self._not_recorded(long))
 
     @staticmethod
     def _not_recorded(jobs: list[Held]) -> None:
@@ -152,10 +152,7 @@ class Upkeep:
     def _sweep(self) -> None:
         wall = self._clock.wall()
         self._commits.put(
-            Sweep(
-                round((wall - self._retention) * 1_000_000),
-                round((wall - self._dead_retention) * 1_000_000),
-                lambda forgotten: self._sweep() if forgotten else None,
-                lambda _: None,
-            )
+            Sweep(round((wall - self._retention) * 1_000_000), round((wall - self._dead_retention) * 1_000_000)),
+            lambda forgotten: self._sweep() if forgotten else None,
+            lambda _: None,
         )

@@ -54,7 +54,7 @@ class Waking:
         if not self._waking:
             self._waking = True
             self._next_us = 0
-            self._commits.put(Wake(round(self._clock.wall() * 1_000_000), self._woke, self._not_woken))
+            self._commits.put(Wake(round(self._clock.wall() * 1_000_000)), self._woke, self._not_woken)
 
     def _woke(self, woken: Woken) -> None:
         self._waking = False

@@ -8,12 +8,10 @@ import msgspec
 
 from mainspring.jobs.model import State  # noqa: TC001 - msgspec reads the annotation
 from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from mainspring.errors import StoreError
-    from mainspring.jobs.model import Job
+    from collections.abc import Sequence
 
 
 class JobFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +29,11 @@ class ListJobs(Operation):
 
     __slots__ = ("filter",)
 
-    def __init__(
-        self, which: JobFilter, done: Callable[[list[Job]], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        super().__init__(done, failed)
+    phase = Phase.READ
+    reads = True
+
+    def __init__(self, which: JobFilter) -> None:
+        super().__init__()
         self.filter = which
         self.rows = which.limit
         self.overtakes = True
@@ -54,12 +53,13 @@ class FirstInLine(Operation):
 
     __slots__ = ("functions",)
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
         functions: Sequence[bytes],
-        done: Callable[[dict[bytes, int]], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.functions = functions
         self.overtakes = True

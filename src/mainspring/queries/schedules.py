@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mainspring.storage.operation import Operation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from mainspring.errors import StoreError
-    from mainspring.schedules.model import Fire
+from mainspring.storage.phases import Phase
 
 
 class ListFires(Operation):
@@ -21,19 +14,17 @@ class ListFires(Operation):
 
     __slots__ = ("before_us", "name")
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
         name: str,
-        done: Callable[[list[Fire]], None],
-        failed: Callable[[StoreError], None],
         before_us: int | None = None,
         limit: int = 100,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.name = name
         self.before_us = before_us
         self.rows = limit
         self.overtakes = True
-
-
-READING: Sequence[type[Operation]] = (ListFires,)

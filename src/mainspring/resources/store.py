@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from mainspring.errors import StoreError
     from mainspring.resources.model import FunctionLimits, Rate
 
 
@@ -20,6 +20,9 @@ class ListLimits(Operation):
     """Read what is said of all functions. Outcome: ``list[FunctionLimits]``, in any order."""
 
     __slots__ = ()
+
+    phase = Phase.READ
+    reads = True
 
 
 class SaveLimits(Operation):
@@ -31,13 +34,13 @@ class SaveLimits(Operation):
 
     __slots__ = ("said",)
 
+    phase = Phase.LIMITS
+
     def __init__(
         self,
         said: FunctionLimits,
-        done: Callable[[FunctionLimits], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.said = said
 
 
@@ -80,20 +83,17 @@ class Acquire(Operation):
 
     __slots__ = ("asks", "now_us", "term")
 
+    phase = Phase.LIMITS
+
     def __init__(
         self,
         term: int,
         asks: Sequence[Ask],
         now_us: int,
-        done: Callable[[list[Grant]], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.term = term
         self.asks = asks
         self.now_us = now_us
         self.rows = len(asks)
         self.size = 64 + sum(len(ask.function) + len(ask.pool) + 100 for ask in asks)
-
-
-PHASES: Sequence[type[Operation]] = (SaveLimits, Acquire, ListLimits)

@@ -163,7 +163,7 @@ class ScheduleService:
         elif not self._paused():
             self._looking = True
             self._looked = self._clock.monotonic()
-            self._commits.put(FindDue(self._now_us() + to_us(AHEAD), self._found, self._not_found))
+            self._commits.put(FindDue(self._now_us() + to_us(AHEAD)), self._found, self._not_found)
 
     def _found(self, upcoming: Upcoming) -> None:
         self._looking = False
@@ -230,7 +230,7 @@ class ScheduleService:
                 mine.append(entry.due)
         self._fire(mine)
         if others:
-            self._commits.put(FindDue(now_us - to_us(BACKUP), self._left_over, lambda _: None))
+            self._commits.put(FindDue(now_us - to_us(BACKUP)), self._left_over, lambda _: None)
         self._arm()
 
     def _left_over(self, upcoming: Upcoming) -> None:
@@ -256,8 +256,8 @@ class ScheduleService:
 
     def _operation(self) -> FireSchedules:
         due: list[Due] = []
-        operation = FireSchedules(due, 0, self._fired, lambda error: self._not_fired(due, error))
-        self._commits.put(operation)
+        operation = FireSchedules(due, 0)
+        self._commits.put(operation, self._fired, lambda error: self._not_fired(due, error))
         return operation
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
@@ -289,7 +289,7 @@ class ScheduleService:
             self._mending = False
 
         self._mending = True
-        self._commits.put(MendSchedules(self._now_us(), mended, not_mended))
+        self._commits.put(MendSchedules(self._now_us()), mended, not_mended)
 
     # ---- what is old ----
 
@@ -307,13 +307,13 @@ class ScheduleService:
             self._forgetting = False
 
         before_us = self._now_us() - to_us(self._retention)
-        self._commits.put(ForgetFires(after, before_us, forgotten, not_forgotten))
+        self._commits.put(ForgetFires(after, before_us), forgotten, not_forgotten)
 
     # ---- those who ask ----
 
     def find(self, done: Callable[[list[Stored]], None], failed: Failed, names: Sequence[str] | None = None) -> None:
         """Read schedules: those named, or all."""
-        self._commits.put(ListSchedules(done, failed, names))
+        self._commits.put(ListSchedules(names), done, failed)
 
     # ---- those who change ----
 
@@ -346,11 +346,11 @@ class ScheduleService:
             done(outcome.schedules)
             self.look()
 
-        self._commits.put(SaveSchedules(checked, now_us, saved, failed))
+        self._commits.put(SaveSchedules(checked, now_us), saved, failed)
 
     def trigger(self, name: str, done: Callable[[Fire | None], None], failed: Failed) -> None:
         """Run a schedule now; ``done`` hears the row, or None where there is no such schedule."""
-        self._commits.put(TriggerSchedule(name, self._now_us(), done, failed))
+        self._commits.put(TriggerSchedule(name, self._now_us()), done, failed)
 
     # ---- code that declares ----
 
@@ -370,7 +370,7 @@ class ScheduleService:
             else:
                 done(Declaration(governs=False, changes=[]))
 
-        self._commits.put(Declare(app, mine, self._now_us(), seen, failed))
+        self._commits.put(Declare(app, mine, self._now_us()), seen, failed)
 
     def _reconcile(
         self,

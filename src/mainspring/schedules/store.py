@@ -14,11 +14,12 @@ from msgspec import UNSET, UnsetType
 from mainspring.schedules.model import FireState
 from mainspring.schedules.rules import STEP
 from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from mainspring.errors import MainspringError, StoreError
+    from mainspring.errors import MainspringError
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Ended, Followers, Found
     from mainspring.schedules.catalogue import Catalogue
@@ -62,14 +63,14 @@ class SaveSchedules(Operation):
 
     __slots__ = ("changes", "now_us")
 
+    phase = Phase.SLICES
+
     def __init__(
         self,
         changes: Sequence[Change],
         now_us: int,
-        done: Callable[[Saved], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.changes = changes
         self.now_us = now_us
         self.rows = len(changes)
@@ -100,15 +101,15 @@ class FireSchedules(Operation):
 
     __slots__ = ("due", "limit", "now_us")
 
+    phase = Phase.SLICES
+
     def __init__(
         self,
         due: list[Due],
         now_us: int,
-        done: Callable[[dict[str, Fired]], None],
-        failed: Callable[[StoreError], None],
         limit: int = STEP,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.due = due
         self.now_us = now_us
         self.limit = limit
@@ -131,10 +132,10 @@ class TriggerSchedule(Operation):
 
     __slots__ = ("name", "now_us")
 
-    def __init__(
-        self, name: str, now_us: int, done: Callable[[Fire | None], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        super().__init__(done, failed)
+    phase = Phase.SLICES
+
+    def __init__(self, name: str, now_us: int) -> None:
+        super().__init__()
         self.name = name
         self.now_us = now_us
 
@@ -149,10 +150,10 @@ class MendSchedules(Operation):
 
     __slots__ = ("limit", "now_us")
 
-    def __init__(
-        self, now_us: int, done: Callable[[int], None], failed: Callable[[StoreError], None], limit: int = 1000
-    ) -> None:
-        super().__init__(done, failed)
+    phase = Phase.SLICES
+
+    def __init__(self, now_us: int, limit: int = 1000) -> None:
+        super().__init__()
         self.now_us = now_us
         self.limit = limit
         self.rows = limit
@@ -166,15 +167,15 @@ class ForgetFires(Operation):
 
     __slots__ = ("after", "before_us")
 
+    phase = Phase.SLICES
+
     def __init__(
         self,
         after: str,
         before_us: int,
-        done: Callable[[Forgotten], None],
-        failed: Callable[[StoreError], None],
         limit: int = 1000,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.after = after
         self.before_us = before_us
         self.rows = limit
@@ -199,15 +200,15 @@ class Declare(Operation):
 
     __slots__ = ("app", "digest", "now_us")
 
+    phase = Phase.SLICES
+
     def __init__(
         self,
         app: str,
         digest: bytes,
         now_us: int,
-        done: Callable[[list[Declared]], None],
-        failed: Callable[[StoreError], None],
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.app = app
         self.digest = digest
         self.now_us = now_us
@@ -225,14 +226,15 @@ class FindDue(Operation):
 
     __slots__ = ("until_us",)
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
         until_us: int,
-        done: Callable[[Upcoming], None],
-        failed: Callable[[StoreError], None],
         limit: int = 10_000,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.until_us = until_us
         self.rows = limit
 
@@ -251,27 +253,16 @@ class ListSchedules(Operation):
 
     __slots__ = ("names",)
 
+    phase = Phase.READ
+    reads = True
+
     def __init__(
         self,
-        done: Callable[[list[Stored]], None],
-        failed: Callable[[StoreError], None],
         names: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(done, failed)
+        super().__init__()
         self.names = names
         self.overtakes = True  # what is changed after it is guarded by versions
-
-
-WRITING: Sequence[type[Operation]] = (
-    SaveSchedules,
-    Declare,
-    MendSchedules,
-    FireSchedules,
-    TriggerSchedule,
-    ForgetFires,
-)
-"""They come after what follows from the ends of jobs, and before submissions and claims."""
-READING: Sequence[type[Operation]] = (FindDue, ListSchedules)
 
 
 # ---- what `work` needs of an engine ----

@@ -29,7 +29,7 @@ async def follow(tables: ScheduleTables, jobs: Sequence[Ended]) -> None:
 
 
 async def run(tables: ScheduleTables, operation: Operation) -> Any:
-    """Run one of the operations of ``store.WRITING``; returns its outcome."""
+    """Run one of the operations that write schedules; returns its outcome."""
     draft = Draft(tables)
     outcome: Any
     match operation:

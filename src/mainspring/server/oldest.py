@@ -55,7 +55,7 @@ class Oldest:
             self._next = self._clock.monotonic() + EVERY
 
         self._next = float("inf")
-        self._commits.put(FirstInLine(functions, looked, not_looked))
+        self._commits.put(FirstInLine(functions), looked, not_looked)
 
     def ages(self) -> Iterator[tuple[bytes, float]]:
         """Return functions that have waiting jobs, with the seconds for which the oldest one has waited."""

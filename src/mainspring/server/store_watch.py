@@ -83,7 +83,7 @@ class StoreWatch:
         if self._failed is not None and not self._is_probing and now - self._probed_at >= PROBE_EVERY:
             self._is_probing = True
             self._probed_at = now
-            self._commits.put(Probe(lambda _: self._recovered(), lambda _: self._probe_failed()))
+            self._commits.put(Probe(), lambda _: self._recovered(), lambda _: self._probe_failed())
 
     def ready(self, now: float) -> bool:
         """Tell whether what is written now is likely to be committed soon."""

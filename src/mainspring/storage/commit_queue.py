@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
     from mainspring.storage.operation import Operation
 
+    Entry = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
+    """An operation, and who is told: of its outcome, or why it has not happened."""
+
 GROUP_ROWS = 4096
 """A group is closed when it has so many rows: more would only make everybody in it wait longer."""
 
@@ -33,6 +36,10 @@ PATIENCE_BYTES = 2**20
 
 PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, *[0.05] * 99)
 """Seconds between the attempts to commit what finds the store locked: 5 s together, about what clients wait for an answer."""
+
+
+def _nothing(_: object) -> None:
+    pass
 
 
 class CommitQueue:
@@ -60,11 +67,11 @@ class CommitQueue:
         self._limit = limit
         self._pressure = pressure
         self._failing = failing
-        self._waiting: list[Operation] = []
-        self._group: Sequence[Operation] = ()
-        self._locked_out: list[Operation] = []
+        self._waiting: list[Entry] = []
+        self._group: Sequence[Entry] = ()
+        self._locked_out: list[Entry] = []
         """The group that the store's lock has kept out; nothing that writes passes it."""
-        self._ahead: list[Operation] = []
+        self._ahead: list[Entry] = []
         """What overtakes it."""
         self._is_ahead = False
         """Whether that is the group under way, or the last one."""
@@ -98,19 +105,28 @@ class CommitQueue:
     @property
     def waiting(self) -> Sequence[Operation]:
         """The operations of later groups than the one that is under way, or is being answered."""
-        return self._waiting
+        return [entry[0] for entry in self._waiting]
 
     @property
     def bytes(self) -> int:
         """Bytes held by the operations that wait or are under way."""
         return self._bytes
 
-    def put(self, operation: Operation) -> None:
-        """Add an operation to the next group, which is committed soon if the operation is urgent."""
+    def put(
+        self,
+        operation: Operation,
+        done: Callable[[Any], None] = _nothing,
+        failed: Callable[[StoreError], None] = _nothing,
+    ) -> None:
+        """Add an operation to the next group, which is committed soon if the operation is urgent.
+
+        ``done`` is called with the outcome after the commit, ``failed`` with the error where the group, or this operation alone,
+        could not be committed: nothing of it has happened then.
+        """
         if self._tries and operation.overtakes:
-            self._ahead.append(operation)
+            self._ahead.append((operation, done, failed))
         else:
-            self._waiting.append(operation)
+            self._waiting.append((operation, done, failed))
         self.grown(operation.size)
         if operation.urgent:
             self.hurry()
@@ -164,13 +180,17 @@ class CommitQueue:
             self.groups += 1
         else:
             return
-        self._engine.commit(self._group, self._committed)
+        group = self._group
+        self._engine.commit(
+            [entry[0] for entry in group], self._committed, lambda place, outcome: _give(group[place], outcome)
+        )
 
-    def _next(self) -> Sequence[Operation]:
+    def _next(self) -> Sequence[Entry]:
         """Take the next group from what waits."""
         waiting = self._waiting
         rows = 0
-        for end, operation in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
+        for end, entry in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
+            operation = entry[0]
             operation.open = False
             rows += operation.rows
             if operation.brings_jobs:
@@ -196,16 +216,14 @@ class CommitQueue:
             then()
 
     @staticmethod
-    def _answer(group: Sequence[Operation], outcomes: Sequence[Any] | StoreError) -> None:
+    def _answer(group: Sequence[Entry], outcomes: Sequence[Any] | StoreError) -> None:
         if isinstance(outcomes, StoreError):
-            for operation in group:
-                operation.failed(outcomes)
+            for _, _, failed in group:
+                failed(outcomes)
             return
-        for operation, outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, StoreError):
-                operation.failed(outcome)
-            elif outcome is not DEFERRED:
-                operation.done(outcome)
+        for entry, outcome in zip(group, outcomes, strict=True):
+            if outcome is not DEFERRED:
+                _give(entry, outcome)
 
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
@@ -218,8 +236,8 @@ class CommitQueue:
             self._let_in()
         if not self._is_ahead:
             self.answered += 1
-        for operation in group:
-            self._bytes -= operation.size
+        for entry in group:
+            self._bytes -= entry[0].size
         error = _failure(outcomes)
         if error is not None and self._failing is not None:
             self._failing(error)
@@ -253,11 +271,11 @@ class CommitQueue:
 
     # ---- a store that another program has locked ----
 
-    def _keep_locked_out(self, group: Sequence[Operation], error: StoreBusyError) -> Sequence[Operation]:
+    def _keep_locked_out(self, group: Sequence[Entry], error: StoreBusyError) -> Sequence[Entry]:
         """Keep a group for another try; returns those of it that have waited for long enough."""
         if not self._tries:
             self._waiting = self._let_ahead(self._waiting)
-        if not all(operation.overtakes for operation in group):
+        if not all(entry[0].overtakes for entry in group):
             group = self._let_ahead(group)
         if self._tries >= len(PAUSES):
             self.locked = None
@@ -270,10 +288,10 @@ class CommitQueue:
             self._tries += 1
         return ()
 
-    def _let_ahead(self, operations: Sequence[Operation]) -> list[Operation]:
+    def _let_ahead(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return those that may not overtake the others."""
-        self._ahead += [operation for operation in operations if operation.overtakes]
-        return [operation for operation in operations if not operation.overtakes]
+        self._ahead += [entry for entry in entries if entry[0].overtakes]
+        return [entry for entry in entries if not entry[0].overtakes]
 
     def _try_again(self) -> None:
         self._is_resting = False
@@ -287,6 +305,14 @@ class CommitQueue:
             self._waiting[:0] = self._ahead
             self._ahead = []
             self._urgent = True
+
+
+def _give(entry: Entry, outcome: Any) -> None:
+    """Tell who has put an operation what became of it."""
+    if isinstance(outcome, StoreError):
+        entry[2](outcome)
+    else:
+        entry[1](outcome)
 
 
 def _failure(outcomes: Sequence[Any] | StoreError) -> StoreError | None:

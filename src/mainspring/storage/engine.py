@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     Committed = Callable[[Sequence[Any] | StoreError], None]
     """Takes the outcomes of a group in the order of its operations, or the reason why nothing of it has happened.
 
-    In place of an outcome there may be a StoreError, where this operation alone has failed, or DEFERRED."""
+    In place of an outcome there may be a StoreError, where this operation alone has failed, or DEFERRED, where ``Answer`` was or
+    will be called for it."""
+    Answer = Callable[[int, Any | StoreError], None]
+    """Takes the outcome of one operation of a group, named by its place, apart from the others."""
 
 
 class Opened(NamedTuple):
@@ -60,8 +63,11 @@ class Engine(Protocol):
         Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError, StoreUnavailableError or StoreError.
         """
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
+
+        ``answer`` is for outcomes that do not depend on the rest of the group: an engine may give them earlier or later, also
+        long after the group has ended, once for each of these operations. Among the outcomes they are DEFERRED.
 
         Called on the node's thread, in its running loop where it has one. At most one group is under way at a time.
         """

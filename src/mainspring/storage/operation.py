@@ -7,48 +7,40 @@ puts it in a group, the engine runs the group in one transaction and gives each 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from mainspring.errors import StoreError
+    from collections.abc import Iterable
 
 
 class Deferred(Enum):
-    """What an engine answers in a group for an operation whose outcome does not depend on the group."""
+    """What a group's outcomes have in place of one that the engine gives apart from them."""
 
     DEFERRED = "deferred"
-    """The engine calls the operation's ``done`` or ``failed`` itself, later, on the node's thread."""
+    """The engine has called the group's ``answer`` for this operation, or will do so later, on the node's thread."""
 
 
 DEFERRED: Final = Deferred.DEFERRED
 
 
-def _nothing(_: Any) -> None:
-    pass
-
-
 class Operation:
-    """One request to the store.
+    """One request to the store: what is asked, and nothing of who is told what becomes of it (`CommitQueue.put`).
 
-    ``done`` is called with the outcome after the commit, ``failed`` with the error where the group could not be committed
-    (nothing of it has happened then). ``size`` is about how many bytes the operation holds in memory, ``rows`` how many rows it
-    touches at most.
+    ``size`` is about how many bytes the operation holds in memory, ``rows`` how many rows it touches at most.
     """
 
-    __slots__ = ("done", "failed", "open", "overtakes", "rows", "size", "urgent")
+    __slots__ = ("open", "overtakes", "rows", "size", "urgent")
 
+    phase: ClassVar[Phase] = Phase.READ
+    """When a group runs it."""
+    reads: ClassVar[bool] = False
+    """Whether it changes nothing: a group of such operations needs no transaction, and no fence keeps it out."""
     brings_jobs: ClassVar[bool] = False
     """Whether each of its rows is a job that it brings to be written; ``rows`` of others is only a bound."""
 
-    def __init__(
-        self,
-        done: Callable[[Any], None] = _nothing,
-        failed: Callable[[StoreError], None] = _nothing,
-    ) -> None:
-        self.done = done
-        self.failed = failed
+    def __init__(self) -> None:
         self.rows = 1
         self.size = 64
         self.urgent = True
@@ -67,6 +59,8 @@ class Probe(Operation):
     """
 
     __slots__ = ()
+
+    phase = Phase.PROBE
 
 
 def unknown(engine: str, kinds: Iterable[type[Operation]]) -> TypeError:

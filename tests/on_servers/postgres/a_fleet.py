@@ -28,8 +28,8 @@ PATIENCE = 60.0
 NOW = 1_700_000_000_000_000
 
 
-def ignore(_: object) -> None:
-    """Take an outcome: the group's outcomes are what is looked at."""
+def apart(place: int, outcome: Any) -> None:
+    raise AssertionError(f"operation {place} is answered apart from its group: {outcome}")
 
 
 class Node:
@@ -70,7 +70,7 @@ class Node:
             else:
                 future.set_result(list(outcomes))
 
-        self.engine.commit(operations, answer)
+        self.engine.commit(operations, answer, apart)
         return future
 
     async def group(self, *operations: Operation) -> list[Any]:
@@ -82,13 +82,13 @@ class Node:
         return Job(self.new_id(), function, b"p", state=int(state), term=term, created_us=NOW, input_size=1, **values)
 
     def submit(self, *jobs: Job) -> ops.Submit:
-        return ops.Submit(list(jobs), ignore, ignore)
+        return ops.Submit(list(jobs))
 
     def settle(self, *jobs: Job) -> ops.Settle:
-        return ops.Settle([succeeded(job, b"r", NOW, NOW) for job in jobs], ignore, ignore)
+        return ops.Settle([succeeded(job, b"r", NOW, NOW) for job in jobs])
 
     def claim(self, limit: int = 1000, function: bytes = b"f") -> ops.Claim:
-        return ops.Claim(self.term, [ops.Want(function, limit)], ignore, ignore)
+        return ops.Claim(self.term, [ops.Want(function, limit)])
 
     async def submitted(self, number: int = 1, **values: Any) -> list[Job]:
         jobs = [self.job(**values) for _ in range(number)]
@@ -96,7 +96,7 @@ class Node:
         return jobs
 
     async def find(self, *ids: int) -> dict[int, Job]:
-        (found,) = await self.group(ops.Find(list(ids), ignore, ignore, 2**30))
+        (found,) = await self.group(ops.Find(list(ids), 2**30))
         assert isinstance(found, dict)
         return found
 
@@ -105,7 +105,7 @@ class Node:
         return [State(found[job.id].state) if job.id in found else None for job in jobs]
 
     async def counts(self) -> dict[tuple[bytes, int, int], int]:
-        (counts,) = await self.group(ops.Count(ignore, ignore))
+        (counts,) = await self.group(ops.Count())
         assert isinstance(counts, dict)
         return counts
 

@@ -14,7 +14,7 @@ from mainspring.jobs.model import Job, State
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.storage.operation import Operation
 
-from .a_fleet import Node, eventually, ignore, node, session
+from .a_fleet import Node, eventually, node, session
 
 if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
@@ -33,7 +33,7 @@ def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: Postgr
             functions = [chance.choice([b"f", b"g"]) for _ in uniques]
             jobs = [one.job(name, unique=unique) for name, unique in zip(functions, uniques, strict=True)]
             joined, wants = await one.group(
-                one.submit(*jobs), ops.Claim(one.term, [ops.Want(b"g", 4), ops.Want(b"f", 4)], ignore, ignore)
+                one.submit(*jobs), ops.Claim(one.term, [ops.Want(b"g", 4), ops.Want(b"f", 4)])
             )
             stored.extend(job.id for job in jobs if job.id not in joined)
             mine = [job for jobs in wants for job in jobs]
@@ -46,9 +46,7 @@ def test_nodes_that_do_the_same_at_once_share_it(database: str, postgres: Postgr
         before = postgres.log().count("deadlock detected")
         async with node(database, "a") as one, node(database, "b") as two, node(database, "c") as third:
             await asyncio.gather(*(work(each, seed) for seed, each in enumerate((one, two, third))))
-            counts, jobs = await one.group(
-                ops.Count(ignore, ignore), ListJobs(JobFilter(limit=100_000), ignore, ignore)
-            )
+            counts, jobs = await one.group(ops.Count(), ListJobs(JobFilter(limit=100_000)))
         assert len(set(claimed)) == len(claimed), "no job is taken by two"
         assert sorted(job.id for job in jobs) == sorted(stored)
         assert {job.id for job in jobs if job.state == State.SUCCEEDED} == set(settled)
@@ -85,8 +83,8 @@ def test_a_defect_costs_one_group(database: str) -> None:
     async def test() -> None:
         async with node(database) as one:
             for broken in (
-                ops.Submit([Job(1, b"f", "no bytes")], ignore, ignore),  # type: ignore[arg-type]
-                ops.Submit([Job(2**70, b"f", b"")], ignore, ignore),
+                ops.Submit([Job(1, b"f", "no bytes")]),  # type: ignore[arg-type]
+                ops.Submit([Job(2**70, b"f", b"")]),
                 Operation(),
             ):
                 with pytest.raises(StoreError, match=r"defect|SQLSTATE"):
@@ -104,11 +102,11 @@ def test_groups_that_only_read_leave_no_trace(database: str) -> None:
             (job,) = await one.submitted()
             for _ in range(5):
                 await one.group(
-                    ops.Count(ignore, ignore),
-                    ops.Look(ignore, ignore),
-                    ops.Find([job.id], ignore, ignore),
-                    ops.FindUnique([(None, b"u")], ignore, ignore),
-                    ListJobs(JobFilter(), ignore, ignore),
+                    ops.Count(),
+                    ops.Look(),
+                    ops.Find([job.id]),
+                    ops.FindUnique([(None, b"u")]),
+                    ListJobs(JobFilter()),
                 )
             assert await other.fetchval("SELECT count(*) FROM journal") == 1
 

@@ -16,7 +16,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 
-from .a_fleet import NOW, Node, ignore, node, session
+from .a_fleet import NOW, Node, node, session
 
 NEVER = 2**60
 
@@ -30,7 +30,7 @@ async def insert(other: asyncpg.Connection[asyncpg.Record], **columns: object) -
 
 
 async def take(one: Node, limit: int = 1000) -> ops.Taken:
-    (taken,) = await one.group(ops.TakeInbox(ignore, ignore, limit))
+    (taken,) = await one.group(ops.TakeInbox(limit))
     assert isinstance(taken, ops.Taken)
     return taken
 
@@ -41,7 +41,7 @@ async def state(one: Node, job_id: int) -> State | None:
 
 
 async def cancel(one: Node, job_id: int) -> ops.Cancelled:
-    (cancelled,) = await one.group(ops.Cancel(job_id, b"{}", NOW, ignore, ignore))
+    (cancelled,) = await one.group(ops.Cancel(job_id, b"{}", NOW))
     assert isinstance(cancelled, ops.Cancelled)
     return cancelled
 
@@ -84,9 +84,7 @@ def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
                 await insert(other, payload=payload, options=options)
             await take(one)
             want = ops.Want(b"f", 9)
-            (claimed,) = await one.group(
-                ops.ClaimByKey(one.term, want, 9, (None, None, None), frozenset({b"k1"}), ignore, ignore)
-            )
+            (claimed,) = await one.group(ops.ClaimByKey(one.term, want, 9, (None, None, None), frozenset({b"k1"})))
             assert [(job.key, job.options, job.payload) for job in claimed.jobs] == [
                 (b"k2", Options(timeout=5.0), b"2")
             ]
@@ -136,7 +134,7 @@ def test_what_is_in_the_inbox_still_can_be_found_waited_for_and_cancelled(databa
             cancelled, before = await cancel(one, ids[2])
             assert cancelled is not None
             assert (cancelled.id, cancelled.state, before) == (ids[2], State.CANCELLED, State.PENDING)
-            (found,) = await one.group(ops.Wait(one.term, [ids[3]], ignore, ignore))
+            (found,) = await one.group(ops.Wait(one.term, [ids[3]]))
             assert found[ids[3]].state == State.PENDING
             assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
             assert await other.fetchval("SELECT count(*) FROM inbox") == 0
@@ -151,15 +149,15 @@ def test_an_id_that_has_joined_leads_to_the_other_job(database: str) -> None:
             (live,) = await one.submitted(unique=b"u")
             alias = await insert(other, uniq=b"u")
             assert await take(one) == ({}, 0, False)
-            (found,) = await two.group(ops.Wait(two.term, [alias], ignore, ignore))
+            (found,) = await two.group(ops.Wait(two.term, [alias]))
             assert (found[alias].id, found[alias].state) == (live.id, State.PENDING)
             (job,) = (await one.group(one.claim()))[0][0]
-            await one.group(ops.Settle([Settlement(job, Event.FAIL, 1, ended_us=NOW)], ignore, ignore))
+            await one.group(ops.Settle([Settlement(job, Event.FAIL, 1, ended_us=NOW)]))
             await two.hears(lambda heard: Settled([live.id, alias]) in heard)
             cancelled, before = await cancel(one, alias)
             assert cancelled is not None
             assert (cancelled.id, before) == (live.id, State.FAILED)
-            (redriven,) = await one.group(ops.Redrive(alias, ignore, ignore))
+            (redriven,) = await one.group(ops.Redrive(alias))
             assert redriven.redriven
             assert redriven.job.id == live.id
             assert (await cancel(one, alias)).before == State.PENDING
@@ -203,11 +201,11 @@ def test_aliases_are_forgotten_after_the_job_they_lead_to(database: str) -> None
             live = await insert(other, uniq=b"u", created_us=NOW)
             alias = await insert(other, uniq=b"u", created_us=NOW)
             await take(one)
-            sweep = ops.Sweep(NOW + 1, NOW + 1, ignore, ignore)
+            sweep = ops.Sweep(NOW + 1, NOW + 1)
             await one.group(sweep)
             assert (await one.find(alias))[alias].id == live, "a live job is led to"
             await cancel(one, live)
-            await one.group(ops.Sweep(NOW, NOW, ignore, ignore))
+            await one.group(ops.Sweep(NOW, NOW))
             await one.group(sweep)
             assert await one.find(alias, live) == {}
             assert await other.fetchval("SELECT count(*) FROM aliases") == 0

@@ -15,7 +15,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
 
-from .a_fleet import NOW, Node, ignore, node, session
+from .a_fleet import NOW, Node, node, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def remembered(one: Node) -> Floors:
 
 
 async def claim(one: Node, limit: int = 1000, slots: frozenset[int] | None = None) -> list[Job]:
-    ((claimed,),) = await one.group(ops.Claim(one.term, [ops.Want(b"f", limit, slots)], ignore, ignore))
+    ((claimed,),) = await one.group(ops.Claim(one.term, [ops.Want(b"f", limit, slots)]))
     return list(claimed)
 
 
@@ -87,16 +87,12 @@ def test_what_comes_back_is_found_below_the_floor(database: str, slots: frozense
             await one.submitted(3)
             floor = await rise(one, clock, slots)
             await one.group(
-                ops.Settle(
-                    [Settlement(held, Event.RELEASE, 0), Settlement(failed, Event.FAIL, 1, ended_us=NOW)],
-                    ignore,
-                    ignore,
-                )
+                ops.Settle([Settlement(held, Event.RELEASE, 0), Settlement(failed, Event.FAIL, 1, ended_us=NOW)])
             )
             assert [job.id for job in await claim(one)] == [held.id]
-            await one.group(ops.Redrive(failed.id, ignore, ignore))
+            await one.group(ops.Redrive(failed.id))
             assert [job.id for job in await claim(one)] == [failed.id]
-            await one.group(ops.Wake(NOW, ignore, ignore))
+            await one.group(ops.Wake(NOW))
             assert [job.id for job in await claim(one)] == [later.id]
             assert floor[1] > LOWEST
 
@@ -110,7 +106,7 @@ def test_what_another_node_gives_back_is_found_by_the_next_whole_scan(database: 
             (held,) = await two.submitted(state=State.LEASED)
             await one.submitted(3)
             await rise(one, clock)
-            await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)], ignore, ignore))
+            await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)]))
             assert await claim(one) == [], "below the floor, and it is not time for a whole scan"
             clock.now += SHARE * clock.scan
             assert [job.id for job in await claim(one)] == [held.id]
@@ -126,7 +122,7 @@ def test_as_long_as_scans_are_quick_it_is_found_at_once(database: str) -> None:
                 (held,) = await two.submitted(state=State.LEASED)
                 await one.submitted(3)
                 assert len(await claim(one)) == 3
-                await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)], ignore, ignore))
+                await two.group(ops.Settle([Settlement(held, Event.RELEASE, 0)]))
                 assert [job.id for job in await claim(one)] == [held.id]
 
     asyncio.run(test())
@@ -152,7 +148,7 @@ def test_a_claim_that_was_rolled_back_has_taken_nothing(database: str, monkeypat
 
 def test_what_is_due_is_found_below_the_floor(database: str) -> None:
     async def wake(one: Node) -> int:
-        (woken,) = await one.group(ops.Wake(NOW, ignore, ignore))
+        (woken,) = await one.group(ops.Wake(NOW))
         assert isinstance(woken, ops.Woken)
         return sum(woken.due.values()) + len(woken.expired)
 

@@ -18,14 +18,13 @@ from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.jobs import JobFilter, ListJobs
 
-from .a_fleet import NOW, Node, ignore, node, session
+from .a_fleet import NOW, Node, node, session
 
 if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 FUNCTIONS = [b"f", b"g"]
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event not in {Event.ASSIGN, Event.LOSE}]
-ORDER = {kind: phase for phase, kind in enumerate(ops.PHASES)}
 
 
 class Busy:
@@ -49,7 +48,7 @@ class Busy:
         )
         group = [maker() for maker in makers]
         outcomes = await self.one.group(*group)
-        for operation, outcome in sorted(zip(group, outcomes, strict=True), key=lambda pair: ORDER[type(pair[0])]):
+        for operation, outcome in sorted(zip(group, outcomes, strict=True), key=lambda pair: pair[0].phase):
             self.note(operation, outcome)
 
     # ---- operations ----
@@ -60,8 +59,6 @@ class Busy:
     def submit(self) -> Operation:
         return ops.Submit(
             [self.job() for _ in range(self.chance.randrange(1, 20))],
-            ignore,
-            ignore,
             self.one.term if self.chance.random() < 0.4 else 0,
         )
 
@@ -81,7 +78,7 @@ class Busy:
 
     def settle(self) -> Operation:
         jobs = [self.held.pop(at) for at in self.chance.sample(sorted(self.held), len(self.held) // 2)]
-        return ops.Settle([self.settlement(job) for job in jobs], ignore, ignore)
+        return ops.Settle([self.settlement(job) for job in jobs])
 
     def settlement(self, job: Job) -> Settlement:
         event = self.chance.choice([*ENDS, Event.SUCCEED, Event.SUCCEED])
@@ -90,22 +87,22 @@ class Busy:
 
     def claim(self) -> Operation:
         wants = [ops.Want(name, self.chance.randrange(1, 20)) for name in FUNCTIONS]
-        return ops.Claim(self.one.term, wants, ignore, ignore)
+        return ops.Claim(self.one.term, wants)
 
     def wake(self) -> Operation:
-        return ops.Wake(NOW, ignore, ignore, 20)
+        return ops.Wake(NOW, 20)
 
     def cancel(self) -> Operation:
-        return ops.Cancel(self.pick(2)[0], b"{}", NOW, ignore, ignore)
+        return ops.Cancel(self.pick(2)[0], b"{}", NOW)
 
     def redrive(self) -> Operation:
-        return ops.Redrive(self.pick(2)[0], ignore, ignore)
+        return ops.Redrive(self.pick(2)[0])
 
     def wait(self) -> Operation:
-        return ops.Wait(self.one.term, self.pick(10), ignore, ignore)
+        return ops.Wait(self.one.term, self.pick(10))
 
     def leave(self) -> Operation:
-        return ops.Leave(self.one.term, self.pick(10), ignore, ignore)
+        return ops.Leave(self.one.term, self.pick(10))
 
     # ---- outcomes ----
 
@@ -148,9 +145,7 @@ async def race(database: str, seed: int, steps: int) -> None:
                 await one.step()
 
         await asyncio.gather(*map(work, busy))
-        jobs, counts = await nodes[0].group(
-            ListJobs(JobFilter(limit=1_000_000), ignore, ignore), ops.Count(ignore, ignore)
-        )
+        jobs, counts = await nodes[0].group(ListJobs(JobFilter(limit=1_000_000)), ops.Count())
         recount = Counts()
         for job in jobs:
             recount.add(job.function, job.state, job.priority)
@@ -178,7 +173,7 @@ def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
         async with node(database, "n1") as first, node(database, "n2") as second:
             job = second.job(state=State.LEASED)
             await second.group(second.submit(job))
-            back = ops.Settle([Settlement(job, Event.RELEASE, 0)], ignore, ignore)
+            back = ops.Settle([Settlement(job, Event.RELEASE, 0)])
 
             async def look_up(*args: Any) -> dict[int, Job]:
                 """Look after the statement that found the job held; it waits by then."""
@@ -187,7 +182,7 @@ def test_what_is_given_back_while_it_is_being_cancelled_is_cancelled(
                 return await queries.look_up(*args)
 
             monkeypatch.setattr(cancelling, "look_up", look_up)
-            (told,) = await first.group(ops.Cancel(job.id, b"{}", NOW, ignore, ignore))
+            (told,) = await first.group(ops.Cancel(job.id, b"{}", NOW))
             assert (told.before, told.job.state) == (State.PENDING, State.CANCELLED)
             assert await first.states(job) == [State.CANCELLED]
             assert await first.counts() == {(b"f", State.CANCELLED, 1): 1}

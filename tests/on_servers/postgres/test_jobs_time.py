@@ -8,13 +8,13 @@ import time
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 
-from .a_fleet import Node, ignore, node
+from .a_fleet import Node, node
 
 HOUR = 3600 * 1_000_000
 
 
 async def wake(one: Node, now_us: int) -> ops.Woken:
-    (woken,) = await one.group(ops.Wake(now_us, ignore, ignore))
+    (woken,) = await one.group(ops.Wake(now_us))
     assert isinstance(woken, ops.Woken)
     return woken
 

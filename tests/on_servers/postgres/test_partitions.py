@@ -14,7 +14,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
 
-from .a_fleet import Node, eventually, ignore, node, session
+from .a_fleet import Node, eventually, node, session
 
 if TYPE_CHECKING:
     import asyncpg
@@ -26,12 +26,12 @@ OLD = 19_000 // 7 * 7
 
 
 def sweep(ended_before_us: int, dead_before_us: int) -> ops.Sweep:
-    return ops.Sweep(ended_before_us, dead_before_us, ignore, ignore)
+    return ops.Sweep(ended_before_us, dead_before_us)
 
 
 async def end(one: Node, event: Event, at_us: int, number: int = 1) -> list[Job]:
     jobs = await one.submitted(number, state=State.LEASED)
-    settle = ops.Settle([Settlement(job, event, 1, ended_us=at_us) for job in jobs], ignore, ignore)
+    settle = ops.Settle([Settlement(job, event, 1, ended_us=at_us) for job in jobs])
     assert await one.group(settle) == [set()]
     return jobs
 
@@ -101,7 +101,7 @@ def test_old_partitions_are_forgotten_counted_and_dropped(database: str) -> None
             young = await end(one, Event.SUCCEED, (OLD + 1) * DAY_US, 2)
             # One that is live again, and has ended anew since.
             again = await end(one, Event.FAIL, OLD * DAY_US)
-            await one.group(ops.Redrive(again[0].id, ignore, ignore))
+            await one.group(ops.Redrive(again[0].id))
 
             await one.group(sweep((OLD + 1) * DAY_US, OLD * DAY_US))
             await eventually(lambda: _gone(other, ENDED.name(OLD)), "the partition is dropped")

@@ -10,7 +10,7 @@ from mainspring.engines.postgres.relay import PIECE
 from mainspring.events.relay import Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 
-from .a_fleet import Node, ignore, node
+from .a_fleet import Node, node
 
 if TYPE_CHECKING:
     from mainspring.events.relay import Message
@@ -65,4 +65,4 @@ def test_stores_of_one_database_do_not_hear_each_other(database: str) -> None:
 
 async def wait(one: Node, *ids: int) -> None:
     """Say that clients of a node wait for jobs."""
-    await one.group(ops.Wait(one.term, list(ids), ignore, ignore))
+    await one.group(ops.Wait(one.term, list(ids)))

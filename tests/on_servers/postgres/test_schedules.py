@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.postgres.proxy import Proxy
@@ -26,7 +26,7 @@ from mainspring.schedules.service import ScheduleService
 from mainspring.server.clock import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
 
-from .a_fleet import Node, ignore, node, session
+from .a_fleet import Node, node, session
 from .test_jobs_floors import slow
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.server import PostgresServer
 
+    from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
     from mainspring.storage.operation import Operation
 
@@ -74,17 +75,17 @@ class Part:
 
 async def save(one: Node, *schedules: Schedule, now_us: int = START) -> None:
     changes = [ops.Change("put", schedule.name, 0, schedule) for schedule in schedules]
-    (saved,) = await one.group(ops.SaveSchedules(changes, now_us, ignore, ignore))
+    (saved,) = await one.group(ops.SaveSchedules(changes, now_us))
     assert saved.error is None
 
 
 async def due(one: Node, now_us: int) -> list[ops.Due]:
-    (found,) = await one.group(ops.FindDue(now_us, ignore, ignore))
+    (found,) = await one.group(ops.FindDue(now_us))
     return [each for each, _ in found.due]
 
 
 async def rows(one: Node, name: str) -> list[Fire]:
-    (found,) = await one.group(ListFires(name, ignore, ignore, limit=100_000))
+    (found,) = await one.group(ListFires(name, limit=100_000))
     assert isinstance(found, list)
     return list(reversed(found))
 
@@ -115,7 +116,7 @@ async def work(one: Node, chance: random.Random, now_us: int) -> None:
         chance.shuffle(dues)
         operations: list[Operation] = []
         if dues:
-            operations.append(ops.FireSchedules(dues[: chance.randrange(1, 12)], now_us, ignore, ignore, limit=2))
+            operations.append(ops.FireSchedules(dues[: chance.randrange(1, 12)], now_us, limit=2))
         size = chance.randrange(1, 30)
         if held:
             events = [Event.FAIL if chance.random() < FAILING else Event.SUCCEED for _ in held[:size]]
@@ -123,8 +124,8 @@ async def work(one: Node, chance: random.Random, now_us: int) -> None:
                 Settlement(job, event, job.attempt + 1, ended_us=now_us)
                 for job, event in zip(held[:size], events, strict=True)
             ]
-            operations.append(job_ops.Settle(ends, ignore, ignore))
-        operations.append(job_ops.Claim(one.term, [job_ops.Want(b"f", size)], ignore, ignore))
+            operations.append(job_ops.Settle(ends))
+        operations.append(job_ops.Claim(one.term, [job_ops.Want(b"f", size)]))
         *_, ((*jobs,),) = await one.group(*operations)
         held = held[size:] + jobs
         chance.shuffle(held)
@@ -148,7 +149,7 @@ def test_parents_that_end_on_two_nodes_at_once_start_their_child_once(database: 
             assert sum((await one.counts()).values()) == len(jobs)
             for name, each in found.items():
                 assert [row.fire_us for row in each] == [START + at * SECOND for at in range(occasions)], name
-            (mended,) = await one.group(ops.MendSchedules(now_us, ignore, ignore))
+            (mended,) = await one.group(ops.MendSchedules(now_us))
             assert mended == 0
         assert postgres.log().count("deadlock detected") == deadlocks, "what is sorted does not wait in a circle"
 
@@ -176,6 +177,10 @@ def check(found: dict[str, list[Fire]], schedules: Sequence[Schedule], parts: Se
 # ---- services ----
 
 
+def noted(_: object) -> None:
+    pass
+
+
 class Racer:
     """The schedules of a node, as it has them, on a real clock; it takes itself for the first in line of everything."""
 
@@ -189,10 +194,11 @@ class Racer:
         self._service = ScheduleService(self._commits, SystemClock(), self._timers, lambda: self.ended)
         self._commits.put = self._put  # type: ignore[method-assign]
 
-    def _put(self, operation: Operation) -> None:
-        if isinstance(operation, ops.FireSchedules):
-            operation.done = self._counted(operation.done)
-        CommitQueue.put(self._commits, operation)
+    def _put(
+        self, operation: Operation, done: Callable[[Any], None] = noted, failed: Callable[[StoreError], None] = noted
+    ) -> None:
+        done = self._counted(done) if isinstance(operation, ops.FireSchedules) else done
+        CommitQueue.put(self._commits, operation, done, failed)
 
     def _counted(self, done: Callable[[dict[str, ops.Fired]], None]) -> Callable[[dict[str, ops.Fired]], None]:
         def count(outcome: dict[str, ops.Fired]) -> None:
@@ -261,7 +267,7 @@ def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: s
                 Schedule(name="q", function=b"f", trigger=Every(SECOND), overlap=Overlap.QUEUE),
             )
             await frozen.execute("BEGIN; SELECT FROM schedules WHERE name = 'a' FOR UPDATE")
-            fire = ops.FireSchedules(await due(one, START), START, ignore, ignore)
+            fire = ops.FireSchedules(await due(one, START), START)
             job = one.job(b"g")
             outcome, joined = await asyncio.wait_for(one.group(fire, one.submit(job)), 5)
             assert joined == {}
@@ -271,7 +277,7 @@ def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: s
             # Nobody is told of a time that is not decided; who comes back finds it.
             assert [each.name for each in await due(one, START)] == ["a"]
             await frozen.execute("ROLLBACK")
-            (outcome,) = await one.group(ops.FireSchedules(await due(one, START), START, ignore, ignore))
+            (outcome,) = await one.group(ops.FireSchedules(await due(one, START), START))
             assert outcome["a"].won
             part.check()
 
@@ -293,7 +299,7 @@ def test_a_fire_time_whose_commit_has_no_answer_has_one_job(proxy: Proxy, databa
         async with node(proxy.through(database)) as one:
             part = Part(one)
             await save(one, Schedule(name="a", function=b"f", trigger=Every(SECOND)))
-            fire = ops.FireSchedules(await due(one, START), START, ignore, ignore)
+            fire = ops.FireSchedules(await due(one, START), START)
             trap = proxy.lose_answer() if lost == "answer" else proxy.lose_request()
             (outcome,) = await one.group(fire)
             assert trap.has_sprung
@@ -312,7 +318,7 @@ def test_who_is_fenced_while_the_outcome_is_unknown_takes_its_jobs_back(proxy: P
             await save(one, Schedule(name="a", function=b"f", trigger=Every(SECOND)))
             dues = await due(one, START)
             trap = proxy.lose_request()
-            group = one.begin(ops.FireSchedules(dues, START, ignore, ignore))
+            group = one.begin(ops.FireSchedules(dues, START))
             await asyncio.to_thread(trap.wait)
             proxy.refuse()
             assert await two.engine.end(one.term)

@@ -14,7 +14,7 @@ from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError, StoreForeignError
 from mainspring.storage.operation import Probe
 
-from .a_fleet import eventually, ignore, node, session
+from .a_fleet import eventually, node, session
 
 if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
@@ -158,19 +158,19 @@ def test_a_probe_finds_a_right_that_was_revoked(postgres: PostgresServer, databa
     async def test() -> None:
         async with node(database.replace("postgres@", "revoked@")) as one, session(database) as owner:
             await owner.execute("CREATE TABLE of_somebody_else (number int)")
-            assert await one.group(Probe(ignore, ignore)) == [None]
+            assert await one.group(Probe()) == [None]
             await owner.execute("REVOKE INSERT ON jobs FROM revoked")
             told = set()
-            for operation in (Probe(ignore, ignore), one.submit(one.job())):
+            for operation in (Probe(), one.submit(one.job())):
                 with pytest.raises(StoreError, match="permission denied for table jobs") as refused:
                     await one.group(operation)
                 told.add(str(refused.value))
             assert len(told) == 1
             await owner.execute("GRANT INSERT ON jobs TO revoked; REVOKE DELETE ON fires FROM revoked")
             with pytest.raises(StoreError, match="permission denied for table fires"):
-                await one.group(Probe(ignore, ignore))
+                await one.group(Probe())
             await owner.execute("GRANT DELETE ON fires TO revoked")
-            assert await one.group(Probe(ignore, ignore)) == [None]
+            assert await one.group(Probe()) == [None]
 
     try:
         asyncio.run(test())

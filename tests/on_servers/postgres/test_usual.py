@@ -14,7 +14,7 @@ from mainspring.engines.postgres.usual import CALM, FIRST, LONGEST, Luck
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 
-from .a_fleet import PATIENCE, Node, eventually, ignore, node, session
+from .a_fleet import PATIENCE, Node, eventually, node, session
 
 if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
@@ -134,7 +134,7 @@ def test_what_is_not_usual_has_its_own_outcome(database: str, kind: str) -> None
                 case "twice":
                     assert await one.group(one.settle(live), one.settle(live)) == [set(), {live.id}]
                 case "waited":
-                    await one.group(ops.Wait(one.term, [waited.id], ignore, ignore))
+                    await one.group(ops.Wait(one.term, [waited.id]))
                     assert await one.group(one.settle(waited, live)) == [set()]
                     async with session(database) as other:
                         assert await other.fetchval("SELECT count(*) FROM waits") == 0

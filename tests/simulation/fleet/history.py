@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
-from mainspring.queries.jobs import ListJobs
+from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
     from mainspring.storage.operation import Operation
-
-_ORDER = {kind: phase for phase, kind in enumerate((*ops.PHASES, ListJobs))}
 
 
 class FleetHistory:
@@ -46,8 +44,8 @@ class FleetHistory:
 
     def note(self, node: str, group: Sequence[Operation], outcomes: Sequence[Any]) -> None:
         """A group of a node was committed."""
-        pairs = sorted(zip(group, outcomes, strict=True), key=lambda pair: _ORDER.get(type(pair[0]), len(_ORDER)))
-        ends = sum(type(operation) in ops.ENDING for operation in group)
+        pairs = sorted(zip(group, outcomes, strict=True), key=lambda pair: pair[0].phase)
+        ends = sum(operation.phase < Phase.SLICES for operation in group)
         for operation, outcome in pairs[:ends]:
             self._note(node, operation, outcome)
         self.follow()

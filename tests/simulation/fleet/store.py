@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from tests.shared_memory import SharedMemoryEngine
+from tests.simulation.store import at_once
 
 from .errand import Moment
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Committed, Opened
+    from mainspring.storage.engine import Answer, Committed, Opened
     from mainspring.storage.operation import Operation
 
     from .clocks import MachineClock
@@ -96,7 +97,8 @@ class Way:
     def busy(self) -> bool:
         return self._group is not None
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        del answer
         assert self._group is None, "one group at a time"
         self._group, self._committed, self._outcomes, self._of = group, committed, None, self.term
         if not self.cut and self._chance.random() < 0.5:
@@ -129,7 +131,7 @@ class Way:
         engine, got = self._engine, list[Any]()
         now, engine._term = engine._term, self._of
         try:
-            engine.commit(group, got.append)
+            engine.commit(group, got.append, at_once)
         finally:
             engine._term = now
         outcomes: Sequence[Any] | StoreError = got[0]
@@ -137,7 +139,7 @@ class Way:
             assert isinstance(outcomes, StoreFencedError), outcomes
             assert self._of in self._history.ended_terms, "a group of a living term was refused"
         else:
-            writes = not all(type(operation).__name__ in _READING for operation in group)
+            writes = not all(operation.reads for operation in group)
             assert not writes or self._of not in self._history.ended_terms, "a group of an ended term was committed"
             self._history.note(self._name, group, outcomes)
         return outcomes
@@ -210,8 +212,3 @@ class Way:
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
         await Moment(way=True)
         return await self._engine.ask_to_drain(term, draining=draining)
-
-
-_READING = frozenset(
-    {"Find", "FindUnique", "Watchers", "Look", "Count", "ListJobs", "ListLimits", "FindDue", "ListSchedules"}
-)

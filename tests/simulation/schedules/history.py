@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.jobs import store as job_ops
 from mainspring.schedules import store as ops
+from mainspring.storage.phases import Phase
 from tests.simulation.fleet.history import FleetHistory
 
 from .due import DueTimes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from tests.simulation.fleet.content import Content
 
-_WRITING = frozenset({job_ops.Settle, job_ops.Cancel, job_ops.Wake, job_ops.Sweep, *ops.WRITING})
+_WRITING = frozenset({Phase.SETTLE, Phase.CANCEL, Phase.WAKE, Phase.SWEEP, Phase.SLICES})
 """After these there may be other rows."""
 
 
@@ -44,7 +44,7 @@ class ScheduleHistory(FleetHistory):
     def note(self, node: str, group: Sequence[Operation], outcomes: Sequence[Any]) -> None:
         """A group of a node was committed."""
         super().note(node, group, outcomes)
-        if _WRITING.isdisjoint(map(type, group)):
+        if _WRITING.isdisjoint(operation.phase for operation in group):
             return
         changed = self.rows.look()
         for operation, outcome in zip(group, outcomes, strict=True):

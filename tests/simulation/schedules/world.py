@@ -9,6 +9,7 @@ from mainspring.schedules.store import Change, SaveSchedules
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import Actor, Client
 from tests.simulation.fleet.world import FleetWorld
+from tests.simulation.store import at_once
 
 from . import plan
 from .due import WRONG
@@ -58,9 +59,9 @@ class ScheduleWorld(FleetWorld):
 
     def _save(self, changes: list[Change]) -> None:
         """Change schedules past all nodes."""
-        operation = SaveSchedules(changes, to_us(self.clock.wall()), lambda _: None, lambda _: None)
+        operation = SaveSchedules(changes, to_us(self.clock.wall()))
         outcomes = list[Any]()
-        SharedMemoryEngine(self.content).commit([operation], outcomes.append)
+        SharedMemoryEngine(self.content).commit([operation], outcomes.append, at_once)
         self.history.note("", [operation], *outcomes)
 
     def step(self) -> None:

@@ -20,10 +20,11 @@ from .ensemble import Way
 from .loop import OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.events.relay import Message
     from mainspring.jobs.model import Job
+    from mainspring.storage.commit_queue import Entry
     from mainspring.storage.operation import Operation
 
     from .world import World
@@ -51,7 +52,7 @@ class Node:
         self.held: dict[int, Job] = {}
         self.limit = world.chance.choice((1, 3, 10))
         self.dead = False
-        self._put: deque[tuple[int, Operation]] = deque()
+        self._put: deque[tuple[int, Entry]] = deque()
         self._under_way = False
         self._any = asyncio.Event()
         self._hungry = asyncio.Event()
@@ -113,7 +114,7 @@ class Node:
                 if self.chance.random() < 0.2:
                     lost = await self.engine.abandoned()
                     if lost:
-                        self.put(ops.Recover(self.term, _ignore, _ignore, lost))
+                        self.put(ops.Recover(self.term, lost), _ignore, _ignore)
             except StoreFencedError:
                 self._fence()
                 continue
@@ -134,7 +135,7 @@ class Node:
         await self.engine.end(before)
         opened = await self.engine.open(NodeId(self.name), self.world.loop.call_soon)
         self._begin(int(opened.term))
-        self.put(ops.Recover(self.term, _ignore, _ignore, [before]))
+        self.put(ops.Recover(self.term, [before]), _ignore, _ignore)
 
     # ---- committing ----
 
@@ -143,9 +144,9 @@ class Node:
         """Whether it has a term, and nothing is to be committed."""
         return bool(self.term) and not self._put and not self._under_way and not self._fenced.is_set()
 
-    def put(self, operation: Operation) -> None:
+    def put(self, operation: Operation, done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
         """Have an operation committed."""
-        self._put.append((self.term, operation))
+        self._put.append((self.term, (operation, done, failed)))
         self._any.set()
 
     async def _commit(self) -> None:
@@ -154,32 +155,42 @@ class Node:
             await self._any.wait()
             self._any.clear()
             while self._put:
-                group = []
+                group: list[Entry] = []
                 for _ in range(min(len(self._put), self.chance.choice((1, 2, 8)))):
-                    term, operation = self._put.popleft()
-                    if term == self.term or type(operation) is ops.Settle:
-                        group.append(operation)
+                    term, entry = self._put.popleft()
+                    if term == self.term or type(entry[0]) is ops.Settle:
+                        group.append(entry)
                     else:
-                        operation.failed(StoreFencedError("it was meant for another term"))
+                        entry[2](StoreFencedError("it was meant for another term"))
                 answer: asyncio.Future[Sequence[Any] | StoreError] = loop.create_future()
                 self._under_way = True
-                self.engine.commit(group, answer.set_result)
+                self.engine.commit(
+                    [entry[0] for entry in group],
+                    answer.set_result,
+                    lambda place, outcome, group=group: self._give(group[place], outcome),  # type: ignore[misc]
+                )
                 self._answer(group, await answer)
                 self._under_way = False
                 if self._fenced.is_set():
                     await asyncio.sleep(0.1)
 
-    def _answer(self, group: Sequence[Operation], outcomes: Sequence[Any] | StoreError) -> None:
+    def _answer(self, group: Sequence[Entry], outcomes: Sequence[Any] | StoreError) -> None:
         each = [outcomes] * len(group) if isinstance(outcomes, StoreError) else outcomes
-        for operation, outcome in zip(group, each, strict=True):
-            if isinstance(outcome, StoreError):
-                if isinstance(outcome, StoreBrokenError | StoreCorruptError):
-                    self.world.failed(outcome)
-                if isinstance(outcome, StoreFencedError):
-                    self._fence()
-                operation.failed(outcome)
-            elif outcome is not DEFERRED:
-                operation.done(outcome)
+        for entry, outcome in zip(group, each, strict=True):
+            if isinstance(outcome, StoreBrokenError | StoreCorruptError):
+                self.world.failed(outcome)
+            if isinstance(outcome, StoreFencedError):
+                self._fence()
+            if outcome is not DEFERRED:
+                self._give(entry, outcome)
+
+    @staticmethod
+    def _give(entry: Entry, outcome: Any) -> None:
+        _, done, failed = entry
+        if isinstance(outcome, StoreError):
+            failed(outcome)
+        else:
+            done(outcome)
 
     # ---- work ----
 
@@ -208,7 +219,7 @@ class Node:
                     answer.set_result(None)
 
             term = self.term
-            self.put(ops.Claim(term, [ops.Want(function, room) for function in FUNCTIONS], done, failed))
+            self.put(ops.Claim(term, [ops.Want(function, room) for function in FUNCTIONS]), done, failed)
             jobs = await answer
             if jobs is None:
                 await asyncio.sleep(0.2)
@@ -249,7 +260,7 @@ class Node:
         await asyncio.sleep(chance.expovariate(1 / world.pace))
         is_late = chance.random() < 0.2  # it does not hear that its node has given up its jobs
         if chance.random() < 0.4 and self.held.get(job.id) is job:
-            self.put(ops.Assign([job], _ignore, _ignore))
+            self.put(ops.Assign([job]), _ignore, _ignore)
             await asyncio.sleep(chance.expovariate(1 / world.pace))
         if self.held.get(job.id) is not job and not is_late:
             return

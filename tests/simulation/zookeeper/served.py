@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.errors import MainspringError, StoreError
@@ -17,7 +17,7 @@ from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSet
 from .node import FUNCTIONS, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Callable, Sized
 
     from mainspring.jobs.held import Held
     from mainspring.server.node import Node as Server
@@ -124,9 +124,9 @@ class Served(Node):
 
     # ---- what is asked of it ----
 
-    def put(self, operation: Operation) -> None:
+    def put(self, operation: Operation, done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
         assert self.server is not None
-        self.server.commits.put(operation)
+        self.server.commits.put(operation, done, failed)
 
     @property
     def is_idle(self) -> bool:

@@ -150,17 +150,17 @@ class World:
         if number < 0.75 or not some:
             self._submit(node)
         elif number < 0.82:
-            node.put(ops.Cancel(some, b"", self.now_us(), _ignore, _ignore))
+            node.put(ops.Cancel(some, b"", self.now_us()), _ignore, _ignore)
         elif number < 0.86:
-            node.put(ops.Redrive(some, _ignore, _ignore))
+            node.put(ops.Redrive(some), _ignore, _ignore)
         elif number < 0.92:
-            node.put(ops.Wait(node.term, [some], _ignore, _ignore))
+            node.put(ops.Wait(node.term, [some]), _ignore, _ignore)
         elif number < 0.94:
-            node.put(ops.Leave(node.term, [some], _ignore, _ignore))
+            node.put(ops.Leave(node.term, [some]), _ignore, _ignore)
         elif number < 0.97:
-            node.put(ops.Find([some], _ignore, _ignore))
+            node.put(ops.Find([some]), _ignore, _ignore)
         else:
-            node.put(ops.Wake(self.now_us(), _ignore, _ignore))
+            node.put(ops.Wake(self.now_us()), _ignore, _ignore)
 
     def _submit(self, node: Node) -> None:
         chance = self.chance
@@ -186,7 +186,7 @@ class World:
                 self.submitted[jobs[0].id] = Told.REFUSED
 
         waiter = node.term if chance.random() < 0.3 else 0
-        node.put(ops.Submit(jobs, done, failed, waiter))
+        node.put(ops.Submit(jobs, waiter), done, failed)
 
     def _job(self, node: Node) -> Job:
         chance, now_us = self.chance, self.now_us()
@@ -223,7 +223,7 @@ class World:
                 self.told[token] = Told.REFUSED
             over()
 
-        node.put(ops.Settle([settlement], done, failed))
+        node.put(ops.Settle([settlement]), done, failed)
 
     # ---- trouble ----
 
@@ -300,7 +300,7 @@ class World:
             await node.engine.end(term)
         except StoreError:
             return
-        node.put(ops.Recover(node.term, _ignore, _ignore, [term]))
+        node.put(ops.Recover(node.term, [term]), _ignore, _ignore)
 
     # ---- the end ----
 
@@ -326,8 +326,7 @@ class World:
     async def _ask(self, node: Node, operation: Operation) -> Any:
         while True:
             answer = self.loop.create_future()
-            operation.done, operation.failed = answer.set_result, answer.set_exception
-            node.put(operation)
+            node.put(operation, answer.set_result, answer.set_exception)
             try:
                 return await asyncio.wait_for(answer, CALM_SECONDS)
             except StoreFencedError:
@@ -347,8 +346,8 @@ class World:
                 history.fault(f"{token!r} was {told.value}, and that is not so")
         node = self._node()
         assert node is not None
-        counts = await self._ask(node, ops.Count(_ignore, _ignore))
-        jobs = await self._ask(node, ListJobs(JobFilter(limit=1_000_000), _ignore, _ignore))
+        counts = await self._ask(node, ops.Count())
+        jobs = await self._ask(node, ListJobs(JobFilter(limit=1_000_000)))
         recount = Counts()
         for job in jobs:
             recount.add(job.function, job.state, job.priority)

@@ -11,7 +11,6 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import CountLive
 from mainspring.testing.conformance import Store
-from mainspring.testing.conformance.driver import ignore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,7 @@ def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> No
     try:
         store.submitted()
         writer.execute("BEGIN IMMEDIATE")
-        (page,) = store.group(CountLive(ignore, ignore))
+        (page,) = store.group(CountLive())
         assert page == ({(b"f", State.PENDING, Priority.NORMAL): 1}, None)
     finally:
         writer.close()

@@ -40,6 +40,10 @@ def log_size(path: Path) -> int:
     return log(path).stat().st_size
 
 
+def apart(place: int, outcome: Any) -> None:
+    raise AssertionError((place, outcome))
+
+
 def opened(path: Path) -> tuple[SqliteEngine, int]:
     engine = SqliteEngine(path, thread_rows=10**9)
     return engine, asyncio.run(engine.open(NodeId("n"), lambda then: then())).term
@@ -53,7 +57,7 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
     next_id = job_ids(term)  # type: ignore[arg-type]
     for _ in range(50):
         job = Job(next_id(), b"f", b"payload")
-        engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], lambda _: None)
+        engine.commit([ops.Submit([job])], lambda _: None, apart)
     assert log_size(path) == before
     asyncio.run(engine.close())
 
@@ -80,7 +84,7 @@ def test_a_probe_is_written_to_the_log(tmp_path: Path) -> None:
     engine, _ = opened(path)
     for _ in range(3):
         before = log(path).read_bytes()
-        engine.commit([Probe()], lambda _: None)
+        engine.commit([Probe()], lambda _: None, apart)
         assert log(path).read_bytes() != before
     asyncio.run(engine.close())
 
@@ -88,7 +92,7 @@ def test_a_probe_is_written_to_the_log(tmp_path: Path) -> None:
 def test_what_was_committed_is_found_before_the_zeros(tmp_path: Path) -> None:
     engine, term = opened(tmp_path / "jobs.db")
     job = Job(job_ids(term)(), b"f", b"payload")  # type: ignore[arg-type]
-    engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], lambda _: None)
+    engine.commit([ops.Submit([job])], lambda _: None, apart)
     # A copy of the files as they are is what a kill leaves.
     copy = tmp_path / "copy.db"
     copy.write_bytes((tmp_path / "jobs.db").read_bytes())
@@ -96,7 +100,7 @@ def test_what_was_committed_is_found_before_the_zeros(tmp_path: Path) -> None:
     asyncio.run(engine.close())
     survivor, _ = opened(copy)
     outcomes: list[Any] = []
-    survivor.commit([ops.Find([job.id], lambda _: None, lambda _: None)], outcomes.append)
+    survivor.commit([ops.Find([job.id])], outcomes.append, apart)
     assert list(outcomes[0][0]) == [job.id]
     asyncio.run(survivor.close())
 
@@ -122,7 +126,7 @@ def test_a_log_that_cannot_be_folded_is_told_of(tmp_path: Path, monkeypatch: pyt
         outcomes: list[Any] = []
         for _ in range(groups):
             job = Job(next_id(), b"f", b"x" * 4096)
-            engine.commit([ops.Submit([job], lambda _: None, lambda _: None)], outcomes.append)
+            engine.commit([ops.Submit([job])], outcomes.append, apart)
         assert outcomes == [[{}]] * groups
         return outcomes
 

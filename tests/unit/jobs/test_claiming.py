@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -187,10 +187,10 @@ def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
     claims: list[Claim] = []
     put = node.life.commits.put
 
-    def spy(operation: Operation) -> None:
+    def spy(operation: Operation, *told: Any) -> None:
         if isinstance(operation, Claim):
             claims.append(operation)
-        put(operation)
+        put(operation, *told)
 
     monkeypatch.setattr(node.life.commits, "put", spy)
     node.window.claiming.shared = True

@@ -10,7 +10,6 @@ import pytest
 from mainspring.jobs import census, dispatch
 from mainspring.jobs.model import State
 from mainspring.jobs.roster import Page, Place
-from mainspring.testing.conformance.driver import ignore
 
 from .a_node import Node, side
 
@@ -201,7 +200,7 @@ def test_rows_above_a_lower_limit_go_on(node: Node) -> None:
 def test_a_page_of_rows_does_not_wait_for_a_locked_store(node: Node) -> None:
     store(node, 50)
     pages: list[Page] = []
-    node.service.roster.page(Place(row=b""), pages.append, ignore)
+    node.service.roster.page(Place(row=b""), pages.append, lambda _: None)
     (operation,) = node.life.commits.waiting
     assert operation.overtakes
     node.commit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreFullError
 from mainspring.jobs.store import FindUnique
@@ -21,9 +21,9 @@ def test_many_that_ask_the_store_at_once_ask_once(node: Node, monkeypatch: pytes
     node.background("other")
     put, asked = node.life.commits.put, []
 
-    def noted(operation: Operation) -> None:
+    def noted(operation: Operation, *told: Any) -> None:
         asked.append(operation)
-        put(operation)
+        put(operation, *told)
 
     monkeypatch.setattr(node.life.commits, "put", noted)
     clients = [node.foreground(str(at), unique=b"u")[1] for at in range(10)]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.schedules.reconcile import Stored
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
 SECOND = 1_000_000
@@ -185,7 +186,7 @@ class _Store:
         self.durable, self.max_value, self.shared, self.limits, self.lines = False, 2**32 - 1, False, True, True
         self.open, self.close = node.engine.open, node.engine.close
 
-    def commit(self, group: Sequence[Operation], committed: Callable[[Any], None]) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         node = self._node
         node.groups.append(group)
         if not node.alive:
@@ -193,7 +194,7 @@ class _Store:
         if node.full:
             committed(StoreFullError("the disk of the test is full"))
             return
-        node.engine.commit(group, committed)
+        node.engine.commit(group, committed, answer)
 
 
 class World:
@@ -233,7 +234,7 @@ class World:
 
     def rows(self, name: str = "a") -> list[Fire]:
         """What became of a schedule's fire times, the oldest first."""
-        (rows,) = self._read(ListFires(name, _ignore, _ignore, limit=1_000_000))
+        (rows,) = self._read(ListFires(name, limit=1_000_000))
         return list(reversed(rows))
 
     def told(self, name: str = "a") -> list[str]:
@@ -244,15 +245,11 @@ class World:
 
     def stored(self, name: str = "a") -> Stored:
         stored: Stored
-        ((stored,),) = self._read(ListSchedules(_ignore, _ignore, [name]))
+        ((stored,),) = self._read(ListSchedules([name]))
         return stored
 
     def _read(self, operation: Operation) -> list[Any]:
         found: list[Any] = []
         engine = self.nodes[0].engine if self.tables is not None else self.engine
-        engine.commit([operation], found.append)
+        engine.commit([operation], found.append, lambda _, __: None)
         return list(found[0])
-
-
-def _ignore(_: object) -> None:
-    pass

@@ -124,7 +124,7 @@ def test_a_lost_nodes_run_goes_on_elsewhere_and_is_recorded_there(world: World, 
     nodes[0].alive = False
     assert world.tables is not None
     world.tables.ended.add(nodes[0].term)
-    nodes[1].commits.put(Recover(nodes[1].term, lambda _: None, lambda _: None, [nodes[0].term]))
+    nodes[1].commits.put(Recover(nodes[1].term, [nodes[0].term]), lambda _: None, lambda _: None)
     second = nodes[1].worker()
     world.until(65)
     assert world.told() == ["fired", "overlap"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mainspring.nodes.model import NodeRow
     from mainspring.server.node import Node
-    from mainspring.storage.engine import Committed
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
 QUICK = FleetSettings(lease=0.5, beat=0.1)
@@ -84,12 +84,12 @@ class Away(SharedMemoryEngine):
             raise self._error
         return await super().beat(row)
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         self.groups -= 1
         if self.groups >= 0:
             committed(self._error)
         else:
-            super().commit(group, committed)
+            super().commit(group, committed, answer)
 
 
 def stop_heart(node: Node) -> None:

@@ -268,7 +268,7 @@ def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> N
             (first,) = await nodes(fleet, 1, Limits(concurrency=1))
             commit = first.engine.commit
 
-            def fail(group: Any, committed: Any) -> None:
+            def fail(group: Any, committed: Any, answer: Any) -> None:
                 from mainspring.errors import StoreError
                 from mainspring.resources.store import Acquire
 
@@ -276,7 +276,7 @@ def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> N
                     failed.append(group)
                     committed(StoreError("not now"))
                 else:
-                    commit(group, committed)
+                    commit(group, committed, answer)
 
             monkeypatch.setattr(first.engine, "commit", fail)
             works = Works(0)

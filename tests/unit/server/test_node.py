@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.server.node import Node
-    from mainspring.storage.engine import Committed, Engine
+    from mainspring.storage.engine import Answer, Committed, Engine
     from mainspring.storage.operation import Operation
 
 SETTINGS = ServerSettings(
@@ -49,11 +49,11 @@ class Failing(MemoryEngine):
 
     error: StoreError | None = None
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         if self.error is not None:
             committed(self.error)
         else:
-            super().commit(group, committed)
+            super().commit(group, committed, answer)
 
 
 async def build(engine: Engine, settings: ServerSettings = SETTINGS) -> Built:
@@ -101,7 +101,7 @@ async def submit(node: Node, payload: bytes = b"") -> Job:
 
 async def find(node: Node, job: Job) -> Job:
     found: asyncio.Future[dict[int, Job]] = asyncio.get_running_loop().create_future()
-    node.commits.put(Find([job.id], found.set_result, found.set_exception, room=2**20))
+    node.commits.put(Find([job.id], room=2**20), found.set_result, found.set_exception)
     return (await found)[job.id]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,8 +17,19 @@ from mainspring.server.oldest import EVERY, SHARE, Oldest
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.errors import StoreError
     from mainspring.jobs.held import FunctionQueue
     from mainspring.queries.jobs import FirstInLine
+
+
+class Entry(NamedTuple):
+    """What the store was asked, and by whom."""
+
+    operation: FirstInLine
+    done: Callable[[dict[bytes, int]], None]
+    failed: Callable[[StoreError], None]
 
 
 class Looker:
@@ -27,17 +38,17 @@ class Looker:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.dispatch = Dispatch()
-        self.asked: list[FirstInLine] = []
+        self.asked: list[Entry] = []
         self.oldest = Oldest(self.dispatch.queues.values, self, self.clock)  # type: ignore[arg-type]
 
-    def put(self, operation: FirstInLine) -> None:
-        self.asked.append(operation)
+    def put(self, *entry: Any) -> None:
+        self.asked.append(Entry(*entry))
 
     def look(self) -> list[bytes] | None:
         """Return what the store is asked for now."""
         before = len(self.asked)
         self.oldest.look()
-        return list(self.asked[-1].functions) if len(self.asked) > before else None
+        return list(self.asked[-1].operation.functions) if len(self.asked) > before else None
 
     def stored(self, name: bytes, number: int = 1) -> FunctionQueue:
         queue = self.dispatch.queue(name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.ids import NodeId
-    from mainspring.storage.engine import Committed, Opened
+    from mainspring.storage.engine import Answer, Committed, Opened
 
 
 class Desk:
@@ -28,6 +28,7 @@ class Desk:
         self.soon: list[Callable[[], None]] = []
         self.group: list[Operation] | None = None
         self.committed: Committed | None = None
+        self.apart: Answer
         self.events: list[object] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.failures: list[str] = []
@@ -49,20 +50,23 @@ class Desk:
     async def close(self) -> None:
         raise NotImplementedError
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         assert self.group is None, "one group at a time"
         self.group = list(group)
         self.committed = committed
+        self.apart = answer
 
     def put(
         self, name: str, *, rows: int = 1, size: int = 10, urgent: bool = True, overtakes: bool = False
     ) -> Operation:
-        operation = Operation(
-            lambda outcome: self.events.append((name, outcome)), lambda error: self.events.append((name, str(error)))
-        )
+        operation = Operation()
         operation.rows, operation.size, operation.urgent = rows, size, urgent
         operation.overtakes = overtakes
-        self.queue.put(operation)
+        self.queue.put(
+            operation,
+            lambda outcome: self.events.append((name, outcome)),
+            lambda error: self.events.append((name, str(error))),
+        )
         return operation
 
     def put_silently(self, name: str) -> None:
@@ -182,7 +186,7 @@ def test_a_failed_group_fails_each_of_its_operations_and_no_other(desk: Desk) ->
 
 
 def test_what_an_outcome_puts_is_in_the_next_group(desk: Desk) -> None:
-    desk.queue.put(Operation(lambda _: desk.put_silently("b")))
+    desk.queue.put(Operation(), lambda _: desk.put_silently("b"))
     desk.turn()
     desk.answer()
     assert desk.queue.groups == 1
@@ -331,6 +335,22 @@ def test_an_operation_can_fail_alone_or_be_answered_later(desk: Desk) -> None:
     committed([1, StoreError("no"), DEFERRED])
     assert desk.events == [("a", 1), ("b", "no")]
     assert desk.queue.idle
+
+
+def test_an_outcome_apart_is_given_before_or_after_those_of_its_group(desk: Desk) -> None:
+    for name in ("a", "b", "c"):
+        desk.put(name)
+    desk.turn()
+    apart, committed = desk.apart, desk.committed
+    assert committed is not None
+    apart(1, "early")
+    assert desk.events == [("b", "early")]
+    desk.group = None
+    committed([1, DEFERRED, DEFERRED])
+    desk.put("d")
+    desk.turn()
+    apart(2, StoreError("late"))
+    assert desk.events[1:] == [("a", 1), ("c", "late")], "it is one of the group that has ended"
 
 
 def test_the_owner_learns_of_groups_of_which_nothing_was_committed(desk: Desk) -> None:
@@ -527,7 +547,7 @@ def test_idle_comes_after_the_outcomes(desk: Desk) -> None:
 
 
 def test_idle_waits_for_what_the_outcomes_put(desk: Desk) -> None:
-    desk.queue.put(Operation(lambda _: desk.put_silently("b")))
+    desk.queue.put(Operation(), lambda _: desk.put_silently("b"))
     desk.queue.when_idle(lambda: desk.events.append("idle"))
     desk.turn()
     desk.answer()

@@ -8,20 +8,19 @@ from mainspring.engines.memory import jobs, queries, resources, schedules
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.engines.memory.tables import Tables
 from mainspring.ids import Term
-from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import FirstInLine, ListJobs
-from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
-from mainspring.resources.store import PHASES as RESOURCES
-from mainspring.schedules.store import READING, WRITING, SchedulesPort
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
+from mainspring.storage.phases import Phase
+from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Ended, Followers
-    from mainspring.storage.engine import Committed
+    from mainspring.schedules.store import SchedulesPort
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
 _HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
@@ -32,24 +31,8 @@ _HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     **schedules.READERS,
     Probe: lambda _, __: None,
 }
-_ORDER = {
-    kind: phase
-    for phase, kind in enumerate(
-        (
-            *ENDING,
-            *WRITING,
-            *PHASES[len(ENDING) :],
-            *RESOURCES,
-            Probe,
-            ListJobs,
-            FirstInLine,
-            *READING,
-            *SCHEDULE_QUERIES,
-        )
-    )
-}
-_KINDS = frozenset(_ORDER)
-_ENDING, _WRITING = frozenset(ENDING), frozenset(WRITING)
+_WRITING = frozenset(schedules.WRITERS)
+_KINDS = _HANDLERS.keys() | _WRITING
 _FOLLOW: dict[str, Callable[[MemorySchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
 
@@ -75,8 +58,9 @@ class MemoryEngine:
         self._terms[term] = node
         return Opened(Term(term), self._terms)
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run the group at once."""
+        del answer
         committed(execute(self._tables, group, self, self._terms))
 
     async def close(self) -> None:
@@ -85,19 +69,16 @@ class MemoryEngine:
 
 def execute(tables: Tables, group: Sequence[Operation], port: SchedulesPort, nodes: Mapping[int, str]) -> list[Any]:
     """Run a node's group on some tables, in the order of the phases, and return its outcomes."""
-    if not _KINDS.issuperset(map(type, group)):
-        raise unknown("the memory engine", set(map(type, group)) - _KINDS)
+    plan = plan_of(group)
+    if not plan.keys() <= _KINDS:
+        raise unknown("the memory engine", plan.keys() - _KINDS)
     outcomes: list[Any] = [None] * len(group)
-    places: Sequence[int] = range(len(group))
-    if len(group) > 1:
-        places = sorted(places, key=lambda at: _ORDER[type(group[at])])
     side = MemorySchedules(tables, port, nodes)
-    for index in places:
-        operation = group[index]
-        kind = type(operation)
-        if tables.ended_now and kind not in _ENDING:
+    for kind, placed in plan.items():
+        if tables.ended_now and kind.phase >= Phase.SLICES:
             _follow(tables, side)
-        outcomes[index] = schedules.run(side, operation) if kind in _WRITING else _HANDLERS[kind](tables, operation)
+        for place, operation in placed:
+            outcomes[place] = schedules.run(side, operation) if kind in _WRITING else _HANDLERS[kind](tables, operation)
     if tables.ended_now:
         _follow(tables, side)
     for function in side.commits:

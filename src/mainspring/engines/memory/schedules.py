@@ -91,7 +91,7 @@ class MemorySchedules:
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         """Store jobs."""
-        return jobs.submit(self._tables, Submit(new, _ignore, _ignore))
+        return jobs.submit(self._tables, Submit(new))
 
     async def write(self, writes: ops.Writes) -> None:
         """Write what has changed."""
@@ -187,10 +187,6 @@ class MemorySchedules:
         ]
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 def follow(tables: MemorySchedules, ended: Sequence[Ended]) -> None:
     """Do what follows for schedules from the ends of jobs."""
     at_once(work.follow(tables, ended))
@@ -234,6 +230,14 @@ def list_fires(tables: Tables, operation: ListFires) -> list[Fire]:
     return [copy(rows[at]) for at in times[: operation.rows]]
 
 
+WRITERS: Sequence[type[Operation]] = (
+    ops.SaveSchedules,
+    ops.Declare,
+    ops.MendSchedules,
+    ops.FireSchedules,
+    ops.TriggerSchedule,
+    ops.ForgetFires,
+)
 READERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.FindDue: find_due,
     ops.ListSchedules: list_schedules,

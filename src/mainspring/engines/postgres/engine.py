@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
     from mainspring.nodes.store import Cluster
-    from mainspring.storage.engine import Committed
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
 log = structlog.get_logger("mainspring.postgres")
@@ -182,8 +182,9 @@ class PostgresEngine:
 
     # ---- committing ----
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group; ``committed`` is called once it is known how it has ended, however long the store is away."""
+        del answer
         assert self._group is None, "one group at a time"
         if not self._term:
             committed(StoreFencedError("the term before has ended, and the next has not begun yet"))

@@ -1,21 +1,18 @@
-"""Which handler each kind of operation has, in which order a group runs them, and which only read: one table for all slices."""
+"""Which handler each kind of operation has: one table for all slices."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.postgres import jobs, probing, resources, schedules
 from mainspring.engines.postgres.transaction import Transaction
-from mainspring.jobs import store as ops
-from mainspring.jobs.store import ENDING, PHASES, Ended
-from mainspring.queries.jobs import FirstInLine, ListJobs
-from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
-from mainspring.resources.store import PHASES as RESOURCES
-from mainspring.resources.store import ListLimits
-from mainspring.schedules.store import READING as SCHEDULES
-from mainspring.schedules.store import WRITING
 from mainspring.storage.operation import Operation, Probe, unknown
+from mainspring.storage.phases import Phase
+
+if TYPE_CHECKING:
+    from mainspring.jobs.store import Ended
+    from mainspring.storage.plan import Plan
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
@@ -26,35 +23,8 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **schedules.HANDLERS,
     Probe: probing.probe,
 }
-ORDER: Final[tuple[type[Operation], ...]] = (
-    *WRITING,
-    *PHASES[len(ENDING) :],
-    *RESOURCES,
-    Probe,
-    ListJobs,
-    FirstInLine,
-    *SCHEDULES,
-    *SCHEDULE_QUERIES,
-)
-"""What comes after the phases that may end jobs, and after what follows from that."""
 FOLLOW: Final[dict[str, Callable[[Transaction, Sequence[Ended]], Awaitable[None]]]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
-READING: Final = frozenset(
-    {
-        ops.Find,
-        ops.FindUnique,
-        ops.Watchers,
-        ops.Look,
-        ops.Count,
-        ops.CountLive,
-        ListLimits,
-        ListJobs,
-        FirstInLine,
-        *SCHEDULES,
-        *SCHEDULE_QUERIES,
-    }
-)
-"""Groups of these alone need no transaction, no fence and no journal. An operation that writes must not be among them."""
 
 
 async def handle(tx: Transaction, plan: Plan, size: int) -> list[Any]:
@@ -63,30 +33,17 @@ async def handle(tx: Transaction, plan: Plan, size: int) -> list[Any]:
     if not HANDLERS.keys() >= plan.keys():
         raise unknown("PostgreSQL", plan.keys() - HANDLERS.keys())
     await schedules.foresee(tx, plan)
-    await _handle(tx, plan, ENDING, outcomes)
-    while tx.ended:
-        owner, ended = tx.ended.popitem()
-        await FOLLOW[owner](tx, ended)
-    await _handle(tx, plan, ORDER, outcomes)
+    for kind, placed in plan.items():
+        if kind.phase >= Phase.SLICES:
+            await _follow(tx)
+        answers = await HANDLERS[kind](tx, [operation for _, operation in placed])
+        for (place, _), answer in zip(placed, answers, strict=True):
+            outcomes[place] = answer
+    await _follow(tx)
     return outcomes
 
 
-async def _handle(tx: Transaction, plan: Plan, kinds: Sequence[type[Operation]], outcomes: list[Any]) -> None:
-    for kind in kinds:
-        placed = plan.get(kind)
-        if placed:
-            answers = await HANDLERS[kind](tx, [operation for _, operation in placed])
-            for (index, _), answer in zip(placed, answers, strict=True):
-                outcomes[index] = answer
-
-
-Plan = dict[type[Operation], list[tuple[int, Operation]]]
-"""The operations of a group by their kind, each with its place."""
-
-
-def plan_of(group: Sequence[Operation]) -> Plan:
-    """Return a group by kinds."""
-    plan: Plan = {}
-    for index, operation in enumerate(group):
-        plan.setdefault(type(operation), []).append((index, operation))
-    return plan
+async def _follow(tx: Transaction) -> None:
+    while tx.ended:
+        owner, ended = tx.ended.popitem()
+        await FOLLOW[owner](tx, ended)

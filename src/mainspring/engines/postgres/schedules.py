@@ -39,14 +39,13 @@ from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.retention import forget, ripe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.store import Ended
     from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
-
-    Plan = Mapping[type[Operation], Sequence[tuple[int, Any]]]
+    from mainspring.storage.plan import Plan
 
 _schedule = msgspec.msgpack.Decoder(Schedule).decode
 FROZEN: Final = 6.0

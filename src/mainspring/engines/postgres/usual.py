@@ -20,10 +20,10 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from mainspring.engines.postgres.handlers import Plan
     from mainspring.engines.postgres.submitting import New
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.rules import Settlement
+    from mainspring.storage.plan import Plan
 
 KINDS: Final = frozenset({ops.Settle, ops.Submit})
 FIRST: Final = 1.0

@@ -27,12 +27,13 @@ from mainspring.engines.postgres import failures, journal
 from mainspring.engines.postgres.connection import EVERY, connect_patiently, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
-from mainspring.engines.postgres.handlers import READING, Plan, handle, plan_of
+from mainspring.engines.postgres.handlers import handle
 from mainspring.engines.postgres.rows import SQL
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.transaction import Memory, Transaction
 from mainspring.engines.postgres.usual import Luck, compose
 from mainspring.errors import StoreError, StoreFencedError
+from mainspring.storage.plan import only_reads, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.address import Address
     from mainspring.jobs.store import Followers
     from mainspring.storage.operation import Operation
+    from mainspring.storage.plan import Plan
 
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
@@ -119,7 +121,7 @@ class Writer:
     async def run(self, group: Sequence[Operation]) -> list[Any] | StoreError:
         """Run a group; returns when it is known how it has ended."""
         plan = plan_of(group)
-        if READING.issuperset(plan):
+        if only_reads(plan):
             return await self._repeat(lambda connection: self._read(connection, plan, len(group)))
         self._number += 1
         return await self._repeat(_Group(self, plan, len(group), self._number).attempt)

@@ -21,14 +21,12 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
-from mainspring.jobs.store import ENDING, PHASES
 from mainspring.queries.jobs import FirstInLine, ListJobs
-from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
-from mainspring.resources.store import PHASES as RESOURCES
-from mainspring.schedules.store import READING, WRITING
 from mainspring.storage.commit_queue import PAUSES
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
+from mainspring.storage.phases import Phase
+from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,20 +34,20 @@ if TYPE_CHECKING:
 
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Ended, Followers
-    from mainspring.storage.engine import Committed
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
-_ORDER = (*WRITING, *PHASES[len(ENDING) :], *RESOURCES, Probe, FirstInLine, *READING, *SCHEDULE_QUERIES)
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
     Probe: probing.probe,
 }
-_KNOWN = frozenset(_ORDER)
 _READERS: dict[type[Operation], Callable[[Any, Any], object]] = {
     **schedules.READERS,
     FirstInLine: queries.first_in_line,
 }
+_WRITING = frozenset(schedules.WRITERS)
+_KNOWN = _HANDLERS.keys() | _READERS.keys() | _WRITING | {ListJobs}
 _FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
 THREAD_ROWS = 64
@@ -149,7 +147,7 @@ class SqliteEngine:
 
     # ---- committing ----
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group's statements here and now, and wait for the disk in the engine's thread, unless the group is tiny.
 
         Where another program has locked the file, the group fails with StoreBusyError at once: no lock is waited for.
@@ -158,6 +156,7 @@ class SqliteEngine:
         the disk needs no interpreter at all. Lists are left to the thread too: they may have to pass over every job there is.
         So are large results.
         """
+        del answer
         outcomes = self._try(lambda: self._execute(group))
         if self._tx.commits or self._tx.rollbacks:
             committed = self._following(committed)
@@ -243,28 +242,25 @@ class SqliteEngine:
         self._tx.cursor.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _handle(self, group: Sequence[Operation]) -> list[Any]:
-        kinds: dict[type[Operation], list[int]] = {}
-        for index, operation in enumerate(group):
-            kinds.setdefault(type(operation), []).append(index)
+        plan = plan_of(group)
+        if not plan.keys() <= _KNOWN:
+            raise unknown("SQLite", plan.keys() - _KNOWN)
         outcomes: list[Any] = [None] * len(group)
-        self._lists = [(index, group[index]) for index in kinds.pop(ListJobs, ())]
-        for kind in ENDING:
-            if kind in kinds:
-                self._run_kind(kind, kinds.pop(kind), group, outcomes)
+        self._lists = plan.pop(ListJobs, ())
+        for kind, placed in plan.items():
+            if kind.phase >= Phase.SLICES:
+                self._follow()
+            self._run_kind(kind, placed, outcomes)
+        self._follow()
+        return outcomes
+
+    def _follow(self) -> None:
         while self._tx.ended:
             owner, ended = self._tx.ended.popitem()
             _FOLLOW[owner](self._schedules, ended)
-        if not _KNOWN.issuperset(kinds):
-            raise unknown("SQLite", kinds.keys() - _KNOWN)
-        for kind in _ORDER if len(kinds) > 1 else tuple(kinds):
-            if kind in kinds:
-                self._run_kind(kind, kinds[kind], group, outcomes)
-        return outcomes
 
-    def _run_kind(
-        self, kind: type[Operation], indexes: list[int], group: Sequence[Operation], outcomes: list[Any]
-    ) -> None:
-        operations = [group[index] for index in indexes]
+    def _run_kind(self, kind: type[Operation], placed: list[tuple[int, Operation]], outcomes: list[Any]) -> None:
+        operations = [operation for _, operation in placed]
         handler = _HANDLERS.get(kind)
         if handler is not None:
             answers = handler(self._tx, operations)
@@ -272,8 +268,8 @@ class SqliteEngine:
             answers = [_READERS[kind](self._tx, operation) for operation in operations]
         else:
             answers = [schedules.run(self._schedules, operation) for operation in operations]
-        for index, outcome in zip(indexes, answers, strict=True):
-            outcomes[index] = outcome
+        for (place, _), outcome in zip(placed, answers, strict=True):
+            outcomes[place] = outcome
 
     def _roll_back(self) -> None:
         connection = self._tx.cursor.connection

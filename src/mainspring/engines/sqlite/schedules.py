@@ -94,7 +94,7 @@ class SqliteSchedules:
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         """Store jobs."""
-        return jobs.submit(self._tx, [Submit(new, _ignore, _ignore)])[0]
+        return jobs.submit(self._tx, [Submit(new)])[0]
 
     async def write(self, writes: ops.Writes) -> None:
         """Write what has changed."""
@@ -161,10 +161,6 @@ class SqliteSchedules:
         ]
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 def _row(name: str, stored: Stored) -> tuple[Any, ...]:
     state = stored.state
     return (name, state.next_us, state.queued, state.version, _encode(stored.schedule), _encode(state))
@@ -219,6 +215,14 @@ def list_fires(tx: Transaction, operation: ListFires) -> list[Fire]:
     return [_fire(row) for (row,) in rows]
 
 
+WRITERS: Sequence[type[Operation]] = (
+    ops.SaveSchedules,
+    ops.Declare,
+    ops.MendSchedules,
+    ops.FireSchedules,
+    ops.TriggerSchedule,
+    ops.ForgetFires,
+)
 READERS: dict[type[Operation], Callable[[Transaction, Any], Any]] = {
     ops.FindDue: find_due,
     ops.ListSchedules: list_schedules,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN, Entry
+from mainspring.engines.zookeeper.later import Later
 from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, SessionEndedError, Write
@@ -21,13 +22,13 @@ from mainspring.engines.zookeeper.wants import UNMARKED, Notice, decode_notice, 
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.storage.operation import DEFERRED, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.session import LocalMaster, Session
     from mainspring.engines.zookeeper.wants import Mark
+    from mainspring.storage.operation import Operation
 
 
 PATIENCE: Final = 1.5
@@ -39,6 +40,7 @@ class _Open(NamedTuple):
     """A claim that waits for the master's answer."""
 
     operation: ops.Claim
+    later: Later
     asked: int
     until: float
 
@@ -115,8 +117,8 @@ class Claims:
                 session.arrived(function)
         until = asyncio.get_running_loop().time() + PATIENCE
         for at in unanswered:
-            outcomes[at] = DEFERRED
-            self._open.append(_Open(operations[at], self.asked, until))
+            outcomes[at] = later = Later()
+            self._open.append(_Open(operations[at], later, self.asked, until))
         self._unwritten = True
         self._news.set()
         return outcomes
@@ -188,7 +190,7 @@ class Claims:
             if outcome is None:
                 still.append(claim)
             else:
-                claim.operation.done(outcome)
+                claim.later.answer(outcome)
         if self.standing:
             self._open = still
         for function in functions & self._arrived.keys() if not self._quiet else ():
@@ -323,13 +325,13 @@ class Claims:
         closed = [claim for claim in self._open if over(claim)]
         self._open = [claim for claim in self._open if not over(claim)]
         for claim in closed:
-            claim.operation.done(self._answer(claim.operation) or self._empty(claim.operation))
+            claim.later.answer(self._answer(claim.operation) or self._empty(claim.operation))
 
     def _fence(self) -> None:
         self._is_over = True
         opened, self._open = self._open, []
         for claim in opened:
-            claim.operation.failed(self._session.over())
+            claim.later.answer(self._session.over())
 
     # ---- what nobody here takes ----
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Committed
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
 T = TypeVar("T")
@@ -152,19 +152,19 @@ class ZookeeperEngine:
 
     # ---- committing ----
 
-    def commit(self, group: Sequence[Operation], committed: Committed) -> None:
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group; ``committed`` is called once it is known how each operation has ended, however long the store is away."""
         assert self._group is None, "one group at a time"
         check(group)
         if self._session is None:
             committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
             return
-        self._group = asyncio.get_running_loop().create_task(self._run(self._session, group, committed))
+        self._group = asyncio.get_running_loop().create_task(self._run(self._session, group, committed, answer))
 
-    async def _run(self, session: Session, group: Sequence[Operation], committed: Committed) -> None:
+    async def _run(self, session: Session, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         outcomes: list[Any] | StoreError
         try:
-            outcomes = await handle(session, group)
+            outcomes = await handle(session, group, answer)
         except StoreError as error:
             outcomes = error
         except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever

@@ -1,10 +1,11 @@
-"""Which handler each kind of operation has, and in which order a group runs them."""
+"""Which handler each kind of operation has."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import (
     cancelling,
@@ -16,16 +17,18 @@ from mainspring.engines.zookeeper import (
     timing,
     waiting,
 )
+from mainspring.engines.zookeeper.later import Later
 from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import StoreError, StoreFencedError
-from mainspring.jobs.store import ENDING, PHASES, Settle, Submit, Watchers
-from mainspring.queries.jobs import ListJobs
-from mainspring.queries.schedules import READING as SCHEDULE_QUERIES
-from mainspring.schedules.store import READING as SCHEDULES
-from mainspring.schedules.store import WRITING
+from mainspring.jobs.store import Settle, Submit
 from mainspring.storage.operation import DEFERRED, Operation, Probe
+from mainspring.storage.phases import Phase
+from mainspring.storage.plan import plan_of
+
+if TYPE_CHECKING:
+    from mainspring.storage.engine import Answer
 
 Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
@@ -42,14 +45,6 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **schedules.HANDLERS,
     Probe: probing.probe,
 }
-ORDER: Final[tuple[type[Operation], ...]] = (
-    *ENDING,
-    *WRITING,
-    *PHASES[len(ENDING) :],
-    ListJobs,
-    *SCHEDULES,
-    *SCHEDULE_QUERIES,
-)
 _USUAL: Final = frozenset({Settle, Submit})
 
 
@@ -60,30 +55,35 @@ def check(group: Sequence[Operation]) -> None:
             raise TypeError(f"ZooKeeper cannot do {type(operation).__name__}: it has no handler for it")
 
 
-async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
+async def handle(session: Session, group: Sequence[Operation], answer: Answer) -> list[Any]:
     """Run the operations of a group; returns their outcomes in the group's order.
 
     Where a node's term has ended before anything was written, the
     whole group fails with StoreFencedError.
     """
-    places: dict[type[Operation], list[int]] = {}
-    for place, operation in enumerate(group):
-        places.setdefault(type(operation), []).append(place)
+    plan = plan_of(group)
     outcomes: list[Any] = [None] * len(group)
 
     async def run(kind: type[Operation]) -> None:
+        placed = plan[kind]
         answers: Sequence[Any]
         try:
-            answers = await HANDLERS[kind](session, [group[place] for place in places[kind]])
+            answers = await HANDLERS[kind](session, [operation for _, operation in placed])
         except StoreError as error:
-            answers = [error] * len(places[kind])  # what other kinds have written has happened
-        for place, answer in zip(places[kind], answers, strict=True):
-            outcomes[place] = answer
+            answers = [error] * len(placed)  # what other kinds have written has happened
+        for (place, _), outcome in zip(placed, answers, strict=True):
+            if isinstance(outcome, Later):
+                outcome.then(functools.partial(answer, place))
+                outcomes[place] = DEFERRED
+            elif kind.phase is Phase.WATCH and not isinstance(outcome, StoreError):
+                answer(place, outcome)  # whoever waits for a job learns how far it was before it is settled
+                outcomes[place] = DEFERRED
+            else:
+                outcomes[place] = outcome
 
-    if Watchers in places:
-        await run(Watchers)
-        _answer(group, outcomes, places.pop(Watchers))
-    kinds = sorted(places, key=lambda kind: ORDER.index(kind) if kind in ORDER else len(ORDER))
+    kinds = list(plan)
+    if kinds and kinds[0].phase is Phase.WATCH:
+        await run(kinds.pop(0))
     if _USUAL.issuperset(kinds):
         # What they write goes into one multi, for they are asked in one turn of the loop.
         await asyncio.gather(*map(run, kinds))
@@ -93,11 +93,3 @@ async def handle(session: Session, group: Sequence[Operation]) -> list[Any]:
     if outcomes and all(isinstance(outcome, StoreFencedError) for outcome in outcomes):
         raise outcomes[0]
     return outcomes
-
-
-def _answer(group: Sequence[Operation], outcomes: list[Any], places: Sequence[int]) -> None:
-    """Answer questions before the rest of the group: whoever waits for a job is told how far it was before it is settled."""
-    for place in places:
-        if not isinstance(outcomes[place], StoreError):
-            group[place].done(outcomes[place])
-            outcomes[place] = DEFERRED

@@ -154,7 +154,7 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
 
 
 def _list(service: JobService, which: JobFilter, then: Callable[[list[Job] | StoreError], None]) -> None:
-    service.put(ListJobs(which, then, then))
+    service.put(ListJobs(which), then, then)
 
 
 def _cancel_job(peer: Peer, asked: Command) -> None:

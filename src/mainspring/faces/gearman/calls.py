@@ -273,7 +273,7 @@ def _list(call: Call, said: _ListParams) -> None:
         newest = sorted((job for job in jobs.values() if matches(job)), key=lambda job: -job.id)
         call.answer({"jobs": [describe(job, service) for job in newest[: said.limit]]})
 
-    service.put(ListJobs(which, found, call.failed))
+    service.put(ListJobs(which), found, call.failed)
 
 
 def _show(call: Call, said: _HandleParams) -> None:

@@ -125,7 +125,7 @@ class ScheduleCalls:
             call.answer({"runs": [_run(call, row) for row in rows]})
 
         before_us = None if said.before is None else round(said.before * 1_000_000)
-        call.peer.service.put(ListFires(said.name, found, call.failed, before_us, said.limit))
+        call.peer.service.put(ListFires(said.name, before_us, said.limit), found, call.failed)
 
     # ---- changing ----
 

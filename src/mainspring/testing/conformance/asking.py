@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.events.relay import Settled
 from mainspring.jobs import store as ops
-from mainspring.testing.conformance.driver import ignore
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def submit(store: Store, *jobs: Job, waiter: bool = False) -> ops.Submit:
     """Return an operation that stores jobs; with a waiter, a client of this node waits for each."""
-    return ops.Submit(list(jobs), ignore, ignore, store.term if waiter else 0)
+    return ops.Submit(list(jobs), store.term if waiter else 0)
 
 
 def waited(store: Store, **values: Any) -> Job:
@@ -27,35 +26,35 @@ def waited(store: Store, **values: Any) -> Job:
 
 def wait(store: Store, *ids: int) -> dict[int, Job]:
     """Note that clients of this node wait for jobs."""
-    (found,) = store.group(ops.Wait(store.term, list(ids), ignore, ignore, room=2**40))
+    (found,) = store.group(ops.Wait(store.term, list(ids), room=2**40))
     assert isinstance(found, dict)
     return found
 
 
 def leave(store: Store, *ids: int) -> set[int]:
     """Nobody at this node waits for jobs any more."""
-    (dropped,) = store.group(ops.Leave(store.term, list(ids), ignore, ignore))
+    (dropped,) = store.group(ops.Leave(store.term, list(ids)))
     assert isinstance(dropped, set)
     return dropped
 
 
 def watchers(store: Store, *ids: int) -> dict[int, list[int]]:
     """Ask who waits elsewhere."""
-    (found,) = store.group(ops.Watchers(store.term, list(ids), ignore, ignore))
+    (found,) = store.group(ops.Watchers(store.term, list(ids)))
     assert isinstance(found, dict)
     return {job_id: sorted(terms) for job_id, terms in found.items()}
 
 
 def recover(store: Store, *terms: int, limit: int = 1000) -> ops.Recovered:
     """Give back what ended terms hold."""
-    (recovered,) = store.group(ops.Recover(store.term, ignore, ignore, list(terms), limit))
+    (recovered,) = store.group(ops.Recover(store.term, list(terms), limit))
     assert isinstance(recovered, ops.Recovered)
     return recovered
 
 
 def look(store: Store, *functions: bytes) -> ops.Outlook:
     """Look at what waits, of some functions or of all."""
-    (outlook,) = store.group(ops.Look(ignore, ignore, functions or None))
+    (outlook,) = store.group(ops.Look(functions or None))
     assert isinstance(outlook, ops.Outlook)
     return outlook
 

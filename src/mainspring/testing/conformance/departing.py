@@ -9,7 +9,7 @@ from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.testing.conformance.asking import recover, submit, wait, waited, watchers
-from mainspring.testing.conformance.driver import Store, done, ignore
+from mainspring.testing.conformance.driver import Store, done
 
 
 class Departing:
@@ -22,9 +22,9 @@ class Departing:
         other.end_term(store.term)
         for operation in (
             submit(store, job),
-            ops.Settle([done(held)], ignore, ignore),
-            ops.Claim(store.term, [ops.Want(b"f", 1)], ignore, ignore),
-            ops.Wait(store.term, [held.id], ignore, ignore),
+            ops.Settle([done(held)]),
+            ops.Claim(store.term, [ops.Want(b"f", 1)]),
+            ops.Wait(store.term, [held.id]),
         ):
             with pytest.raises(StoreFencedError):
                 store.group(operation)
@@ -76,9 +76,7 @@ class Departing:
         third = store.beside("n3")
         other.submit(*[other.job(state=State.LEASED) for _ in range(50)])
         store.end_term(other.term)
-        outcomes = store.groups(
-            *((node, [ops.Recover(node.term, ignore, ignore, [other.term])]) for node in (store, third))
-        )
+        outcomes = store.groups(*((node, [ops.Recover(node.term, [other.term])]) for node in (store, third)))
         assert sum(outcome[0].number for outcome in outcomes if isinstance(outcome, list)) == 50
         assert {job.suspects for job in store.claim()} == {1}
         self._again(other)

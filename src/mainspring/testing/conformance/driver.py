@@ -40,8 +40,12 @@ NOW = 1_700_000_000_000_000
 """The time of day in these tests, in microseconds."""
 
 
-def ignore(_: object) -> None:
-    """Take the outcome of an operation that goes to the engine directly: the group's outcomes are what is looked at."""
+def give(late: asyncio.Future[Any], outcome: Any) -> None:
+    """Take an outcome that comes apart from its group's."""
+    if isinstance(outcome, StoreError):
+        late.set_exception(outcome)
+    else:
+        late.set_result(outcome)
 
 
 def new_job(
@@ -175,8 +179,9 @@ class Store:
             answers.append(outcomes)
             answered.set()
 
-        later = [self._later(operation) for operation in operations]
-        self.engine.commit(operations, answer)
+        loop = asyncio.get_running_loop()
+        later: list[asyncio.Future[Any]] = [loop.create_future() for _ in operations]
+        self.engine.commit(operations, answer, lambda place, outcome: give(later[place], outcome))
         await answered.wait()
         assert len(answers) == 1, "a group is answered once"
         outcomes = answers[0]
@@ -187,14 +192,6 @@ class Store:
             if isinstance(outcome, StoreError):
                 raise outcome
         return [await late if outcome is DEFERRED else outcome for outcome, late in zip(outcomes, later, strict=True)]
-
-    @staticmethod
-    def _later(operation: Operation) -> asyncio.Future[Any]:
-        """Return what an operation's deferred outcome will be."""
-        late: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        operation.done = late.set_result
-        operation.failed = late.set_exception
-        return late
 
     # ---- what a shared store has beyond that ----
 
@@ -253,7 +250,7 @@ class Store:
 
     def submit(self, *jobs: Job) -> dict[int, ops.Found]:
         """Submit in one operation."""
-        (joined,) = self.group(ops.Submit(list(jobs), ignore, ignore))
+        (joined,) = self.group(ops.Submit(list(jobs)))
         assert isinstance(joined, dict)
         return joined
 
@@ -265,7 +262,7 @@ class Store:
 
     def claim(self, function: bytes = b"f", limit: int = EVERYTHING) -> list[Job]:
         """Claim jobs of one function."""
-        ((claimed,),) = self.group(ops.Claim(self.term, [ops.Want(function, limit)], ignore, ignore))
+        ((claimed,),) = self.group(ops.Claim(self.term, [ops.Want(function, limit)]))
         return list(claimed)
 
     def leased(self, **values: Any) -> Job:
@@ -276,7 +273,7 @@ class Store:
 
     def settle(self, *settlements: Settlement) -> set[int]:
         """Settle in one operation."""
-        (stale,) = self.group(ops.Settle(list(settlements), ignore, ignore))
+        (stale,) = self.group(ops.Settle(list(settlements)))
         assert isinstance(stale, set)
         return stale
 
@@ -286,42 +283,42 @@ class Store:
 
     def assign(self, *jobs: Job) -> None:
         """Record that jobs run."""
-        assert self.group(ops.Assign(list(jobs), ignore, ignore)) == [None]
+        assert self.group(ops.Assign(list(jobs))) == [None]
 
     def cancel(self, job_id: int, error: bytes = b"", now_us: int = NOW) -> ops.Cancelled:
         """Cancel a job."""
-        (cancelled,) = self.group(ops.Cancel(job_id, error, now_us, ignore, ignore))
+        (cancelled,) = self.group(ops.Cancel(job_id, error, now_us))
         assert isinstance(cancelled, ops.Cancelled)
         return cancelled
 
     def redrive(self, job_id: int) -> ops.Redriven:
         """Redrive a job."""
-        (redriven,) = self.group(ops.Redrive(job_id, ignore, ignore))
+        (redriven,) = self.group(ops.Redrive(job_id))
         assert isinstance(redriven, ops.Redriven)
         return redriven
 
     def wake(self, now_us: int, limit: int = 1000) -> ops.Woken:
         """Wake what is due."""
-        (woken,) = self.group(ops.Wake(now_us, ignore, ignore, limit))
+        (woken,) = self.group(ops.Wake(now_us, limit))
         assert isinstance(woken, ops.Woken)
         return woken
 
     def sweep(self, ended_before_us: int, dead_before_us: int, limit: int = 1000) -> int:
         """Forget ended jobs."""
-        (forgotten,) = self.group(ops.Sweep(ended_before_us, dead_before_us, ignore, ignore, limit))
+        (forgotten,) = self.group(ops.Sweep(ended_before_us, dead_before_us, limit))
         assert isinstance(forgotten, int)
         return forgotten
 
     def recover(self) -> int:
         """Give back what other terms hold."""
-        (recovered,) = self.group(ops.Recover(self.term, ignore, ignore))
+        (recovered,) = self.group(ops.Recover(self.term))
         assert isinstance(recovered, ops.Recovered)
         assert sum(recovered.pending.values()) == recovered.number
         return recovered.number
 
     def find(self, job_id: int) -> Job | None:
         """Look a job up."""
-        (found,) = self.group(ops.Find([job_id], ignore, ignore, room=2**40))
+        (found,) = self.group(ops.Find([job_id], room=2**40))
         assert set(found) <= {job_id}
         job = found.get(job_id)
         assert job is None or isinstance(job, Job)
@@ -340,22 +337,22 @@ class Store:
 
     def find_unique(self, *keys: tuple[bytes | None, bytes]) -> list[ops.Found | None]:
         """Look live jobs up."""
-        (found,) = self.group(ops.FindUnique(list(keys), ignore, ignore))
+        (found,) = self.group(ops.FindUnique(list(keys)))
         assert isinstance(found, list)
         return found
 
     def list(self, **which: Any) -> list[Job]:
         """List jobs; without a limit all that match."""
-        (jobs,) = self.group(ListJobs(JobFilter(**{"limit": EVERYTHING, **which}), ignore, ignore))
+        (jobs,) = self.group(ListJobs(JobFilter(**{"limit": EVERYTHING, **which})))
         assert isinstance(jobs, list)
         return jobs
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts, and check that they are what counting finds."""
         counts, live, jobs = self.group(
-            ops.Count(ignore, ignore),
-            ops.CountLive(ignore, ignore, limit=EVERYTHING),
-            ListJobs(JobFilter(limit=EVERYTHING), ignore, ignore),
+            ops.Count(),
+            ops.CountLive(limit=EVERYTHING),
+            ListJobs(JobFilter(limit=EVERYTHING)),
         )
         recount = Counts()
         for job in jobs:

@@ -7,7 +7,7 @@ from mainspring.jobs.model import Retry, State
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Cause, FireState, Overlap, Reason
-from mainspring.testing.conformance.driver import EVERYTHING, ignore
+from mainspring.testing.conformance.driver import EVERYTHING
 from mainspring.testing.conformance.scheduling import MINUTE, SECOND, START, Scheduling, at, named
 
 
@@ -43,9 +43,9 @@ class Firing:
         won, lost = s.group(first, second)
         assert (won["a"].won, lost["a"].won) == (True, False)
         assert won["a"].stored == lost["a"].stored == s.stored("a")
-        (again,) = s.group(s.firing(), ops.FindDue(s.now_us, ignore, ignore))[:1]
+        (again,) = s.group(s.firing(), ops.FindDue(s.now_us))[:1]
         assert again == {}
-        (late,) = s.group(ops.FireSchedules(second.due, s.now_us + MINUTE, ignore, ignore))
+        (late,) = s.group(ops.FireSchedules(second.due, s.now_us + MINUTE))
         assert not late["a"].won
         assert (len(s.history("a")), len(s.history("b"))) == (1, 1)
         assert len(s.claim("a")) == 1

@@ -10,7 +10,7 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import MOST_LOST, WORKER_LOST, Event, Settlement
-from mainspring.testing.conformance.driver import NOW, Store, again, done, ignore
+from mainspring.testing.conformance.driver import NOW, Store, again, done
 
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
 
@@ -38,25 +38,25 @@ class Holding:
     def test_each_want_has_its_jobs(self, store: Store) -> None:
         store.submit(*[store.job(name) for name in (b"f", b"g", b"f", b"f")])
         wants = [ops.Want(b"g", 5), ops.Want(b"nobody submitted this", 5), ops.Want(b"f", 2), ops.Want(b"f", 0)]
-        (claimed,) = store.group(ops.Claim(store.term, wants, ignore, ignore))
+        (claimed,) = store.group(ops.Claim(store.term, wants))
         assert [[job.function for job in jobs] for jobs in claimed] == [[b"g"], [], [b"f", b"f"], []]
 
     def test_two_claims_of_one_group_do_not_share(self, store: Store) -> None:
         store.submit(*[store.job() for _ in range(5)])
-        claims = [ops.Claim(store.term, [ops.Want(b"f", 3)], ignore, ignore) for _ in range(2)]
+        claims = [ops.Claim(store.term, [ops.Want(b"f", 3)]) for _ in range(2)]
         claimed = [job.id for ((*jobs,),) in store.group(*claims) for job in jobs]
         assert len(set(claimed)) == len(claimed) == 5
 
     def test_a_claim_sees_the_submits_of_its_group(self, store: Store) -> None:
         job = store.job()
-        claim = ops.Claim(store.term, [ops.Want(b"f", 5)], ignore, ignore)
-        ((claimed,), _) = store.group(claim, ops.Submit([job], ignore, ignore))
+        claim = ops.Claim(store.term, [ops.Want(b"f", 5)])
+        ((claimed,), _) = store.group(claim, ops.Submit([job]))
         assert [one.id for one in claimed] == [job.id]
 
     def test_a_claim_sees_what_its_group_released(self, store: Store) -> None:
         job = store.leased()
-        claim = ops.Claim(store.term, [ops.Want(b"f", 5)], ignore, ignore)
-        ((claimed,), _) = store.group(claim, ops.Settle([again(job)], ignore, ignore))
+        claim = ops.Claim(store.term, [ops.Want(b"f", 5)])
+        ((claimed,), _) = store.group(claim, ops.Settle([again(job)]))
         assert [one.id for one in claimed] == [job.id]
 
     @pytest.mark.parametrize("event", [Event.RELEASE, Event.LOSE, Event.RETRY, Event.SNOOZE])
@@ -157,7 +157,7 @@ class Holding:
 
     def test_twice_in_one_group_counts_once(self, store: Store) -> None:
         job = store.leased()
-        outcomes = store.group(*[ops.Settle([done(job, b"%d" % at)], ignore, ignore) for at in range(2)])
+        outcomes = store.group(*[ops.Settle([done(job, b"%d" % at)]) for at in range(2)])
         assert sorted(outcomes, key=len) == [set(), {job.id}]
         assert store.present(job.id).result == b"%d" % outcomes.index(set())
 
@@ -187,9 +187,9 @@ class Holding:
         assert {job.id for job in held if store.state(job.id) is State.LEASED} == stale
 
     def test_an_operation_without_rows(self, store: Store) -> None:
-        operations = [ops.Settle([], ignore, ignore), ops.Submit([], ignore, ignore), ops.Assign([], ignore, ignore)]
+        operations = [ops.Settle([]), ops.Submit([]), ops.Assign([])]
         assert store.group(*operations) == [set(), {}, None]
-        assert store.group(ops.Claim(store.term, [], ignore, ignore), ops.Find([], ignore, ignore)) == [[], {}]
+        assert store.group(ops.Claim(store.term, []), ops.Find([])) == [[], {}]
 
     # ---- Recover ----
 
@@ -223,8 +223,8 @@ class Holding:
     def test_recovery_comes_before_the_claims_of_its_group(self, store: Store) -> None:
         job = store.leased()
         store.reopen()
-        claim = ops.Claim(store.term, [ops.Want(b"f", 1)], ignore, ignore)
-        ((claimed,), recovered) = store.group(claim, ops.Recover(store.term, ignore, ignore))
+        claim = ops.Claim(store.term, [ops.Want(b"f", 1)])
+        ((claimed,), recovered) = store.group(claim, ops.Recover(store.term))
         assert (recovered.number, [one.id for one in claimed]) == (1, [job.id])
 
 

@@ -13,7 +13,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
 from mainspring.storage.operation import Operation, Probe
-from mainspring.testing.conformance.driver import NOW, Make, Store, done, ignore
+from mainspring.testing.conformance.driver import NOW, Make, Store, done
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -77,12 +77,12 @@ class Lifetime:
         before = (store.list(), store.counts(), store.present(held.id))
         with self.spoiled(store.engine), pytest.raises(StoreError):
             store.group(
-                ops.Submit([store.job(b"new", b"x" * 100_000, unique=b"u") for _ in range(50)], ignore, ignore),
-                ops.Settle([done(held, b"y" * 100_000)], ignore, ignore),
-                ops.Cancel(waiting.id, b"", NOW, ignore, ignore),
-                ops.Wake(NOW, ignore, ignore),
-                ops.Submit([store.job(b"new", b"x" * 100_000) for _ in range(50)], ignore, ignore),
-                ops.Claim(store.term, [ops.Want(b"new", 5)], ignore, ignore),
+                ops.Submit([store.job(b"new", b"x" * 100_000, unique=b"u") for _ in range(50)]),
+                ops.Settle([done(held, b"y" * 100_000)]),
+                ops.Cancel(waiting.id, b"", NOW),
+                ops.Wake(NOW),
+                ops.Submit([store.job(b"new", b"x" * 100_000) for _ in range(50)]),
+                ops.Claim(store.term, [ops.Want(b"new", 5)]),
             )
         assert (store.list(), store.counts(), store.present(held.id)) == before
         # The next group is whole again, also where the one before had named a function for the first time.
@@ -99,7 +99,7 @@ class Lifetime:
         assert store.group(Probe(), Probe()) == [None, None]
         assert (store.list(), store.counts()) == before
         second = store.job()
-        assert store.group(Probe(), ops.Submit([second], ignore, ignore)) == [None, {}]
+        assert store.group(Probe(), ops.Submit([second])) == [None, {}]
         assert store.group(Probe()) == [None]
         assert [job.id for job in store.list()] == [second.id, first.id]
         assert sum(store.counts().values()) == 2
@@ -108,7 +108,7 @@ class Lifetime:
 
     def test_what_an_engine_does_not_know_is_refused_by_its_name(self, store: Store) -> None:
         """A silent ``None`` as its outcome would pass for one."""
-        for group in ([Unheard()], [Unheard(), ops.Submit([store.job()], ignore, ignore)]):
+        for group in ([Unheard()], [Unheard(), ops.Submit([store.job()])]):
             with pytest.raises((StoreError, TypeError), match="cannot do Unheard"):
                 store.group(*group)
             assert store.counts() == {}

@@ -13,7 +13,7 @@ from mainspring.jobs.rules import Event
 from mainspring.queries.jobs import FirstInLine
 from mainspring.resources import store as resources
 from mainspring.resources.model import OWN, FunctionLimits, Limits, Rate, pool_of
-from mainspring.testing.conformance.driver import NOW, Store, again, ignore
+from mainspring.testing.conformance.driver import NOW, Store, again
 
 SECOND = 1_000_000
 BEGINNING: ops.After = (None, None, None)
@@ -30,7 +30,7 @@ def by_key(
 ) -> ops.ClaimedByKey:
     """Claim in turns of keys."""
     want = ops.Want(function, limit)
-    (claimed,) = store.group(ops.ClaimByKey(store.term, want, per_key, after, enough, ignore, ignore))
+    (claimed,) = store.group(ops.ClaimByKey(store.term, want, per_key, after, enough))
     assert isinstance(claimed, ops.ClaimedByKey)
     return claimed
 
@@ -49,7 +49,7 @@ def keyed(store: Store, *names: bytes, priority: Priority = Priority.NORMAL) -> 
 
 def acquire(store: Store, *asks: resources.Ask) -> list[resources.Grant]:
     """Ask for tokens and starts."""
-    (grants,) = store.group(resources.Acquire(store.term, asks, NOW, ignore, ignore))
+    (grants,) = store.group(resources.Acquire(store.term, asks, NOW))
     assert isinstance(grants, list)
     return grants
 
@@ -62,7 +62,7 @@ class Limiting:
     def test_a_key_that_waits_is_not_hidden_behind_the_jobs_of_others(self, store: Store) -> None:
         times = {b"": 7, b"a": 8, b"b": 5, b"c": 9}
         store.submit(*[store.job(key=key, created_us=NOW + number) for key, number in times.items()])
-        (found,) = store.group(FirstInLine([b"f"], ignore, ignore))
+        (found,) = store.group(FirstInLine([b"f"]))
         assert found in ({b"f": NOW + 5}, {b"f": NOW + 7}), "there is a line for each key, or one for all"
 
     def test_a_job_keeps_its_key(self, store: Store) -> None:
@@ -131,15 +131,15 @@ class Limiting:
 
     def test_a_claim_by_key_sees_the_submits_of_its_group(self, store: Store) -> None:
         job = store.job(key=b"a")
-        claim = ops.ClaimByKey(store.term, ops.Want(b"f", 5), 5, BEGINNING, frozenset(), ignore, ignore)
-        claimed, _ = store.group(claim, ops.Submit([job], ignore, ignore))
+        claim = ops.ClaimByKey(store.term, ops.Want(b"f", 5), 5, BEGINNING, frozenset())
+        claimed, _ = store.group(claim, ops.Submit([job]))
         assert [one.id for one in claimed.jobs] == [job.id]
 
     # ---- what is said of functions ----
 
     def test_what_is_said_is_kept(self, store: Store) -> None:
         said = FunctionLimits(b"f\xff", commanded=Limits(3, 2, Rate(1, 2, 3), Rate(4, 5, 6)), paused=True)
-        (stored,) = store.group(resources.SaveLimits(said, ignore, ignore))
+        (stored,) = store.group(resources.SaveLimits(said))
         assert stored == FunctionLimits(b"f\xff", commanded=said.commanded, paused=True, version=1)
         store.reopen()
         assert store.group(resources.ListLimits()) == [[stored]]
@@ -147,11 +147,11 @@ class Limiting:
     def test_of_two_who_write_the_second_is_told_what_the_first_wrote(self, store: Store) -> None:
         first = FunctionLimits(b"f", commanded=Limits(1))
         second = FunctionLimits(b"f", commanded=Limits(2))
-        outcomes = store.group(*[resources.SaveLimits(said, ignore, ignore) for said in (first, second)])
+        outcomes = store.group(*[resources.SaveLimits(said) for said in (first, second)])
         assert outcomes[0] == outcomes[1]
         assert (outcomes[0].version, outcomes[0].commanded) == (1, Limits(1))
         following = FunctionLimits(b"f", commanded=Limits(2), version=1)
-        (stored,) = store.group(resources.SaveLimits(following, ignore, ignore))
+        (stored,) = store.group(resources.SaveLimits(following))
         assert (stored.version, stored.commanded) == (2, Limits(2))
 
 
@@ -189,7 +189,7 @@ class Leasing:
 
     def test_asks_of_one_group_see_each_other(self, store: Store) -> None:
         ask = resources.Ask(b"f", OWN, 3, 5, starts=2, rate=Rate(1, 3600 * SECOND, 3))
-        first, second = store.group(*[resources.Acquire(store.term, [ask], NOW, ignore, ignore) for _ in range(2)])
+        first, second = store.group(*[resources.Acquire(store.term, [ask], NOW) for _ in range(2)])
         assert [(grant.tokens, grant.starts) for grant in (*first, *second)] == [(3, 2), (3, 1)]
 
     def test_tokens_end_with_their_term(self, store: Store, other: Store) -> None:
@@ -227,12 +227,12 @@ class Leasing:
         jobs = keyed(store, *[b"k%d" % (number % 3) for number in range(30)])
         slots = frozenset(slot_of("default", b"f", b"", job.id) for job in jobs[:5])
         want = ops.Want(b"f", 100, slots)
-        (claimed,) = store.group(ops.ClaimByKey(store.term, want, 100, BEGINNING, frozenset(), ignore, ignore))
+        (claimed,) = store.group(ops.ClaimByKey(store.term, want, 100, BEGINNING, frozenset()))
         assert {job.id for job in claimed.jobs} == {
             job.id for job in jobs if slot_of("default", b"f", b"", job.id) in slots
         }
         late = ops.Want(b"f", 100, frozenset(), NOW + 1)
-        (claimed,) = store.group(ops.ClaimByKey(store.term, late, 100, BEGINNING, frozenset(), ignore, ignore))
+        (claimed,) = store.group(ops.ClaimByKey(store.term, late, 100, BEGINNING, frozenset()))
         assert len(claimed.jobs) == len([job for job in jobs if slot_of("default", b"f", b"", job.id) not in slots]), (
             "those that wait for too long are anybody's"
         )

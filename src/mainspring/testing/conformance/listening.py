@@ -10,7 +10,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.testing.conformance.asking import leave, settled, submit, wait, waited, watchers
-from mainspring.testing.conformance.driver import NOW, Store, again, done, ignore
+from mainspring.testing.conformance.driver import NOW, Store, again, done
 
 ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.EXPIRE]
 
@@ -64,8 +64,8 @@ class Listening:
         for _ in range(20):
             job = store.leased()
             _, found = store.groups(
-                (store, [ops.Settle([done(job)], ignore, ignore)]),
-                (other, [ops.Wait(other.term, [job.id], ignore, ignore)]),
+                (store, [ops.Settle([done(job)])]),
+                (other, [ops.Wait(other.term, [job.id])]),
             )
             assert isinstance(found, list)
             if not State(found[0][job.id].state).ended:
@@ -169,7 +169,7 @@ class Listening:
             job = waited(store, foreground=True, unique=unique)
             new = other.job(unique=unique, foreground=True)
             dropped, joined = store.groups(
-                (store, [ops.Leave(store.term, [job.id], ignore, ignore)]),
+                (store, [ops.Leave(store.term, [job.id])]),
                 (other, [submit(other, new, waiter=True)]),
             )
             assert isinstance(dropped, list)

@@ -21,7 +21,7 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
-from mainspring.testing.conformance.driver import NOW, Store, ignore
+from mainspring.testing.conformance.driver import NOW, Store
 from mainspring.testing.conformance.model import Model, copy
 
 if TYPE_CHECKING:
@@ -163,13 +163,11 @@ class EngineMachine(RuleBasedStateMachine):
     def work(self) -> None:
         """Everything that can be claimed is done."""
         wants = [ops.Want(name, 1000) for name in sorted({job.function for job in self.model.jobs.values()})]
-        claim = ops.Claim(self.store.term, wants, ignore, ignore)
+        claim = ops.Claim(self.store.term, wants)
         (expected,) = self.model.group([claim])
         (claimed,) = self.store.group(claim)
         assert claimed == expected
-        settle = ops.Settle(
-            [rules.succeeded(job, b"r", self.now, self.now) for jobs in claimed for job in jobs], ignore, ignore
-        )
+        settle = ops.Settle([rules.succeeded(job, b"r", self.now, self.now) for jobs in claimed for job in jobs])
         assert self.store.group(settle) == self.model.group([settle]) == [set()]
         self._ended(settle, set())
 
@@ -201,7 +199,7 @@ class EngineMachine(RuleBasedStateMachine):
         return copy(jobs[number % len(jobs)]) if jobs else Job(1, b"f", b"")
 
     def _submit(self, jobs: list[NewJob]) -> Operation:
-        return ops.Submit([self._new(one) for one in jobs], ignore, ignore)
+        return ops.Submit([self._new(one) for one in jobs])
 
     def _new(self, one: NewJob) -> Job:
         return self.store.job(
@@ -217,7 +215,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
 
     def _settle(self, ends: list[End]) -> Operation:
-        return ops.Settle([self._end(end) for end in ends], ignore, ignore)
+        return ops.Settle([self._end(end) for end in ends])
 
     def _end(self, end: End) -> Settlement:
         job = self._pick(end.pick, held=not end.any)
@@ -236,34 +234,34 @@ class EngineMachine(RuleBasedStateMachine):
         )
 
     def _claim(self, wants: list[tuple[bytes, int]]) -> Operation:
-        return ops.Claim(self.store.term, [ops.Want(*want) for want in wants], ignore, ignore)
+        return ops.Claim(self.store.term, [ops.Want(*want) for want in wants])
 
     def _assign(self, picks: list[int]) -> Operation:
-        return ops.Assign([self._pick(pick) for pick in picks], ignore, ignore)
+        return ops.Assign([self._pick(pick) for pick in picks])
 
     def _cancel(self, pick: int) -> Operation:
-        return ops.Cancel(self._pick(pick).id, b"{}", self.now, ignore, ignore)
+        return ops.Cancel(self._pick(pick).id, b"{}", self.now)
 
     def _redrive(self, pick: int) -> Operation:
-        return ops.Redrive(self._pick(pick).id, ignore, ignore)
+        return ops.Redrive(self._pick(pick).id)
 
     def _wake(self, limit: int) -> Operation:
-        return ops.Wake(self.now, ignore, ignore, limit)
+        return ops.Wake(self.now, limit)
 
     def _sweep(self, ages: tuple[int, int]) -> Operation:
-        return ops.Sweep(self.now - ages[0], self.now - ages[1], ignore, ignore, 1_000_000)
+        return ops.Sweep(self.now - ages[0], self.now - ages[1], 1_000_000)
 
     def _find(self, picks: list[int]) -> Operation:
-        return ops.Find([self._pick(pick).id for pick in picks], ignore, ignore, room=2**40)
+        return ops.Find([self._pick(pick).id for pick in picks], room=2**40)
 
     def _find_unique(self, keys: list[tuple[bytes | None, bytes]]) -> Operation:
-        return ops.FindUnique(keys, ignore, ignore)
+        return ops.FindUnique(keys)
 
     def _recover(self, _: None) -> Operation:
-        return ops.Recover(self.store.term, ignore, ignore)
+        return ops.Recover(self.store.term)
 
     def _count(self, _: None) -> Operation:
-        return ops.Count(ignore, ignore)
+        return ops.Count()
 
     # ---- comparing ----
 

@@ -11,6 +11,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event
+from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,10 +28,9 @@ class Model:
     def group(self, operations: Sequence[Operation]) -> list[Any]:
         """Run a group and return its outcomes."""
         outcomes: list[Any] = [None] * len(operations)
-        for kind in ops.PHASES:
-            for index, operation in enumerate(operations):
-                if type(operation) is kind:
-                    outcomes[index] = _HANDLERS[kind](self, operation)
+        for kind, placed in plan_of(operations).items():
+            for place, operation in placed:
+                outcomes[place] = _HANDLERS[kind](self, operation)
         return outcomes
 
     def in_order(self) -> list[Job]:

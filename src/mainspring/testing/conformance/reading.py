@@ -9,7 +9,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.jobs import FirstInLine
-from mainspring.testing.conformance.driver import NOW, Store, done, ignore
+from mainspring.testing.conformance.driver import NOW, Store, done
 
 
 class Reading:
@@ -18,17 +18,17 @@ class Reading:
     def test_jobs_are_found_by_id(self, store: Store) -> None:
         jobs = [store.submitted() for _ in range(3)]
         ids = [jobs[2].id, 1, jobs[0].id, 10**19 - 1, 2**63, -1]
-        (found,) = store.group(ops.Find(ids, ignore, ignore))
+        (found,) = store.group(ops.Find(ids))
         assert {job_id: job.id for job_id, job in found.items()} == {job.id: job.id for job in (jobs[0], jobs[2])}
 
     def test_a_search_sees_its_group(self, store: Store) -> None:
         job, held = store.job(unique=b"u"), store.leased()
         find, unique, count, _, _ = store.group(
-            ops.Find([job.id, held.id], ignore, ignore),
-            ops.FindUnique([(b"f", b"u")], ignore, ignore),
-            ops.Count(ignore, ignore),
-            ops.Submit([job], ignore, ignore),
-            ops.Settle([done(held)], ignore, ignore),
+            ops.Find([job.id, held.id]),
+            ops.FindUnique([(b"f", b"u")]),
+            ops.Count(),
+            ops.Submit([job]),
+            ops.Settle([done(held)]),
         )
         assert {one.id: one.state for one in find.values()} == {job.id: State.PENDING, held.id: State.SUCCEEDED}
         assert unique == [(job.id, State.PENDING, 0)]
@@ -41,7 +41,7 @@ class Reading:
         ids = [job.id for job in held]
 
         def read(room: int, *wanted: int) -> list[tuple[int, int, int]]:
-            (found,) = store.group(ops.Find(list(wanted), ignore, ignore, room))
+            (found,) = store.group(ops.Find(list(wanted), room))
             return [(ids.index(job_id), len(job.result), job.unread) for job_id, job in found.items()]
 
         nothing = [(number, 0, size) for number, size in enumerate(sizes)]
@@ -55,7 +55,7 @@ class Reading:
     def test_a_group_has_one_copy_of_each_result(self, store: Store, size: int) -> None:
         held = store.leased()
         store.settle(done(held, b"r" * size))
-        outcomes = store.group(*[ops.Find([held.id], ignore, ignore, size) for _ in range(3)])
+        outcomes = store.group(*[ops.Find([held.id], size) for _ in range(3)])
         results = [outcome[held.id].result for outcome in outcomes]
         assert results == [b"r" * size] * 3
         assert len(set(map(id, results))) == 1
@@ -90,9 +90,9 @@ class Reading:
         store.submitted(function=b"g", state=State.SCHEDULED, due_us=NOW + 10**9)
         store.submitted(function=b"h")
         named, in_the_same_group, _ = store.group(
-            ops.CountLive(ignore, ignore, [b"g", b"unknown"]),
-            ops.CountLive(ignore, ignore, [b"new"]),
-            ops.Submit([store.job(function=b"new")], ignore, ignore),
+            ops.CountLive([b"g", b"unknown"]),
+            ops.CountLive([b"new"]),
+            ops.Submit([store.job(function=b"new")]),
         )
         live = {(State.PENDING, Priority.LOW), (State.SCHEDULED, Priority.NORMAL), (State.LEASED, Priority.NORMAL)}
         assert named == ({(b"g", *key): 1 for key in live}, None)
@@ -108,7 +108,7 @@ class Reading:
         while not pages or pages[-1].next is not None:
             after = pages[-1].next if pages else b""
             assert after is not None
-            (page,) = store.group(ops.CountLive(ignore, ignore, after=after, limit=limit))
+            (page,) = store.group(ops.CountLive(after=after, limit=limit))
             pages.append(page)
             assert len(page.counts) <= limit
             assert len(pages) <= 15, "each goes on behind the one before"
@@ -125,7 +125,7 @@ class Reading:
     def _first_in_line(self, store: Store, *functions: bytes) -> dict[bytes, int]:
         if not store.engine.lines:
             pytest.skip("the pending jobs of this engine stand in no lines")
-        (found,) = store.group(FirstInLine(functions, ignore, ignore))
+        (found,) = store.group(FirstInLine(functions))
         assert isinstance(found, dict)
         return found
 

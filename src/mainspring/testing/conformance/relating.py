@@ -8,7 +8,6 @@ import pytest
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
 from mainspring.schedules.model import Cause, Overlap
-from mainspring.testing.conformance.driver import ignore
 from mainspring.testing.conformance.scheduling import MINUTE, SECOND, START, Scheduling, at
 
 
@@ -72,7 +71,7 @@ class Relating:
         s.add("b", parents=("a", "x"))
         s.fire()
         ends = [s.settlement(s.running(name)) for name in ("a", "x")]
-        s.group(*(job_ops.Settle([end], ignore, ignore) for end in ends))
+        s.group(*(job_ops.Settle([end]) for end in ends))
         assert s.told("b") == ["fired"]
         assert len(s.claim("b")) == 1
 

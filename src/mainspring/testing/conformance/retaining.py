@@ -6,7 +6,6 @@ from __future__ import annotations
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Reason
 from mainspring.schedules.retention import KEPT, NAMES
-from mainspring.testing.conformance.driver import ignore
 from mainspring.testing.conformance.scheduling import MINUTE, START, OfSchedules, Scheduling, at
 
 MORE = 50
@@ -17,7 +16,7 @@ ALL = KEPT + MORE
 def forget(s: Scheduling, before: float, after: str = "", limit: int = 1000) -> ops.Forgotten:
     """Drop what ended before some minutes after the start."""
     before_us = START + round(before * MINUTE)
-    (outcome,) = s.group(ops.ForgetFires(after, before_us, ignore, ignore, limit))
+    (outcome,) = s.group(ops.ForgetFires(after, before_us, limit))
     assert isinstance(outcome, ops.Forgotten)
     return outcome
 

@@ -8,7 +8,6 @@ import pytest
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
 from mainspring.schedules.model import Overlap
-from mainspring.testing.conformance.driver import ignore
 from mainspring.testing.conformance.scheduling import SECOND, START, Scheduling, named
 
 ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL]
@@ -90,7 +89,7 @@ class Running:
         s.fire()
         job = s.running("a")
         s.at(1)
-        s.group(s.firing(), job_ops.Settle([s.settlement(job)], ignore, ignore))
+        s.group(s.firing(), job_ops.Settle([s.settlement(job)]))
         assert s.told("a") == ["succeeded", "fired"]
 
     # ---- overlap ----

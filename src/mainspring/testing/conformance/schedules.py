@@ -11,7 +11,6 @@ from mainspring.errors import StoreError
 from mainspring.jobs import store as job_ops
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Overlap
-from mainspring.testing.conformance.driver import ignore
 from mainspring.testing.conformance.firing import Firing
 from mainspring.testing.conformance.registering import Registering
 from mainspring.testing.conformance.relating import Relating
@@ -55,10 +54,10 @@ class ScheduleSuite(Registering, Firing, Running, Relating, OfSchedules):
         before = (s.read(), s.history("a"), s.history("b"), s.store.counts())
         with self.spoiled(s.store.engine), pytest.raises(StoreError):
             s.group(
-                job_ops.Settle([s.settlement(job)], ignore, ignore),
+                job_ops.Settle([s.settlement(job)]),
                 s.saving(ops.Change("put", "new", 0, named(s.stored("a").schedule, "new"))),
                 s.firing(),
-                job_ops.Submit([s.store.job(b"big", b"x" * 100_000) for _ in range(50)], ignore, ignore),
+                job_ops.Submit([s.store.job(b"big", b"x" * 100_000) for _ in range(50)]),
             )
         assert (s.read(), s.history("a"), s.history("b"), s.store.counts()) == before
         s.check()

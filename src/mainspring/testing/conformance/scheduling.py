@@ -12,7 +12,7 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
-from mainspring.testing.conformance.driver import EVERYTHING, Store, ignore
+from mainspring.testing.conformance.driver import EVERYTHING, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,13 +84,13 @@ class Scheduling:
 
     def save(self, *changes: ops.Change) -> ops.Saved:
         """Change schedules."""
-        (saved,) = self.group(ops.SaveSchedules(changes, self.now_us, ignore, ignore))
+        (saved,) = self.group(ops.SaveSchedules(changes, self.now_us))
         assert isinstance(saved, ops.Saved)
         return saved
 
     def saving(self, *changes: ops.Change) -> ops.SaveSchedules:
         """Return the operation."""
-        return ops.SaveSchedules(changes, self.now_us, ignore, ignore)
+        return ops.SaveSchedules(changes, self.now_us)
 
     def put(self, *schedules: Schedule) -> None:
         """Add schedules, or change them."""
@@ -112,14 +112,14 @@ class Scheduling:
     def due(self, until_us: int | None = None, limit: int = EVERYTHING) -> ops.Upcoming:
         """Look for what is due."""
         until_us = self.now_us if until_us is None else until_us
-        (found,) = self.group(ops.FindDue(until_us, ignore, ignore, limit))
+        (found,) = self.group(ops.FindDue(until_us, limit))
         assert isinstance(found, ops.Upcoming)
         return found
 
     def firing(self, *names: str, limit: int = 1000) -> ops.FireSchedules:
         """Return the operation that fires what is due, of all or of some schedules."""
         due = [one for one, _ in self.due().due if not names or one.name in names]
-        return ops.FireSchedules(due, self.now_us, ignore, ignore, limit)
+        return ops.FireSchedules(due, self.now_us, limit)
 
     def fire(self, *names: str) -> dict[str, ops.Fired]:
         """Fire what is due, until nothing is."""
@@ -138,19 +138,19 @@ class Scheduling:
 
     def trigger(self, name: str) -> Fire | None:
         """Run one by hand."""
-        (row,) = self.group(ops.TriggerSchedule(name, self.now_us, ignore, ignore))
+        (row,) = self.group(ops.TriggerSchedule(name, self.now_us))
         assert row is None or isinstance(row, Fire)
         return row
 
     def mend(self, limit: int = 1000) -> int:
         """Put right what no transaction could see."""
-        (number,) = self.group(ops.MendSchedules(self.now_us, ignore, ignore, limit))
+        (number,) = self.group(ops.MendSchedules(self.now_us, limit))
         assert isinstance(number, int)
         return number
 
     def declare(self, app: str, digest: bytes) -> list[ops.Declared]:
         """Declare schedules of an App."""
-        (known,) = self.group(ops.Declare(app, digest, self.now_us, ignore, ignore))
+        (known,) = self.group(ops.Declare(app, digest, self.now_us))
         return sorted(known)
 
     # ---- jobs ----
@@ -184,7 +184,7 @@ class Scheduling:
 
     def read(self, *names: str) -> list[Stored]:
         """List schedules."""
-        (stored,) = self.group(ops.ListSchedules(ignore, ignore, names or None))
+        (stored,) = self.group(ops.ListSchedules(names or None))
         return list(stored)
 
     def stored(self, name: str) -> Stored:
@@ -194,7 +194,7 @@ class Scheduling:
 
     def history(self, name: str, **which: Any) -> list[Fire]:
         """Read the rows of one, the oldest first."""
-        (rows,) = self.group(ListFires(name, ignore, ignore, **{"limit": EVERYTHING, **which}))
+        (rows,) = self.group(ListFires(name, **{"limit": EVERYTHING, **which}))
         return list(reversed(rows))
 
     def told(self, name: str) -> list[str]:

@@ -11,7 +11,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.testing.conformance.asking import look, settled, submit
 from mainspring.testing.conformance.departing import Departing
-from mainspring.testing.conformance.driver import NOW, Store, again, done, ignore
+from mainspring.testing.conformance.driver import NOW, Store, again, done
 from mainspring.testing.conformance.limiting import Leasing
 from mainspring.testing.conformance.listening import Listening
 from mainspring.testing.conformance.suite import EngineSuite, JobsSuite
@@ -82,9 +82,7 @@ class Sharing(Listening, Departing):
         store.submit(*jobs)
         claimed: list[int] = []
         while True:
-            outcomes = store.groups(
-                *((node, [ops.Claim(node.term, [ops.Want(b"f", 7)], ignore, ignore)]) for node in (store, other))
-            )
+            outcomes = store.groups(*((node, [ops.Claim(node.term, [ops.Want(b"f", 7)])]) for node in (store, other)))
             taken = [job.id for outcome in outcomes if isinstance(outcome, list) for job in outcome[0][0]]
             claimed += taken
             if not taken:
@@ -96,9 +94,7 @@ class Sharing(Listening, Departing):
             unique = b"%d" % number
             held = store.leased(unique=unique)
             new = other.job(unique=unique)
-            _, joined = store.groups(
-                (store, [ops.Settle([done(held)], ignore, ignore)]), (other, [submit(other, new, waiter=True)])
-            )
+            _, joined = store.groups((store, [ops.Settle([done(held)])]), (other, [submit(other, new, waiter=True)]))
             assert isinstance(joined, list)
             assert store.state(held.id) is State.SUCCEEDED
             if joined == [{}]:
@@ -119,9 +115,9 @@ class Sharing(Listening, Departing):
         half = frozenset(range(SLOTS // 2))
         mine = [job.id for job in jobs if slot_of("default", b"f", b"", job.id) in half]
         want = ops.Want(b"f", 15, half)
-        ((claimed,),) = store.group(ops.Claim(store.term, [want], ignore, ignore))
+        ((claimed,),) = store.group(ops.Claim(store.term, [want]))
         assert [job.id for job in claimed] == mine[:15]
-        ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 100, half)], ignore, ignore))
+        ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 100, half)]))
         assert [job.id for job in claimed] == mine[15:]
         assert [job.id for job in store.claim()] == [job.id for job in jobs if job.id not in mine]
 
@@ -135,7 +131,7 @@ class Sharing(Listening, Departing):
         ]
         store.submit(*old)
         store.wake(NOW)
-        ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 9, nobody, NOW)], ignore, ignore))
+        ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 9, nobody, NOW)]))
         assert [job.id for job in claimed] == [job.id for job in old[:2]]
         assert len(store.claim()) == 2
 
@@ -144,7 +140,7 @@ class Sharing(Listening, Departing):
         store.settle(again(job))
         slot = slot_of("default", b"f", b"u", job.id)
         for slots in (frozenset(range(SLOTS)) - {slot}, frozenset({slot})):
-            ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 9, slots)], ignore, ignore))
+            ((claimed,),) = store.group(ops.Claim(store.term, [ops.Want(b"f", 9, slots)]))
             assert bool(claimed) == (slot in slots)
 
     # ---- looking, and hints ----
@@ -177,7 +173,7 @@ class Sharing(Listening, Departing):
         assert look(other, b"unknown").live == {}
 
     def test_a_look_sees_its_group(self, store: Store) -> None:
-        outlook, _ = store.group(ops.Look(ignore, ignore), submit(store, store.job()))
+        outlook, _ = store.group(ops.Look(), submit(store, store.job()))
         assert outlook.pending == {(b"f", Priority.NORMAL): 1}
 
     def test_others_hear_of_what_is_pending(self, store: Store, other: Store) -> None:

@@ -13,7 +13,6 @@ from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Overlap
-from mainspring.testing.conformance.driver import ignore
 from mainspring.testing.conformance.schedules import ScheduleSuite
 from mainspring.testing.conformance.scheduling import Scheduling
 
@@ -43,7 +42,7 @@ class SharedScheduleSuite(ScheduleSuite):
     @staticmethod
     def settle(end: Settlement) -> job_ops.Settle:
         """Return the operation."""
-        return job_ops.Settle([end], ignore, ignore)
+        return job_ops.Settle([end])
 
     def test_one_of_two_nodes_fires(self, s: Scheduling, other: Scheduling) -> None:
         for name in ("a", "b", "c"):
@@ -129,7 +128,7 @@ class SharedScheduleSuite(ScheduleSuite):
                 jobs = [job for name in "abcdyz" for job in node.store.claim(name.encode(), limit=1)]
                 events = [Event.FAIL if (minute + at) % 7 == 0 else Event.SUCCEED for at in range(len(jobs))]
                 settlements = [node.settlement(job, event) for job, event in zip(jobs, events, strict=True)]
-                ends.append(job_ops.Settle(settlements, ignore, ignore))
+                ends.append(job_ops.Settle(settlements))
             outcomes = s.store.groups((s.store, [one, ends[0]]), (other.store, [ends[1], two]))
             assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
         # Each node may be given what it has asked for before.
@@ -201,9 +200,9 @@ class SharedScheduleSuite(ScheduleSuite):
         now_us = s.now_us
         self.at_once(
             s,
-            ops.Declare("app", b"1", now_us, ignore, ignore),
+            ops.Declare("app", b"1", now_us),
             other,
-            ops.Declare("app", b"1", now_us + 5, ignore, ignore),
+            ops.Declare("app", b"1", now_us + 5),
         )
         (known,) = s.declare("app", b"1")
         assert known.deployment.first_seen_us in {now_us, now_us + 5}

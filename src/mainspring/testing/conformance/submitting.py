@@ -8,7 +8,7 @@ import pytest
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, Retry, State
 from mainspring.jobs.rules import Event
-from mainspring.testing.conformance.driver import NOW, Store, done, ignore
+from mainspring.testing.conformance.driver import NOW, Store, done
 
 SECOND = 1_000_000
 KEEP = Options(keep_unique=10.0)
@@ -106,7 +106,7 @@ class Submitting:
 
     def test_equal_uniques_in_one_group_are_stored_once(self, store: Store) -> None:
         jobs = [store.job(unique=b"u") for _ in range(4)]
-        submits = [ops.Submit([job, store.job()], ignore, ignore) for job in jobs]
+        submits = [ops.Submit([job, store.job()]) for job in jobs]
         outcomes = store.group(*submits)
         (winner,) = [job for job, joined in zip(jobs, outcomes, strict=True) if not joined]
         assert [set(joined) for joined in outcomes] == [set() if job is winner else {job.id} for job in jobs]
@@ -135,7 +135,7 @@ class Submitting:
         old = store.leased(unique=b"u")
         new = store.job(unique=b"u")
         for order in (1, -1):
-            operations = [ops.Submit([new], ignore, ignore), ops.Settle([done(old)], ignore, ignore)][::order]
+            operations = [ops.Submit([new]), ops.Settle([done(old)])][::order]
             assert store.group(*operations) == [{}, set()][::order]
             (old,) = store.claim()
             assert old.id == new.id

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import beginning, claiming, paths, records
+from mainspring.engines.zookeeper.later import Later
 from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session
 from mainspring.engines.zookeeper.tree import Write
+from mainspring.errors import StoreError
 from mainspring.ids import NodeId
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import succeeded
 from mainspring.nodes.model import NodeRow
-from mainspring.storage.operation import DEFERRED
 
-from .a_session import NOW, Node, ignore, run
+from .a_session import NOW, Node, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from mainspring.errors import StoreError
     from mainspring.events.relay import Message
     from mainspring.storage.operation import Operation
 
-__all__ = ["NOW", "Fleet", "Member", "eventually", "fleet", "ignore", "run"]
+__all__ = ["NOW", "Fleet", "Member", "eventually", "fleet", "run"]
 
 HANDLERS: dict[type[Operation], Any] = {**claiming.HANDLERS, **recovering.HANDLERS}
 
@@ -63,23 +63,19 @@ class Member(Node):
         return (await self.claim_all(ops.Want(function, limit, **more)))[0]
 
     async def claim_all(self, *wants: ops.Want) -> list[list[Job]]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: list[list[Job]]) -> None:
-            if not answer.done():
-                answer.set_result(outcome)
-
-        def failed(error: StoreError) -> None:
-            if not answer.done():
-                answer.set_exception(error)
-
-        operation = ops.Claim(self.session.term, list(wants), done, failed)
+        operation = ops.Claim(self.session.term, list(wants))
         (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
-        jobs: list[list[Job]] = await answer if outcome is DEFERRED else outcome
+        if isinstance(outcome, Later):
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            outcome.then(answer.set_result)
+            outcome = await answer
+        if isinstance(outcome, StoreError):
+            raise outcome
+        jobs: list[list[Job]] = outcome
         return jobs
 
     async def recover(self, *terms: int, limit: int = 1000) -> ops.Recovered:
-        operation = ops.Recover(self.session.term, ignore, ignore, list(terms), limit)
+        operation = ops.Recover(self.session.term, list(terms), limit)
         (outcome,) = await HANDLERS[ops.Recover](self.session, [operation])
         assert isinstance(outcome, ops.Recovered)
         return outcome

@@ -19,12 +19,13 @@ from mainspring.schedules.model import Every, Fire, FireState, Schedule
 from mainspring.testing.conformance.scheduling import Noted
 
 from . import a_session
-from .a_session import Node, ignore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from mainspring.schedules.reconcile import Stored
+
+    from .a_session import Node
 
 MINUTE = 60_000_000
 START = 1_700_000_040_000_000
@@ -56,7 +57,7 @@ class Scheduler:
         return outcome
 
     async def save(self, *changes: ops.Change) -> ops.Saved:
-        saved: ops.Saved = await self.ask(ops.SaveSchedules(changes, self.now_us, ignore, ignore))
+        saved: ops.Saved = await self.ask(ops.SaveSchedules(changes, self.now_us))
         return saved
 
     async def add(self, name: str, **fields: Any) -> Schedule:
@@ -69,28 +70,28 @@ class Scheduler:
 
     async def due(self, until_us: int | None = None, limit: int = EVERYTHING) -> ops.Upcoming:
         until_us = self.now_us if until_us is None else until_us
-        upcoming: ops.Upcoming = await self.ask(ops.FindDue(until_us, ignore, ignore, limit))
+        upcoming: ops.Upcoming = await self.ask(ops.FindDue(until_us, limit))
         return upcoming
 
     async def firing(self, limit: int = 1000) -> ops.FireSchedules:
         """Return the operation that fires what is due."""
-        return ops.FireSchedules([one for one, _ in (await self.due()).due], self.now_us, ignore, ignore, limit)
+        return ops.FireSchedules([one for one, _ in (await self.due()).due], self.now_us, limit)
 
     async def fire(self) -> dict[str, ops.Fired]:
         fired: dict[str, ops.Fired] = await self.ask(await self.firing())
         return fired
 
     async def mend(self) -> int:
-        number: int = await self.ask(ops.MendSchedules(self.now_us, ignore, ignore))
+        number: int = await self.ask(ops.MendSchedules(self.now_us))
         return number
 
     async def schedules(self, *names: str) -> dict[str, Stored]:
-        stored: list[Stored] = await self.ask(ops.ListSchedules(ignore, ignore, names or None))
+        stored: list[Stored] = await self.ask(ops.ListSchedules(names or None))
         return {one.schedule.name: one for one in stored}
 
     async def rows(self, name: str, **which: Any) -> list[Fire]:
         """Read the rows of a schedule, the oldest first."""
-        rows: list[Fire] = await self.ask(ListFires(name, ignore, ignore, **{"limit": EVERYTHING, **which}))
+        rows: list[Fire] = await self.ask(ListFires(name, **{"limit": EVERYTHING, **which}))
         return rows[::-1]
 
     async def told(self, name: str) -> list[str]:
@@ -117,7 +118,7 @@ class Scheduler:
 
     async def end(self, job: Job, event: Event = Event.SUCCEED) -> set[int]:
         """Settle a job; returns the stale ones."""
-        stale: set[int] = await self.ask(job_ops.Settle([self.settlement(job, event)], ignore, ignore))
+        stale: set[int] = await self.ask(job_ops.Settle([self.settlement(job, event)]))
         return stale
 
     async def publish(self) -> None:

@@ -55,10 +55,6 @@ HANDLERS = {
 }
 
 
-def ignore(_: object) -> None:
-    """Take an outcome: what the handler returns is looked at."""
-
-
 async def never(wants: object, asked: int) -> bool:
     """Take no claims: what happens to them is for nodes that take part in the recipe."""
     raise AssertionError(wants, asked)
@@ -125,7 +121,7 @@ class Node:
         return new_job(self.new_id(), self.session.term, *values, **fields)
 
     async def submit(self, *jobs: Job, waiter: int = 0) -> dict[int, ops.Found]:
-        found: dict[int, ops.Found] = await self.one(ops.Submit(list(jobs), ignore, ignore, waiter))
+        found: dict[int, ops.Found] = await self.one(ops.Submit(list(jobs), waiter))
         return found
 
     async def submitted(self, *, waiter: int = 0, **values: Any) -> Job:
@@ -138,11 +134,11 @@ class Node:
         return await self.submitted(state=State.LEASED, **values)
 
     async def settle(self, *settlements: Settlement) -> set[int]:
-        stale: set[int] = await self.one(ops.Settle(list(settlements), ignore, ignore))
+        stale: set[int] = await self.one(ops.Settle(list(settlements)))
         return stale
 
     async def find(self, job_id: int) -> Job | None:
-        found: dict[int, Job] = await self.one(ops.Find([job_id], ignore, ignore, 2**30))
+        found: dict[int, Job] = await self.one(ops.Find([job_id], 2**30))
         return found.get(job_id)
 
     async def present(self, job_id: int) -> Job:
@@ -155,12 +151,12 @@ class Node:
         return None if job is None else State(job.state)
 
     async def listed(self, **which: Any) -> list[Job]:
-        jobs: list[Job] = await self.one(ListJobs(JobFilter(**{"limit": 10**6, **which}), ignore, ignore))
+        jobs: list[Job] = await self.one(ListJobs(JobFilter(**{"limit": 10**6, **which})))
         return jobs
 
     async def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts; they have to be what counting finds."""
-        counts: dict[tuple[bytes, int, int], int] = await self.one(ops.Count(ignore, ignore))
+        counts: dict[tuple[bytes, int, int], int] = await self.one(ops.Count())
         counted: dict[tuple[bytes, int, int], int] = {}
         for job in await self.listed():
             key = (job.function, min(job.state, State.LEASED) if State(job.state).held else job.state, job.priority)

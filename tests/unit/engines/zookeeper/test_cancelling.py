@@ -16,17 +16,17 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, fleet, one_node, run
 
 UNSUCCESSFUL = [Event.FAIL, Event.CANCEL, Event.EXPIRE]
 
 
 def cancel(job: Job | int, error: bytes = b"{}") -> ops.Cancel:
-    return ops.Cancel(job if isinstance(job, int) else job.id, error, NOW + 1, ignore, ignore)
+    return ops.Cancel(job if isinstance(job, int) else job.id, error, NOW + 1)
 
 
 def redrive(job: Job | int) -> ops.Redrive:
-    return ops.Redrive(job if isinstance(job, int) else job.id, ignore, ignore)
+    return ops.Redrive(job if isinstance(job, int) else job.id)
 
 
 async def ended(node: Node, event: Event = Event.FAIL, **values: Any) -> Job:
@@ -58,7 +58,7 @@ def test_what_is_held_or_has_ended_or_is_unknown_is_not_cancelled() -> None:
     async def check() -> None:
         async with one_node() as node:
             leased, running, done = [await node.held() for _ in range(3)]
-            await node.one(ops.Assign([running], ignore, ignore))
+            await node.one(ops.Assign([running]))
             await node.settle(succeeded(done, b"r", NOW, NOW))
             ids = [job.id for job in (leased, running, done)]
             for _ in range(2):

@@ -26,7 +26,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Want
 
-from .a_master import Fleet, Member, eventually, fleet, ignore, run
+from .a_master import Fleet, Member, eventually, fleet, run
 
 # ---- the records ----
 
@@ -185,7 +185,7 @@ async def drop_what_has_arrived(node: Member) -> int:
     assert await node.claim() == []
     dropped = await node.submitted(unique=b"u", foreground=True, waiter=node.session.term)
     await eventually(lambda: node.master.claims.waiting == 1)
-    assert await node.one(ops.Leave(node.session.term, [dropped.id], ignore, ignore)) == {dropped.id}
+    assert await node.one(ops.Leave(node.session.term, [dropped.id])) == {dropped.id}
     return dropped.id
 
 

@@ -18,7 +18,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, fleet, one_node, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,11 +29,11 @@ async def life(node: Node, job: Job) -> AsyncIterator[State]:
     yield State.PENDING
     claimed = await node.assign_to(job, node)
     yield State.LEASED
-    await node.one(ops.Assign([claimed], ignore, ignore))
+    await node.one(ops.Assign([claimed]))
     yield State.RUNNING
     await node.settle(Settlement(claimed, Event.RETRY, 1, due_us=NOW))
     yield State.SCHEDULED
-    await node.one(ops.Wake(NOW, ignore, ignore))
+    await node.one(ops.Wake(NOW))
     yield State.PENDING
     claimed = await node.assign_to(job, node)
     yield State.LEASED
@@ -100,7 +100,7 @@ def test_a_task_that_is_nowhere_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> 
             await node.tree.commit([Delete(paths.pending("f:u"))])
             with pytest.raises(StoreCorruptError):
                 await node.find(job.id)
-            (outcome,) = await node.handle(ops.Submit([node.job(unique=b"u")], ignore, ignore))
+            (outcome,) = await node.handle(ops.Submit([node.job(unique=b"u")]))
             assert isinstance(outcome, StoreCorruptError), "whoever submits it again is told"
 
     run(check())

@@ -14,7 +14,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event, Settlement
 
-from .a_master import Member, eventually, fleet, ignore, run
+from .a_master import Member, eventually, fleet, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,7 +178,7 @@ def test_a_single_answer_passes_over_what_was_cancelled() -> None:
         async with fleet() as nodes:
             node = await nodes.master(standing=False)
             first, second = await node.submitted(), await node.submitted()
-            await node.one(ops.Cancel(first.id, b"", 0, ignore, ignore))
+            await node.one(ops.Cancel(first.id, b"", 0))
             assert [job.id for job in await node.claim(limit=1)] == [second.id]
 
     run(check())
@@ -199,7 +199,7 @@ def test_a_job_that_was_replaced_by_another_of_its_name_is_not_run_in_its_place(
             assert master.master.dispatcher is not None
             (known,) = master.master.dispatcher.index.walk(b"f", Priority.LOW)
             assert known.id == first.id
-            await other.one(ops.Cancel(first.id, b"", 0, ignore, ignore))
+            await other.one(ops.Cancel(first.id, b"", 0))
             await eventually(lambda: nodes.state(first, "n2") is State.CANCELLED)
             second = await other.submitted(payload=b"second", unique=b"u", priority=Priority.LOW)
             master.master.dispatcher.index.put(known)  # as if nothing had been listed since

@@ -13,7 +13,7 @@ from mainspring.engines.zookeeper.tree import Create, Done, Refused, Write
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign
 
-from .a_master import Fleet, Member, eventually, fleet, ignore, run
+from .a_master import Fleet, Member, eventually, fleet, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -59,7 +59,7 @@ async def left_behind(nodes: Fleet) -> list[Job]:
     client, lost = await nodes.join("client", stands=False), await nodes.join("lost", stands=False)
     pending = [await client.submitted(unique=b"p%d" % number) for number in range(4)]
     held = [await lost.held(unique=b"h%d" % number) for number in range(3)]
-    await lost.one(Assign([held[0]], ignore, ignore))
+    await lost.one(Assign([held[0]]))
     done = [await lost.held(unique=b"d%d" % number) for number in range(2)]
     waited = await client.submitted(unique=b"w", waiter=client.session.term)
     await lost.session.meet([waited.id])

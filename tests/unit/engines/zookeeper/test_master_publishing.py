@@ -12,7 +12,7 @@ from mainspring.events.relay import Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 
-from .a_master import Fleet, Member, eventually, fleet, ignore, run
+from .a_master import Fleet, Member, eventually, fleet, run
 
 if TYPE_CHECKING:
     from mainspring.engines.zookeeper.master.publishing import Publisher
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 async def wait(node: Member, job: Job) -> None:
     """Note that somebody at a node waits for a job."""
-    operation = ops.Wait(node.session.term, [job.id], ignore, ignore)
+    operation = ops.Wait(node.session.term, [job.id])
     await waiting.HANDLERS[ops.Wait](node.session, [operation])
 
 
@@ -129,7 +129,7 @@ def test_a_stale_completion_does_no_harm_to_the_next_of_its_name() -> None:
             second = await node.held(unique=b"u")
             assert node.session.master is not None
             node.session.elect(
-                node.session.master._replace(completions=ignore)
+                node.session.master._replace(completions=lambda _: None)
             )  # nobody tells the master of the second one in memory
             await node.succeed(second)
             assert nodes.tasks(paths.COMPLETED) == ["f:u"]

@@ -17,7 +17,7 @@ from mainspring.errors import StoreFencedError
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign, LostAttempt, Recovered
 
-from .a_master import Fleet, Member, eventually, fleet, ignore, run
+from .a_master import Fleet, Member, eventually, fleet, run
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -44,7 +44,7 @@ def test_what_was_leased_is_suspect_and_what_ran_was_tried() -> None:
         async with fleet() as nodes:
             living, lost = await pair(nodes)
             leased, running, mine = await lost.held(), await lost.held(), await living.held()
-            await lost.one(Assign([running], ignore, ignore))
+            await lost.one(Assign([running]))
             await lost.kill()
             attempts = frozenset({LostAttempt(running.id, b"f", 1)})
             assert await living.recover(lost.session.term) == Recovered(2, {(b"f", 1): 2}, False, attempts)
@@ -198,7 +198,7 @@ def test_a_foreground_job_that_ran_is_not_dropped() -> None:
         async with fleet() as nodes:
             living, lost = await pair(nodes)
             job = await lost.held(foreground=True, waiter=lost.session.term)
-            await lost.one(Assign([job], ignore, ignore))
+            await lost.one(Assign([job]))
             await lost.kill()
             await living.recover(lost.session.term)
             # It was given back, and then nobody waited for it any more.

@@ -15,7 +15,7 @@ from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 from mainspring.queries.jobs import JobFilter, ListJobs
 
-from .a_session import NOW, Node, falls_behind, fleet, ignore, one_node, run
+from .a_session import NOW, Node, falls_behind, fleet, one_node, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
             await node.settle(succeeded(jobs[4], b"r", NOW, NOW))
             ids = [*(job.id for job in jobs), 1, 10**19 - 1, 2**63, -1, jobs[-1].id + 1, 99 * 10**12]
             reads = other.tree.reads
-            first, second = await other.handle(ops.Find(ids, ignore, ignore, 2), ops.Find(ids[:1], ignore, ignore))
+            first, second = await other.handle(ops.Find(ids, 2), ops.Find(ids[:1]))
             assert [first[job.id].state for job in jobs] == [1, 0, 2, 4, 4]
             assert set(first) == {job.id for job in jobs}
             assert second == {jobs[0].id: first[jobs[0].id]}
@@ -51,12 +51,12 @@ def test_jobs_are_found_by_id_wherever_they_are() -> None:
 @pytest.mark.parametrize(
     "asks",
     [
-        lambda term, job: (ops.Find([job.id], ignore, ignore), lambda found: job.id in found),
-        lambda term, job: (ops.Wait(term, [job.id], ignore, ignore), lambda found: job.id in found),
-        lambda term, job: (ops.FindUnique([(b"f", b"u")], ignore, ignore), lambda found: found[0].id == job.id),
-        lambda term, job: (ops.Cancel(job.id, b"", NOW, ignore, ignore), lambda found: found.before == State.PENDING),
-        lambda term, job: (ops.Count(ignore, ignore), lambda found: sum(found.values()) == 1),
-        lambda term, job: (ListJobs(JobFilter(), ignore, ignore), lambda found: [one.id for one in found] == [job.id]),
+        lambda term, job: (ops.Find([job.id]), lambda found: job.id in found),
+        lambda term, job: (ops.Wait(term, [job.id]), lambda found: job.id in found),
+        lambda term, job: (ops.FindUnique([(b"f", b"u")]), lambda found: found[0].id == job.id),
+        lambda term, job: (ops.Cancel(job.id, b"", NOW), lambda found: found.before == State.PENDING),
+        lambda term, job: (ops.Count(), lambda found: sum(found.values()) == 1),
+        lambda term, job: (ListJobs(JobFilter()), lambda found: [one.id for one in found] == [job.id]),
     ],
     ids=["find", "wait", "find unique", "cancel", "count", "list"],
 )
@@ -75,7 +75,7 @@ def test_a_member_that_lags_behind_makes_nothing_unknown(
 
 
 async def unique(node: Node, *keys: tuple[bytes | None, bytes]) -> list[int | None]:
-    found: list[ops.Found | None] = await node.one(ops.FindUnique(list(keys), ignore, ignore))
+    found: list[ops.Found | None] = await node.one(ops.FindUnique(list(keys)))
     return [one and one.id for one in found]
 
 
@@ -116,7 +116,7 @@ def test_a_look_shows_what_waits() -> None:
     async def check() -> None:
         async with fleet() as made:
             node, other = await made.join("n1"), await made.join("n2")
-            assert await node.one(ops.Look(ignore, ignore)) == ({}, {}, 0, False)
+            assert await node.one(ops.Look()) == ({}, {}, 0, False)
             await other.submit(
                 other.job(),
                 other.job(priority=Priority.HIGH),
@@ -124,7 +124,7 @@ def test_a_look_shows_what_waits() -> None:
                 other.job(b"h", state=State.LEASED),
                 other.job(expires_us=NOW + 3),
             )
-            outlook = await node.one(ops.Look(ignore, ignore))
+            outlook = await node.one(ops.Look())
             assert outlook.pending == {(b"f", Priority.NORMAL): 2, (b"f", Priority.HIGH): 1}
             assert outlook.live == {b"f": 3, b"g": 1, b"h": 1}
             assert outlook.next_us == NOW + 3
@@ -234,9 +234,9 @@ def test_what_somebody_else_has_put_into_the_tree_is_passed_over() -> None:
                     assert isinstance(made.content.apply([Create(f"{root}/{name}", b"?")]), Done)
             assert await node.counts() == {(b"f", State.PENDING, 1): 1, (b"f", State.SCHEDULED, 1): 1}
             assert [found.id for found in await node.listed()] == [later.id, job.id]
-            assert await node.one(ops.Sweep(NOW, NOW, ignore, ignore, 100)) == 0
+            assert await node.one(ops.Sweep(NOW, NOW, 100)) == 0
             assert await terms.read_all(node.tree) == {node.session.term: "n1"}
-            woken = await node.one(ops.Wake(NOW + 5, ignore, ignore, 100))
+            woken = await node.one(ops.Wake(NOW + 5, 100))
             assert woken.due == {(b"f", 1): 1}
 
     run(check())

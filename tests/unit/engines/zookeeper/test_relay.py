@@ -18,7 +18,7 @@ from mainspring.events.relay import Ask, Pending, Progress, Running, Settled, St
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 
-from .a_session import NOW, fleet, ignore, run
+from .a_session import NOW, fleet, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -200,20 +200,21 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
 
             one, two = await nodes.join("n1"), await nodes.join("n2", told=told)
             job = await two.held()
-            await one.one(ops.Wait(one.session.term, [job.id], ignore, ignore))
+            await one.one(ops.Wait(one.session.term, [job.id]))
             ear = Ear(two)
             order: list[Any] = []
 
-            def watched(terms: dict[int, list[int]]) -> None:
+            def watched(place: int, terms: Any) -> None:
+                assert place == 1
                 assert terms == {job.id: [one.session.term]}
                 ear.relay.send(one.session.term, Progress(job.id, "data", b"half"))
                 order.append(nodes.content.read(paths.running(task)) is not None)
 
             task = paths.task_name(job.function, job.unique, job.id)
-            settle = ops.Settle([Settlement(job, Event.SUCCEED, 1, ended_us=NOW)], ignore, ignore)
-            question = ops.Watchers(two.session.term, [job.id], watched, ignore)
+            settle = ops.Settle([Settlement(job, Event.SUCCEED, 1, ended_us=NOW)])
+            question = ops.Watchers(two.session.term, [job.id])
             async with running(ear):
-                outcomes = await handlers.handle(two.session, [settle, question])
+                outcomes = await handlers.handle(two.session, [settle, question], watched)
             assert outcomes[0] == set()
             # Asked in the group of the end itself, it was answered before the end, and told before it too.
             assert order == [True]

@@ -18,7 +18,7 @@ from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, FireState, Overlap, Schedule
 
 from .a_schedule import MINUTE, START, Scheduler, schedulers
-from .a_session import falls_behind, ignore, run
+from .a_session import falls_behind, run
 
 if TYPE_CHECKING:
     import pytest
@@ -160,7 +160,7 @@ def test_whoever_asks_during_the_first_look_waits_for_it() -> None:
 def test_many_changes_are_made_in_portions() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
-            saved, number = await commits(a, ops.SaveSchedules(puts(1000), START, ignore, ignore))
+            saved, number = await commits(a, ops.SaveSchedules(puts(1000), START))
             assert isinstance(saved, ops.Saved)
             assert saved.error is None
             assert len(saved.schedules) == 1000
@@ -247,7 +247,7 @@ def test_the_next_run_has_the_unique_before_the_last_one_is_published() -> None:
             name = await a.node.tree.get(paths.name("s:u"))
             assert name is not None
             assert records.decode(name.data)["id"] == second.id
-            refused = await a.ask(job_ops.Redrive(first.id, ignore, ignore))
+            refused = await a.ask(job_ops.Redrive(first.id))
             assert not refused.redriven
 
     run(check())
@@ -263,7 +263,7 @@ def test_a_failed_run_whose_name_has_gone_over_is_not_put_back() -> None:
             first = await a.claim("s")
             await a.end(first, Event.FAIL)
             (second,) = await a.pending("s")
-            refused = await a.ask(job_ops.Redrive(first.id, ignore, ignore))
+            refused = await a.ask(job_ops.Redrive(first.id))
             assert (refused.redriven, refused.rival) == (False, second.id)
 
     run(check())
@@ -317,8 +317,8 @@ def test_owned_jobs_end_with_their_rows_however_they_end() -> None:
             await a.fire()
             await a.end(await a.claim("s"), Event.FAIL)
             (waiting,) = await a.pending("t")
-            await a.ask(job_ops.Cancel(waiting.id, b"{}", a.now_us, ignore, ignore))
-            await a.ask(job_ops.Wake(START + 31_000_000, ignore, ignore))
+            await a.ask(job_ops.Cancel(waiting.id, b"{}", a.now_us))
+            await a.ask(job_ops.Wake(START + 31_000_000))
             stale = await a.claim("u")
             assert await a.end(stale) == set()
             assert await a.end(stale) == {stale.id}
@@ -337,7 +337,7 @@ def test_the_runs_of_one_family_that_end_together_are_not_overtaken_by_each_othe
             a.now_us = START + 29 * MINUTE
             await a.fire()
             jobs = [await a.node.assign_to(job, a.node) for job in await a.pending("s")]
-            ends = job_ops.Settle([a.settlement(job) for job in jobs], ignore, ignore)
+            ends = job_ops.Settle([a.settlement(job) for job in jobs])
             stale, number = await commits(a, ends)
             assert stale == set()
             assert number <= len(jobs) + 5

@@ -16,7 +16,7 @@ from mainspring.schedules import store as ops
 from mainspring.schedules.model import Overlap
 
 from .a_schedule import MINUTE, START, Scheduler, schedulers
-from .a_session import ignore, run
+from .a_session import run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -48,7 +48,7 @@ async def ends(nodes: Sequence[Scheduler], rng: Random, portion: float) -> list[
             nodes[0].node.session.assignments.pop(job.id, None)
             event = Event.SUCCEED if rng.random() < 0.8 else Event.FAIL
             found.setdefault(place, []).append(nodes[place].settlement(held, event))
-    return [nodes[place].ask(job_ops.Settle(some, ignore, ignore)) for place, some in found.items()]
+    return [nodes[place].ask(job_ops.Settle(some)) for place, some in found.items()]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -75,7 +75,7 @@ def test_what_several_nodes_do_at_once_is_whole(seed: int) -> None:
                 doing += [node.mend() for node in nodes if rng.random() < 0.3]
                 if rng.random() < 0.3:
                     name = rng.choice(["q", "u", "b"])
-                    doing.append(a.ask(ops.TriggerSchedule(name, a.now_us + rng.randrange(5), ignore, ignore)))
+                    doing.append(a.ask(ops.TriggerSchedule(name, a.now_us + rng.randrange(5))))
                 if rng.random() < 0.3:
                     kind = rng.choice(["pause", "resume"])
                     doing.append(nodes[1].save(ops.Change(kind, rng.choice("qu"))))  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_what_several_nodes_do_at_once_is_whole(seed: int) -> None:
         for name in "qu":
             await a.save(ops.Change("resume", name))
         for _ in range(200):
-            await a.ask(job_ops.Wake(a.now_us + MINUTE, ignore, ignore))
+            await a.ask(job_ops.Wake(a.now_us + MINUTE))
             await a.publish()
             doing = await ends(nodes, rng, 1.0)
             await asyncio.gather(*doing)

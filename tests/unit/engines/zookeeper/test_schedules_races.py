@@ -20,7 +20,7 @@ from mainspring.schedules.model import At, FireState, Overlap
 from mainspring.schedules.retention import KEPT
 
 from .a_schedule import MINUTE, START, Race, Scheduler, schedulers
-from .a_session import ignore, run
+from .a_session import run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -171,7 +171,7 @@ async def one_was_refused(a: Scheduler, b: Scheduler, one: Any, two: Any) -> Non
 async def both_trigger(a: Scheduler, b: Scheduler) -> tuple[Any, Any]:
     await a.add("s")
     return tuple(  # type: ignore[return-value]
-        node.ask(ops.TriggerSchedule("s", START, ignore, ignore)) for node in (a, b)
+        node.ask(ops.TriggerSchedule("s", START)) for node in (a, b)
     )
 
 
@@ -352,8 +352,8 @@ def test_two_that_forget_at_once_forget_once() -> None:
                 step = Race(a, steps)
                 before_us = START + 10_000 * MINUTE
                 one, two = await step.run(
-                    a.ask(ops.ForgetFires("", before_us, ignore, ignore)),
-                    b.ask(ops.ForgetFires("", before_us, ignore, ignore, limit=15)),
+                    a.ask(ops.ForgetFires("", before_us)),
+                    b.ask(ops.ForgetFires("", before_us, limit=15)),
                 )
                 assert one.number + two.number == 20
                 assert [row.fire_us for row in await a.rows("s")] == [START + (20 + at) * MINUTE for at in range(KEPT)]

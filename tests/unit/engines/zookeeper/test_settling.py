@@ -13,7 +13,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, fleet, one_node, run
 
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event is not Event.ASSIGN]
 
@@ -34,7 +34,7 @@ def test_every_end_leads_where_the_table_says(event: Event, running: bool, uniqu
         async with one_node() as node:
             job = await node.held(unique=unique, expires_us=NOW + 9)
             if running:
-                await node.one(ops.Assign([job], ignore, ignore))
+                await node.one(ops.Assign([job]))
             job.suspects = 1
             settlement = Settlement(job, event, 3, due_us=NOW + 5, started_us=NOW - 5, ended_us=NOW, error=b"{}")
             assert await node.settle(settlement) == set()
@@ -143,8 +143,8 @@ def test_twice_in_one_group_counts_once() -> None:
         async with one_node() as node:
             job, other = await node.held(), await node.held()
             outcomes = await node.handle(
-                ops.Settle([done(job, b"first"), done(other), done(job, b"second")], ignore, ignore),
-                ops.Settle([done(job, b"third")], ignore, ignore),
+                ops.Settle([done(job, b"first"), done(other), done(job, b"second")]),
+                ops.Settle([done(job, b"third")]),
             )
             assert outcomes == [{job.id}, {job.id}]
             assert (await node.present(job.id)).result == b"first"
@@ -224,7 +224,7 @@ def test_a_node_whose_term_has_ended_settles_nothing() -> None:
                 await node.settle(done(job))
             assert await other.state(job.id) is State.LEASED
             with pytest.raises(StoreFencedError):
-                await node.one(ops.Assign([job], ignore, ignore))
+                await node.one(ops.Assign([job]))
             assert node.completed == []
 
     run(check())
@@ -244,15 +244,15 @@ def test_an_assigned_job_is_running() -> None:
             node, other = await made.join("n1"), await made.join("n2")
             job = await node.held()
             job.attempt = 2
-            await node.handle(*[ops.Assign([job, job], ignore, ignore) for _ in range(2)])
+            await node.handle(*[ops.Assign([job, job]) for _ in range(2)])
             assert await seen(other, job) == (State.RUNNING, 2)
-            await node.one(ops.Assign([job], ignore, ignore))
-            await other.one(ops.Assign([job], ignore, ignore))
-            await node.one(ops.Assign([job], ignore, ignore))
+            await node.one(ops.Assign([job]))
+            await other.one(ops.Assign([job]))
+            await node.one(ops.Assign([job]))
             assert await seen(other, job) == (State.RUNNING, 2)
             assert await node.settle(done(job)) == set()
             job = await node.held()
-            await node.one(ops.Assign([job], ignore, ignore))
+            await node.one(ops.Assign([job]))
             reads = node.tree.reads
             assert await node.settle(done(job)) == set()
             assert node.tree.reads == reads, "what it has recorded itself it knows"
@@ -265,14 +265,14 @@ def test_assign_leaves_alone_what_is_not_held_under_its_term() -> None:
         async with one_node() as node:
             job = await node.held(unique=b"u")
             for term in (job.term + 1, 0, -1):
-                await node.one(ops.Assign([as_of(job, term)], ignore, ignore))
+                await node.one(ops.Assign([as_of(job, term)]))
             assert await node.state(job.id) is State.LEASED
             await node.settle(done(job))
-            await node.one(ops.Assign([job], ignore, ignore))
+            await node.one(ops.Assign([job]))
             assert await node.state(job.id) is State.SUCCEEDED
             await node.publish()
             second = await node.held(unique=b"u")
-            await node.one(ops.Assign([job, node.job()], ignore, ignore))
+            await node.one(ops.Assign([job, node.job()]))
             assert await node.state(second.id) is State.LEASED
 
     run(check())
@@ -305,7 +305,7 @@ def test_a_late_record_of_a_run_leaves_a_job_alone_that_is_assigned_again_and_ha
             assert await node.settle(Settlement(job, Event.RELEASE, 0)) == set()
             await node.assign_to(job, node)
             del node.session.assignments[job.id]  # it is read in a moment
-            await node.one(ops.Assign([job], ignore, ignore))
+            await node.one(ops.Assign([job]))
             assert await node.state(job.id) is State.LEASED
             assert node.session.assignments == {}
 

@@ -13,7 +13,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, fleet, one_node, run
 
 SECOND = 1_000_000
 KEEP = Options(keep_unique=10.0)
@@ -99,7 +99,7 @@ def test_what_runs_is_joined_as_running() -> None:
         async with one_node() as node:
             first = await node.held(unique=b"u")
             first.attempt = 2
-            await node.one(ops.Assign([first], ignore, ignore))
+            await node.one(ops.Assign([first]))
             second = node.job(unique=b"u")
             assert await node.submit(second) == {second.id: (first.id, State.RUNNING, 2)}
 
@@ -140,9 +140,7 @@ def test_the_first_of_equal_uniques_is_stored() -> None:
     async def check() -> None:
         async with one_node() as node:
             jobs = [node.job(unique=b"u", foreground=at != 1) for at in range(3)]
-            first, second = await node.handle(
-                ops.Submit(jobs[:2], ignore, ignore, 7), ops.Submit(jobs[2:], ignore, ignore, 8)
-            )
+            first, second = await node.handle(ops.Submit(jobs[:2], 7), ops.Submit(jobs[2:], 8))
             assert first == {jobs[1].id: (jobs[0].id, State.PENDING, 0)}
             assert second == {jobs[2].id: (jobs[0].id, State.PENDING, 0)}
             assert not (await node.present(jobs[0].id)).foreground, "a background one has joined it"
@@ -331,7 +329,7 @@ def test_a_node_whose_term_has_ended_stores_nothing() -> None:
             with pytest.raises(StoreFencedError):
                 await node.submit(job)
             assert await other.find(job.id) is None
-            empty, full = await node.handle(ops.Submit([], ignore, ignore), ops.Submit([job], ignore, ignore))
+            empty, full = await node.handle(ops.Submit([]), ops.Submit([job]))
             assert empty == {}
             assert isinstance(full, StoreFencedError)
 
@@ -345,7 +343,7 @@ def test_where_the_term_ends_in_the_middle_what_was_stored_is_answered() -> None
             await other.submitted(unique=b"u")
             good, bad = node.job(), node.job(unique=b"u")
             node.tree.after = lambda changes, _: node.tree.expire() if len(changes) > 3 else None
-            outcomes = await node.handle(ops.Submit([good], ignore, ignore), ops.Submit([bad], ignore, ignore))
+            outcomes = await node.handle(ops.Submit([good]), ops.Submit([bad]))
             assert outcomes[0] == {} or isinstance(outcomes[0], StoreFencedError)
             assert isinstance(outcomes[1], StoreFencedError)
             assert (await other.state(good.id) is State.PENDING) == (outcomes[0] == {})
@@ -358,7 +356,7 @@ def test_a_foreign_hand_in_the_tree_fails_the_operation_alone() -> None:
         async with one_node() as node:
             job = node.job(unique=b"u")
             await node.tree.commit([Create(paths.pending("f:u"))])
-            outcomes = await node.handle(ops.Submit([job], ignore, ignore), ops.Submit([node.job()], ignore, ignore))
+            outcomes = await node.handle(ops.Submit([job]), ops.Submit([node.job()]))
             assert isinstance(outcomes[0], StoreCorruptError)
             assert outcomes[1] == {}
 
@@ -375,7 +373,7 @@ def test_an_operation_whose_jobs_cannot_be_looked_up_fails_alone(monkeypatch: py
         async with one_node() as node:
             await node.submitted(unique=b"u")
             good, bad = node.job(), node.job(unique=b"u")
-            outcomes = await node.handle(ops.Submit([good], ignore, ignore), ops.Submit([bad], ignore, ignore))
+            outcomes = await node.handle(ops.Submit([good]), ops.Submit([bad]))
             assert outcomes[0] == {}
             assert isinstance(outcomes[1], StoreCorruptError)
             assert [one.job.id for one in node.waiting][1:] == [good.id], "what was stored is told all the same"

@@ -17,7 +17,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
 
-from .a_session import NOW, Node, fleet, ignore, one_node, run
+from .a_session import NOW, Node, fleet, one_node, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,12 +31,12 @@ MINUTE = paths.MINUTE_US
 
 
 async def wake(node: Node, now_us: int, limit: int = 1000) -> ops.Woken:
-    woken: ops.Woken = await node.one(ops.Wake(now_us, ignore, ignore, limit))
+    woken: ops.Woken = await node.one(ops.Wake(now_us, limit))
     return woken
 
 
 async def sweep(node: Node, ended_before_us: int, dead_before_us: int, limit: int = 1000) -> int:
-    number: int = await node.one(ops.Sweep(ended_before_us, dead_before_us, ignore, ignore, limit))
+    number: int = await node.one(ops.Sweep(ended_before_us, dead_before_us, limit))
     return number
 
 
@@ -210,7 +210,7 @@ def test_a_mark_that_is_left_over_goes() -> None:
             await node.settle(succeeded(job, b"r", NOW, NOW))
             await node.publish()
             await node.session.ensure(mark)
-            assert (await node.one(ops.Look(ignore, ignore))).next_us == NOW
+            assert (await node.one(ops.Look())).next_us == NOW
             assert await wake(node, NOW) == ({}, [], 0)
             assert await node.tree.get(mark) is None
 
@@ -312,7 +312,7 @@ def test_what_was_read_is_remembered_until_it_is_over() -> None:
             reads = node.tree.reads
             await sweep(node, NOW + 1, NOW)
             assert node.tree.reads - reads == 2, "only the blocks are listed, and who lives"
-            assert (await node.one(ops.Redrive(dead, ignore, ignore))).redriven
+            assert (await node.one(ops.Redrive(dead))).redriven
             job = await node.present(dead)
             claimed = await node.assign_to(job, node)
             await node.settle(Settlement(claimed, Event.FAIL, 1, ended_us=NOW - 9))

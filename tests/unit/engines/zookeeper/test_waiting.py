@@ -14,24 +14,24 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import succeeded
 
-from .a_session import NOW, Node, falls_behind, fleet, ignore, one_node, run
+from .a_session import NOW, Node, falls_behind, fleet, one_node, run
 
 if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
 
 
 async def wait(node: Node, *ids: int) -> dict[int, Job]:
-    found: dict[int, Job] = await node.one(ops.Wait(node.session.term, list(ids), ignore, ignore, 2**20))
+    found: dict[int, Job] = await node.one(ops.Wait(node.session.term, list(ids), 2**20))
     return found
 
 
 async def leave(node: Node, *ids: int) -> set[int]:
-    dropped: set[int] = await node.one(ops.Leave(node.session.term, list(ids), ignore, ignore))
+    dropped: set[int] = await node.one(ops.Leave(node.session.term, list(ids)))
     return dropped
 
 
 async def watchers(node: Node, *ids: int) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = await node.one(ops.Watchers(node.session.term, list(ids), ignore, ignore))
+    found: dict[int, list[int]] = await node.one(ops.Watchers(node.session.term, list(ids)))
     return found
 
 
@@ -153,7 +153,7 @@ def test_what_runs_or_is_held_elsewhere_or_is_a_background_job_stays() -> None:
         async with fleet() as made:
             node, other = await made.join("n1"), await made.join("n2")
             running = await node.held(foreground=True, waiter=1)
-            await node.one(ops.Assign([running], ignore, ignore))
+            await node.one(ops.Assign([running]))
             elsewhere = await node.submitted(foreground=True, waiter=1)
             await node.assign_to(elsewhere, other)
             background = await node.submitted(waiter=1)
@@ -240,6 +240,6 @@ def test_a_node_whose_term_has_ended_waits_for_nothing() -> None:
 def test_there_is_no_inbox() -> None:
     async def check() -> None:
         async with one_node() as node:
-            assert await node.one(ops.TakeInbox(ignore, ignore)) == ({}, 0, False)
+            assert await node.one(ops.TakeInbox()) == ({}, 0, False)
 
     run(check())

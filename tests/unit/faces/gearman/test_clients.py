@@ -281,7 +281,7 @@ def test_no_echo_follows_what_a_broken_disk_has_not_taken(
     handle = client.background()
     worker.ask(Type.GRAB_JOB)
     broken = StoreBrokenError("the disk failed")
-    monkeypatch.setattr(node.life.store, "commit", lambda _, committed: committed(broken))
+    monkeypatch.setattr(node.life.store, "commit", lambda _, committed, __: committed(broken))
     complete, echo = request(Type.WORK_COMPLETE, handle.encode(), b""), request(Type.ECHO_REQ, b"on disk?")
     if at_once:
         worker.send(complete + echo)

@@ -203,7 +203,7 @@ class Recovery:
                 said = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
                 ids = [one["id"] for one in said if not locating.is_published(one) and term in one.get("waiters", ())]
                 if ids:
-                    await waiting.leave(self._session, [ops.Leave(term, ids, _ignore, _ignore)])
+                    await waiting.leave(self._session, [ops.Leave(term, ids)])
             if left <= 0:
                 return
 
@@ -221,10 +221,6 @@ class Recovery:
         places = [paths.wants(self._who), *(f"{box}/{letter}" for letter in letters or ()), box]
         await self._commit([Entry([Delete(path)]) for path in places])  # refused where it is gone already
         return True
-
-
-def _ignore(_: object) -> None:
-    pass
 
 
 async def _lost_workers(tree: Tree) -> list[str]:

@@ -25,10 +25,6 @@ LONGEST: Final = 30.0
 PORTION: Final = 1000
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 class Waker:
     """Wakes while one reign lasts."""
 
@@ -63,7 +59,7 @@ class Waker:
         wait = (min(times) - now_us) / 1_000_000
         if wait > 0:
             return min(wait, LONGEST)
-        (woken,) = await timing.wake(self._session, [ops.Wake(now_us, _ignore, _ignore, PORTION)])
+        (woken,) = await timing.wake(self._session, [ops.Wake(now_us, PORTION)])
         return 0.0 if woken.due or woken.expired else LONGEST
 
     async def _first(self, root: str) -> int | None:

@@ -67,7 +67,7 @@ async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten
 async def _forget_of(session: Session, name: str, before_us: int, limit: int) -> int:
     async def attempt(tables: ZookeeperSchedules) -> int:
         tables.shorten(name, await oldest(session.tree, name, before_us, limit))
-        return (await retention.forget(tables, ops.ForgetFires("", before_us, _ignore, _ignore, limit))).number
+        return (await retention.forget(tables, ops.ForgetFires("", before_us, limit))).number
 
     return await transact(session, attempt)
 
@@ -105,7 +105,3 @@ async def _boundary(tree: Tree, parent: str, numbers: Sequence[int]) -> tuple[in
                 return place, stay
             stay -= number
     return -1, 0
-
-
-def _ignore(_: object) -> None:
-    pass

@@ -66,7 +66,7 @@ async def _mend_family(session: Session, found: Sequence[Mendable], ends: dict[i
 
         async def attempt(tables: ZookeeperSchedules, share: Mended = share) -> int:
             tables.mend(share)
-            number: int = await work.run(tables, ops.MendSchedules(now_us, _ignore, _ignore))
+            number: int = await work.run(tables, ops.MendSchedules(now_us))
             return number
 
         mended += await transact(session, attempt)
@@ -86,7 +86,3 @@ async def _ends(session: Session, ids: set[int]) -> dict[int, Ended | None]:
             ends[job_id] = Ended.of(job)
     await locating.meet(session, [end.term * TERM_SPAN for end in ends.values() if end is not None])
     return ends
-
-
-def _ignore(_: object) -> None:
-    pass

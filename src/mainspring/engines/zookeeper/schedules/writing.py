@@ -69,7 +69,7 @@ async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops
     shares = []
     for due in families.values():
         limit = min(operation.limit, most_rows(known.catalogue, [one.name for one in due]))
-        share = ops.FireSchedules(due, operation.now_us, _ignore, _ignore, limit)
+        share = ops.FireSchedules(due, operation.now_us, limit)
         shares.append(Transacted(partial(_work, share)))
     found: dict[str, ops.Fired] = {}
     for outcome in await transact_all(session, shares):
@@ -98,7 +98,7 @@ async def save(session: Session, operations: Sequence[ops.SaveSchedules]) -> lis
 async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     now_us = operation.now_us
     await _catch_up(session, [change.name for change in operation.changes if change.kind == "put"], now_us)
-    portions = [ops.SaveSchedules(some, now_us, _ignore, _ignore) for some in sizes.portions(operation.changes)]
+    portions = [ops.SaveSchedules(some, now_us) for some in sizes.portions(operation.changes)]
     saved = ops.Saved({})
     if len(portions) > 1:
         saved = ops.Saved({}, (await transact(session, partial(_checked, operation))).error)
@@ -138,7 +138,7 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
         due = await patiently(session, partial(_far_behind, session, left, now_us))
         if not due:
             return
-        left = set(await _fire(session, ops.FireSchedules(due, now_us, _ignore, _ignore)))
+        left = set(await _fire(session, ops.FireSchedules(due, now_us)))
 
 
 async def _far_behind(session: Session, names: set[str], now_us: int) -> list[ops.Due]:
@@ -152,7 +152,3 @@ async def _far_behind(session: Session, names: set[str], now_us: int) -> list[op
         if step is not None and step.more:
             found.append(ops.Due(schedule.name, state.version))
     return found
-
-
-def _ignore(_: object) -> None:
-    pass
