@@ -1,16 +1,13 @@
 """The schedules of one node: fires what is due, and answers those who ask and change.
 
-What is due in the next seconds is fetched ahead into a queue in memory, so that it fires at its time and not at that of the
-next look. On a store that several nodes share, each of them has it in its queue. The one that is first in line fires it; the
-others look a moment later whether that has happened, and do it where it has not. Whoever is second changes nothing.
+What is due fires at its time (``storage.agenda``). Where several nodes share the store, whoever is second changes nothing.
 """
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.clock import from_us, to_us
+from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.schedules import reconcile, registration, triggers
 from mainspring.schedules.model import Origin
@@ -27,24 +24,21 @@ from mainspring.schedules.store import (
     TriggerSchedule,
 )
 from mainspring.slices import Slices
+from mainspring.storage.agenda import Agenda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.jobs.timers import Timer, Timers
+    from mainspring.jobs.timers import Timers
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Stored
-    from mainspring.schedules.store import Declared, Fired, Forgotten, Saved, Upcoming
+    from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
     from mainspring.storage.commit_queue import CommitQueue
 
     Failed = Callable[[MainspringError], None]
 
-AHEAD = 5.0
-"""Seconds before its time that a fire time is fetched."""
-LOOK_EVERY = 2.0
-"""Seconds between looks at what others have changed."""
 MEND_EVERY = 5.0
 MENDING = "mending"
 """What nodes take turns for as if it were a schedule of this name."""
@@ -53,23 +47,11 @@ FORGET_EVERY = 3600.0
 FORGET_AFTER = 60.0
 """Seconds until the first one."""
 FORGETTING = "forgetting"
-BACKUP = 0.4
-"""Seconds that a node waits for another one to fire what is that one's."""
-AGAIN = 0.25
-"""Seconds after which the store is asked again where it could not answer."""
 BATCH = 250
 """Schedules that are fired in one operation: the first jobs of many that are due at once start before the last are decided."""
 DECLARED_FOR = 60.0
 """Seconds for which code counts as running after it was declared: nodes and workers repeat it more often."""
 REPEATS = 5
-
-
-class _Entry(NamedTuple):
-    try_us: int
-    """When this node tries."""
-    next_us: int
-    due: Due
-    first: bool
 
 
 class Declaration(NamedTuple):
@@ -106,24 +88,30 @@ class ScheduleService:
         self._paused = paused
         self.first: Callable[[str], bool] = lambda _: True
         """Set where several nodes share the store: whether this one is first in line for a schedule."""
-        self._queue: list[_Entry] = []
-        """Heap of what is to be tried."""
-        self._under_way: set[str] = set()
+        self._agenda = Agenda(
+            clock,
+            timers,
+            lambda until_us, found, failed: commits.put(FindDue(until_us), found, failed),
+            self._fire,
+            lambda due: due.name,
+            first=lambda name: self.first(name),  # noqa: PLW0108 - it is set later
+            paused=paused,
+        )
+        """What is due soon."""
         self._open: FireSchedules | None = None
         """What has been put last: it takes more until it is part of a group, so that a group has few of them."""
-        self._timer: Timer | None = None
-        self._timer_us = 0
-        self._look_timer: Timer | None = None
-        self._look_us = 0
         self._retention = retention
         self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
         """For what takes long when it is asked of many schedules."""
-        self._looking = self._stale = self._mending = self._forgetting = False
-        self._looked = self._mended = clock.monotonic()
+        self._mending = self._forgetting = False
+        self._mended = clock.monotonic()
         self._forget_at = clock.monotonic() + FORGET_AFTER
         self._declared_since_us = 0
-        self.lateness = 0.0
+
+    @property
+    def lateness(self) -> float:
         """By how many seconds the last fire time that this node tried was late when its operation was made."""
+        return self._agenda.lateness
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
@@ -139,8 +127,6 @@ class ScheduleService:
         if self._paused():
             return
         now = self._clock.monotonic()
-        if now - self._looked >= LOOK_EVERY:
-            self.look()
         if now - self._mended >= MEND_EVERY and not self._mending:
             self._mended = now
             if self.first(MENDING):  # one node is enough, and which one it is changes with who is there
@@ -150,106 +136,22 @@ class ScheduleService:
             if self.first(FORGETTING):
                 self._forgetting = True
                 self._forget("")
-        self._try()  # the wall clock may have been stepped
-
-    # ---- what is due soon ----
-
-    def look(self) -> None:
-        """Fetch what is due in the next seconds, now or as soon as a look that is under way has ended."""
-        if not self.fires:
-            return  # what is not fetched is not fired
-        if self._looking:
-            self._stale = True
-        elif not self._paused():
-            self._looking = True
-            self._looked = self._clock.monotonic()
-            self._commits.put(FindDue(self._now_us() + to_us(AHEAD)), self._found, self._not_found)
-
-    def _found(self, upcoming: Upcoming) -> None:
-        self._looking = False
-        if self._paused():
-            return
-        self._queue.clear()
-        late_us = self._now_us() - to_us(BACKUP)
-        for due, next_us in upcoming.due:
-            self._enqueue(due, next_us, first=next_us <= late_us or self.first(due.name))
-        if upcoming.next_us is not None:
-            self._look_at(upcoming.next_us - to_us(AHEAD))
-        if self._stale:
-            self._stale = False
-            self.look()
-        self._try()
-
-    def _not_found(self, error: StoreError) -> None:
-        del error
-        self._looking = False
-        self._timers.at(self._clock.monotonic() + AGAIN, self.look)
-
-    def _look_at(self, time_us: int) -> None:
-        """Look at a wall time, if not before."""
-        if self._look_timer is not None and self._look_timer.function is not None:
-            if self._look_us <= time_us:
-                return
-            self._timers.cancel(self._look_timer)
-        self._look_us = time_us
-        wait = max(from_us(time_us) - self._clock.wall(), AGAIN)
-        self._look_timer = self._timers.at(self._clock.monotonic() + wait, self.look)
-
-    def _enqueue(self, due: Due, next_us: int, *, first: bool) -> None:
-        if due.name not in self._under_way:
-            try_us = next_us if first else next_us + to_us(BACKUP)
-            heapq.heappush(self._queue, _Entry(try_us, next_us, due, first))
-
-    def _arm(self) -> None:
-        """Have the next entry tried at its time."""
-        if not self._queue:
-            return
-        try_us = self._queue[0].try_us
-        if self._timer is not None and self._timer.function is not None:
-            if self._timer_us <= try_us:
-                return
-            self._timers.cancel(self._timer)
-        self._timer_us = try_us
-        # A microsecond later: both clocks are floats, and what is due at a time has to be due then.
-        wait = max(from_us(try_us + 1) - self._clock.wall(), 0.0)
-        self._timer = self._timers.at(self._clock.monotonic() + wait, self._try)
-
-    def _try(self) -> None:
-        """Fire what this node is first in line for, and see about the rest."""
-        if self._paused():
-            return
-        now_us = self._now_us()
-        mine: list[Due] = []
-        others = False
-        while self._queue and self._queue[0].try_us <= now_us:
-            entry = heapq.heappop(self._queue)
-            if not entry.first:
-                others = True
-            elif entry.due.name not in self._under_way:
-                self.lateness = from_us(now_us - entry.next_us)
-                mine.append(entry.due)
-        self._fire(mine)
-        if others:
-            self._commits.put(FindDue(now_us - to_us(BACKUP)), self._left_over, lambda _: None)
-        self._arm()
-
-    def _left_over(self, upcoming: Upcoming) -> None:
-        """Fire what is late: whoever was first in line has not."""
-        self._fire([due for due, _ in upcoming.due])
+        if self.fires:
+            self._agenda.tick()
 
     # ---- firing ----
 
+    def look(self) -> None:
+        """Fetch what is due in the next seconds, now or as soon as a look that is under way has ended."""
+        if self.fires:  # what is not fetched is not fired
+            self._agenda.look()
+
     def _fire(self, due: Iterable[Due]) -> None:
         """Have schedules fired, together with those that wait for the store already."""
-        if self._paused():
-            return
         for one in due:
-            if one.name in self._under_way:  # it may have been fetched twice
-                continue
             operation = self._open
             if operation is None or not operation.open or len(operation.due) >= BATCH:
                 operation = self._open = self._operation()
-            self._under_way.add(one.name)
             operation.due.append(one)
             operation.rows += 1
             operation.now_us = self._now_us()
@@ -261,22 +163,14 @@ class ScheduleService:
         return operation
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
-        self._under_way.difference_update(outcome)
-        horizon_us = self._now_us() + to_us(AHEAD)
-        for name, (_, stored, _) in outcome.items():
-            next_us = None if stored is None else stored.state.next_us
-            if stored is None or next_us is None:
-                continue
-            if next_us <= horizon_us:
-                self._enqueue(_due(stored), next_us, first=self.first(name))
-            else:
-                self._look_at(next_us - to_us(AHEAD))
-        self._try()
+        self._agenda.done(outcome)
+        stored = [one.stored for one in outcome.values() if one.stored is not None]
+        self._agenda.add((_due(one), one.state.next_us) for one in stored if one.state.next_us is not None)
 
     def _not_fired(self, due: Sequence[Due], error: StoreError) -> None:
         del error
-        self._under_way.difference_update(one.name for one in due)
-        self._timers.at(self._clock.monotonic() + AGAIN, self.look)
+        self._agenda.done(one.name for one in due)
+        self._agenda.look_again()
 
     def _mend(self) -> None:
         def mended(number: int) -> None:

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from mainspring.jobs.store import Recover
-from mainspring.schedules import service
 from mainspring.schedules.model import Every, Overlap
 from mainspring.schedules.store import Change
 from mainspring.schedules.turns import first_in_line
+from mainspring.storage import agenda
 
 from .nodes import SECOND, Node, World
 
@@ -60,7 +60,7 @@ def test_what_a_dead_node_does_not_fire_others_do(world: World, nodes: list[Node
         assert [row.fire_us for row in world.rows(name)] == [row.fire_us for row in world.rows("s0")]
         assert world.told(name) == ["fired"] * 10
         late = max(row.decided_us - row.fire_us for row in world.rows(name))
-        assert late < (service.BACKUP + 0.05) * SECOND
+        assert late < (agenda.BACKUP + 0.05) * SECOND
 
 
 def test_nodes_that_do_not_agree_who_is_first_fire_once(world: World, nodes: list[Node]) -> None:

@@ -11,6 +11,7 @@ from mainspring.schedules import service
 from mainspring.schedules.model import At, Cron, Every, FireState, Overlap
 from mainspring.schedules.retention import KEPT
 from mainspring.schedules.store import Change, FindDue, FireSchedules
+from mainspring.storage import agenda
 
 from .nodes import SECOND, START_US, Node, World
 
@@ -144,7 +145,7 @@ def test_an_idle_node_asks_seldom(world: World, node: Node) -> None:
     node.add(trigger=At(START_US + 3600 * SECOND))
     node.groups.clear()
     world.until(30)
-    assert len(node.groups) <= 60 / service.LOOK_EVERY + 60 / service.MEND_EVERY + 10
+    assert len(node.groups) <= 60 / agenda.LOOK_EVERY + 60 / service.MEND_EVERY + 10
     assert not node.fires()
 
 
