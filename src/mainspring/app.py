@@ -1,4 +1,4 @@
-"""What a user imports: the App, and the tasks that are defined on it."""
+"""What a user imports: the App, on which tasks are defined."""
 
 from __future__ import annotations
 

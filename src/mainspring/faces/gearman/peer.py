@@ -79,8 +79,7 @@ class Peer:
 
     def connected(self, transport: asyncio.Transport) -> None:
         """Read and write by a transport from now on."""
-        self.reading.transport = transport
-        self.reading.heard = self.service.monotonic()
+        self.reading.connect(transport)
         self.outgoing.connect(transport)
         name = transport.get_extra_info("peername")
         self.address = name[0] if isinstance(name, tuple) else "localhost"

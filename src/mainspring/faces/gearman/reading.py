@@ -23,11 +23,10 @@ class Reading:
     Reading is paused for reasons, each of which is given once and taken back once, and while there is a rest.
     """
 
-    __slots__ = ("_clock", "_handle", "_reasons", "_rest", "_timers", "ended", "heard", "transport")
+    __slots__ = ("_clock", "_handle", "_reasons", "_rest", "_timers", "_transport", "ended", "heard")
 
     def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock) -> None:
-        self.transport: asyncio.Transport
-        """Set by the owner once there is one."""
+        self._transport: asyncio.Transport
         self.heard = 0.0
         """Monotonic time of the last bytes, or of the time when they could have come again."""
         self._handle = handle
@@ -37,6 +36,11 @@ class Reading:
         self._rest: list[Message] = []
         self.ended = False
         """The connection ends: nothing is handled any more."""
+
+    def connect(self, transport: asyncio.Transport) -> None:
+        """Read from this transport."""
+        self._transport = transport
+        self.heard = self._clock.monotonic()
 
     # ---- what was read ----
 
@@ -52,7 +56,7 @@ class Reading:
         """Leave messages for the next turn, once the others had theirs and nothing pauses it any more."""
         self._rest = list(messages)
         if self._rest and not self._reasons:
-            self.transport.pause_reading()
+            self._transport.pause_reading()
             self._next_turn()
 
     def _next_turn(self) -> None:
@@ -66,7 +70,7 @@ class Reading:
         rest, self._rest = self._rest, []
         self._handle(rest)
         if not self._reasons and not self.ended:
-            self.transport.resume_reading()
+            self._transport.resume_reading()
 
     # ---- reasons not to read ----
 
@@ -88,7 +92,7 @@ class Reading:
         """Stop reading for a reason, or go on once the last reason is gone."""
         if paused:
             if not self._reasons and not self.ended:
-                self.transport.pause_reading()
+                self._transport.pause_reading()
             self._reasons.add(why)
         elif why in self._reasons:
             self._reasons.discard(why)
@@ -97,7 +101,7 @@ class Reading:
                 if self._rest:
                     self._next_turn()
                 else:
-                    self.transport.resume_reading()
+                    self._transport.resume_reading()
 
     def end(self) -> None:
         """Handle nothing any more: the connection ends."""

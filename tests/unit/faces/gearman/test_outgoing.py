@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.faces.gearman.outgoing import WINDOW, Outgoing
@@ -50,6 +50,7 @@ def connected(limit: int = 100) -> tuple[Outgoing, Transport, list[bool]]:
     return outgoing, transport, pressed
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from([1, 7, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW]), st.none()), max_size=12))
 def test_bytes_leave_in_order_whenever_the_transport_takes_some(steps: list[int | None]) -> None:
     outgoing, transport, pressed = connected(limit=10)
@@ -116,3 +117,17 @@ def test_a_connection_ends_once_all_is_out() -> None:
     outgoing, transport, _ = connected()
     outgoing.close()
     assert transport.closed
+
+
+def test_what_follows_is_called_once_when_the_transport_takes_more() -> None:
+    outgoing, _, _ = connected()
+    called: list[str] = []
+    outgoing.then(lambda: called.append("first"))
+    assert not called
+    outgoing.go_on()
+    outgoing.go_on()
+    assert called == ["first"]
+    outgoing.then(lambda: called.append("behind the end"))
+    outgoing.lost()
+    outgoing.go_on()
+    assert called == ["first"]
