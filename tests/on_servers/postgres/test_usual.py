@@ -6,17 +6,22 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
+from tests.postgres.server import name_of
 
-from mainspring.engines.postgres import connection, journal, rows
+from mainspring.engines.postgres import journal, rows
+from mainspring.engines.postgres.migrate import MIGRATIONS
 from mainspring.engines.postgres.rows import SQL
-from mainspring.engines.postgres.usual import CALM, FIRST, LONGEST, Luck
+from mainspring.engines.postgres.usual import PAUSE, Luck
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 
-from .a_fleet import PATIENCE, Node, eventually, node, session
+from .a_fleet import Node, eventually, node, session
 
 if TYPE_CHECKING:
+    from tests.postgres.server import PostgresServer
+
     from mainspring.engines.postgres.transaction import Transaction
 
 
@@ -93,14 +98,17 @@ UNUSUAL = ["joined", "joined in the group", "stale", "another's", "twice", "wait
 
 
 def test_it_is_made_of_the_statements_that_stand_for_each_step() -> None:
-    """They are written twice, as SQL has no way to name a part of a statement."""
+    """They are written twice: a function that had them as arguments would plan them anew each time.
+
+    Where one of them is to change, a new migration makes a function of a new name, for nodes of the new version.
+    """
 
     def plain(statement: str) -> str:
-        return re.sub(r"\$\d+", "$", " ".join(statement.split()))
+        return re.sub(r"\$\d+(::\w+\[\])?", "$", " ".join(statement.split()))
 
-    whole = plain(SQL["usual"])
+    (whole,) = (plain(one.text) for one in MIGRATIONS if "CREATE FUNCTION usual(" in one.text)
     settled, _, _ = plain(SQL["succeed"]).removeprefix("WITH ").partition(" SELECT count(*), array_agg")
-    columns, _, rest = plain(SQL["submit_unique"]).partition(" FROM ( SELECT")
+    columns, _, rest = plain(SQL["submit_unique"]).removesuffix(" RETURNING id").partition(" FROM ( SELECT")
     assert settled.endswith("FROM gone )")
     assert columns.endswith("s.keep")
     for part in (settled, columns, rest.partition("unnest(")[2].partition(" AS s (")[2]):
@@ -108,8 +116,13 @@ def test_it_is_made_of_the_statements_that_stand_for_each_step() -> None:
         assert part in whole
 
 
+def errors(postgres: PostgresServer, database: str) -> list[str]:
+    """Return the lines of the server's log about errors in a database."""
+    return re.findall(rf"^.* {name_of(database)} (?:ERROR|FATAL|PANIC): .*$", postgres.log(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("kind", UNUSUAL)
-def test_what_is_not_usual_has_its_own_outcome(database: str, kind: str) -> None:
+def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, database: str, kind: str) -> None:
     async def test() -> None:
         async with node(database) as one:
             await known(one)
@@ -149,23 +162,27 @@ def test_what_is_not_usual_has_its_own_outcome(database: str, kind: str) -> None
             assert missed == (kind in {"joined", "another's", "waited"})
 
     asyncio.run(test())
+    assert errors(postgres, database) == [], "nothing is wrong, and the server's log is its owner's"
 
 
-def test_luck_is_tried_less_and_less_while_it_fails() -> None:
+def test_errors_of_a_database_are_found_in_the_log(postgres: PostgresServer, database: str) -> None:
+    """Otherwise, that there are none would mean nothing."""
+
+    async def test() -> None:
+        async with session(database) as other:
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                await other.execute("SELECT 1 / 0")
+
+    asyncio.run(test())
+    assert len(errors(postgres, database)) == 1
+
+
+def test_luck_is_not_tried_again_at_once() -> None:
     luck = Luck()
-    now, pauses = 100.0, []
-    for _ in range(9):
-        assert luck.tries(now)
-        luck.missed(now)
-        assert not luck.tries(now)
-        begun = now
-        while not luck.tries(now):
-            now += FIRST / 4
-        pauses.append(now - begun)
-    assert pauses == [FIRST, 2, 4, 8, 16, 32, LONGEST, LONGEST, LONGEST]
-    now += CALM * LONGEST
-    luck.missed(now)
-    assert luck.tries(now + FIRST), "it was long ago"
+    assert luck.tries(100.0)
+    luck.missed(100.0)
+    assert not luck.tries(100.0 + PAUSE - 0.1)
+    assert luck.tries(100.0 + PAUSE)
 
 
 def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,16 +192,16 @@ def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPat
             (old,) = await one.submitted(state=State.LEASED)
             writes = one.engine._writer._connection
             assert writes is not None
-            fetch: Any = type(writes).fetch
+            fetch: Any = type(writes).fetchval
 
             async def lose(self: object, query: str, *values: object) -> object:
                 found: object = await fetch(self, query, *values)
-                if "fence AS" in query:
+                if query == SQL["usual"]:
                     writes.terminate()
                     raise ConnectionResetError("the answer is lost")
                 return found
 
-            monkeypatch.setattr(type(writes), "fetch", lose)
+            monkeypatch.setattr(type(writes), "fetchval", lose)
             new = one.job()
             assert await one.group(one.settle(old), one.submit(new)) == [set(), {}]
             assert await one.states(old, new) == [State.SUCCEEDED, State.PENDING]
@@ -221,9 +238,12 @@ def test_it_locks_jobs_in_the_order_of_all_statements(database: str) -> None:
     asyncio.run(test())
 
 
-def test_it_does_not_wait_long_for_a_unique(database: str, monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
+def test_it_does_not_wait_long_for_a_unique(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, steps: list[int]
+) -> None:
     """Whoever takes the unique at this moment may wait for this group, too."""
-    monkeypatch.setitem(connection.SETTINGS, "lock_timeout", "0")
+    patient = SQL["submit_unique"].replace("100ms", "0")
+    monkeypatch.setitem(SQL, "submit_unique", patient)
 
     async def test() -> None:
         async with node(database) as one, session(database) as other:
@@ -233,18 +253,15 @@ def test_it_does_not_wait_long_for_a_unique(database: str, monkeypatch: pytest.M
                 "INSERT INTO jobs (id, place, created_us, function, state, priority, slot, uniq, payload)"
                 " SELECT 1, 1, 1, id, 1, 1, 1, 'u', '' FROM functions"
             )
-            writer = one.engine._writer
             steps.clear()
-            attempts = writer.attempts
             group = one.begin(one.submit(one.job(unique=b"u")))
-            async with asyncio.timeout(PATIENCE):
-                while writer.attempts < attempts + 2:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: waiting(database, "INSERT"), "it waits step by step")
             await other.execute("ROLLBACK")
             assert await group == [{}]
             assert len(steps) == 1, "it is tried once"
 
     asyncio.run(test())
+    assert errors(postgres, database) == []
 
 
 def test_what_is_too_large_for_one_message_goes_step_by_step(
@@ -266,8 +283,11 @@ def test_what_is_too_large_for_one_message_goes_step_by_step(
     asyncio.run(test())
 
 
-async def waiting(database: str) -> int:
-    """Return how many sessions wait for a lock."""
+async def waiting(database: str, statement: str = "") -> int:
+    """Return how many sessions wait for a lock, with a statement that begins so."""
     async with session(database) as other:
-        number: int = await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        number: int = await other.fetchval(
+            "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND starts_with(query, $1)",
+            statement,
+        )
         return number

@@ -87,47 +87,10 @@ SELECT count(*), array_agg(id) FILTER (WHERE waited),
     CASE WHEN count(*) < cardinality($1::bigint[]) THEN array_agg(term) END
 FROM gone;
 
--- Both in one, and the fence and the journal with them. Where anything is not as expected, it fails, with a word for the server's log.
+-- Both in one, and the fence and the journal with them: migrations/0008.sql.
 -- name: usual
-WITH fence AS MATERIALIZED (
-    SELECT enter($1::bigint, $2::bigint)
-), gone AS (
-    DELETE FROM jobs USING unnest(
-        $3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[])
-    AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error)
-    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
-    RETURNING jobs.id, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function, s.attempt,
-        s.suspects, jobs.input_size, jobs.priority, jobs.keep, jobs.foreground, jobs.uniq, jobs.options, s.error, s.result,
-        jobs.waited
-), stored AS (
-    INSERT INTO ended (id, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
-        output_size, priority, keep, foreground, uniq, options, error, result)
-    SELECT id, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
-        coalesce(length(result), 0), priority, keep, foreground, uniq, options, error, result
-    FROM gone
-), placed AS (
-    INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground,
-        waited, options, payload, key, uniq, keep)
-    SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
-        s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.key, s.uniq, s.keep
-    FROM (
-        SELECT nextval('places') << 20 AS base, set_config('lock_timeout', '100ms', true) WHERE cardinality($12::bigint[]) > 0
-    ) AS places, unnest(
-        $12::bigint[], $13::int[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::int[], $19::int[],
-        $20::smallint[], $21::smallint[], $22::smallint[], $23::boolean[], $24::boolean[], $25::bytea[], $26::bytea[], $27::bytea[],
-        $28::bytea[], $29::boolean[])
-    AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
-        payload, key, uniq, keep)
-    ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL DO NOTHING
-    RETURNING id
-)
-INSERT INTO journal (term, number, functions, states, priorities, numbers)
-SELECT $1, $2, CASE
-        WHEN (SELECT count(*) FROM gone WHERE waited IS NOT TRUE) = cardinality($3::bigint[])
-            AND (SELECT count(*) FROM placed) = cardinality($12::bigint[])
-        THEN $30::int[] ELSE ('nothing is wrong: group ' || $2::bigint || ' of mainspring is run step by step')::int[] END,
-    $31::smallint[], $32::smallint[], $33::int[]
-FROM fence;
+SELECT usual($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
+    $27, $28, $29, $30, $31, $32, $33);
 
 -- name: bury
 WITH gone AS (

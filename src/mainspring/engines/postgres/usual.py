@@ -1,13 +1,13 @@
 """Groups as nearly all are: jobs that have succeeded, and new ones. They go to the server in one statement, which commits them.
 
-It is as if the handlers were run, on the condition that nothing happens that is worth telling: each lease holds, nobody waits at
-another node, each unique is free. Then the outcomes and the counts are known beforehand. Where it is otherwise the statement
-fails, nothing has happened, and the group is run step by step, as are some groups after it: what joins others does so in a row.
+It is as if the handlers were run, on the condition that nothing happens that is worth telling: each lease holds, nobody waits
+at another node, each unique is free. Then the outcomes and the counts are known beforehand. Where it is otherwise nothing is
+written, and the group is run step by step, as are those of the next second: what joins others does so in a row (`Luck`).
 
-Only an error undoes a statement that commits by itself, so each of these leaves an ERROR in the server's log, which says that
-nothing is wrong. To ask first would be another trip for each group, as would be a ROLLBACK in place of the error, and could be
-overtaken; to keep what held of it would need counts that depend on it. `Luck` bounds their number instead: a node that meets such
-groups all the time leaves one a minute.
+A function of the schema does it (`migrations/0008.sql`). Only an error undoes what was written before the group turned out to be
+otherwise, and an error that ends a statement stands in the database's log; so the function catches its own. To ask first would
+be another trip for each group, as would be a ROLLBACK in place of the error, and could be overtaken; to keep what held of a
+group would need counts that depend on it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ if TYPE_CHECKING:
     from mainspring.storage.plan import Plan
 
 KINDS: Final = frozenset({ops.Settle, ops.Submit})
-FIRST: Final = 1.0
-"""Seconds for which groups are run step by step after one that was not as usual; twice as many after each further one."""
-LONGEST: Final = 60.0
-CALM: Final = 10
-"""After so many times those seconds without another one, it begins anew."""
+PAUSE: Final = 1.0
+"""Seconds for which groups are run step by step after one that was not as usual."""
 
 
 class Luck:
     """Whether it is worth trying. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._pause = 0.0
         self._until = 0.0
 
     def tries(self, now: float) -> bool:
@@ -46,9 +42,7 @@ class Luck:
 
     def missed(self, now: float) -> None:
         """A group was not as usual."""
-        calm = now >= self._until + (CALM - 1) * self._pause
-        self._pause = FIRST if calm else min(2 * self._pause, LONGEST)
-        self._until = now + self._pause
+        self._until = now + PAUSE
 
 
 class Usual(NamedTuple):

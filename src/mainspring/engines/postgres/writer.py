@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import asyncpg
 import structlog
 
 from mainspring.engines.postgres import failures, journal
@@ -265,13 +264,11 @@ class _Group:
         if usual is None:
             return None
         self._sent = Sent(tx, usual.outcomes)
-        try:
-            await connection.fetch(SQL["usual"], *usual.arguments)
-        except asyncpg.InvalidTextRepresentationError:
-            self._sent = None
-            self._writer.luck.missed(_now())
-            return None
-        return usual.outcomes
+        if await connection.fetchval(SQL["usual"], *usual.arguments):
+            return usual.outcomes
+        self._sent = None
+        self._writer.luck.missed(_now())
+        return None
 
     async def attempt(self, connection: Connection[Record]) -> list[Any]:
         """Run it once; where it turns out that the attempt before was committed, return what that one has found."""
