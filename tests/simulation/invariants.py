@@ -83,7 +83,7 @@ def idle(life: Life) -> None:
         if not State(state).ended:
             live[function] = live.get(function, 0) + number
     unsettled: dict[bytes, int] = {}
-    for pending in service.settling.unsettled:
+    for pending in service.ends.unsettled:
         function = pending.settlement.job.function
         unsettled[function] = unsettled.get(function, 0) + 1
     for name, queue in service.dispatch.queues.items():
@@ -103,7 +103,7 @@ def idle(life: Life) -> None:
         rival = life.store.find_unique(function, unique)
         assert rival is None, f"{held.handle!r} and {rival} are both live"
     assert not service.uniques.questions
-    assert not service.settling.deferred
+    assert not service.ends.deferred
 
 
 def rest(life: Life) -> None:

@@ -108,7 +108,7 @@ class Life:
                 self.service.settling.released(held)
         while True:
             self.service.hand_back()
-            self.service.settling.try_again()
+            self.service.ends.try_again()
             if self.commits.idle:
                 break
             self.commits.hurry()

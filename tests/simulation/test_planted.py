@@ -11,10 +11,10 @@ from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.ends import Ends
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.lookups import Lookups
-from mainspring.jobs.settling import Settling
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.window import Window
 from mainspring.jobs.workers import Workers
@@ -38,13 +38,13 @@ def is_caught(seeds: int, store: str = "memory") -> None:
 
 
 def test_listeners_told_before_the_commit(monkeypatch: Plant) -> None:
-    put = Settling._put
+    put = Ends._put
 
-    def hasty(self: Settling, pending: Any) -> None:
+    def hasty(self: Ends, pending: Any) -> None:
         put(self, pending)
         self._settled([pending], set())
 
-    monkeypatch.setattr(Settling, "_put", hasty)
+    monkeypatch.setattr(Ends, "_put", hasty)
     is_caught(20)
 
 
@@ -84,7 +84,7 @@ def test_jobs_on_their_way_not_uncounted_after_a_failure(monkeypatch: Plant) -> 
 
 
 def test_settlements_not_tried_again(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Settling, "_not_settled", lambda _self, _batch, _error: None)
+    monkeypatch.setattr(Ends, "_not_settled", lambda _self, _batch, _error: None)
     is_caught(50)
 
 
@@ -119,7 +119,7 @@ def test_a_question_overtaken_by_a_background_job(monkeypatch: Plant) -> None:
 
 
 def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -> None:
-    def eager(self: Settling, held: Held) -> None:
+    def eager(self: Ends, held: Held) -> None:
         window = self._window
         window.take_back(held)
         if self._table.held.get(held.handle) is held:
@@ -136,7 +136,7 @@ def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -
             if held is not None and not held.stored and held.worker is None:
                 self._window.release(held)
 
-    monkeypatch.setattr(Settling, "_again", eager)
+    monkeypatch.setattr(Ends, "_again", eager)
     monkeypatch.setattr(Clients, "gone", hasty)
     is_caught(400)
 

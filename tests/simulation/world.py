@@ -248,7 +248,7 @@ class World:
             assert job is not None, f"{handle!r} is lost"
             assert State(job.state).ended
         assert len(service.listeners) == 0
-        assert not service.settling.unsettled
+        assert not service.ends.unsettled
         for queue in service.dispatch.queues.values():
             assert (queue.live, queue.backlog, queue.foreground, queue.running) == (0, [0, 0, 0], 0, 0)
 

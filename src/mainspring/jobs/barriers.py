@@ -9,8 +9,8 @@ from mainspring.jobs.store import Find
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.jobs.ends import Ends
     from mainspring.jobs.ground import Ground
-    from mainspring.jobs.settling import Settling
 
 AGAIN: Final = 0.25
 """Seconds after which is looked again where settlements wait for the store."""
@@ -19,13 +19,13 @@ AGAIN: Final = 0.25
 class Barriers:
     """Waits for the commit queue, and for settlements that the store could not take yet."""
 
-    def __init__(self, ground: Ground, settling: Settling) -> None:
+    def __init__(self, ground: Ground, ends: Ends) -> None:
         self._commits, self._timers, self._clock = ground.commits, ground.timers, ground.clock
-        self._settling = settling
+        self._ends = ends
 
     def is_settled(self) -> bool:
         """Say whether all is on disk."""
-        return self._commits.idle and not self._settling.waits
+        return self._commits.idle and not self._ends.waits
 
     def when_stored(self, then: Callable[[], None]) -> None:
         """Call a function once the store has taken, or refused, what was put before."""
@@ -33,12 +33,12 @@ class Barriers:
 
     def when_settled(self, then: Callable[[], None]) -> None:
         """Call a function once everything that was reported before is on disk, settlements that are tried again included."""
-        late = self._settling.late
+        late = self._ends.late
 
         def stored() -> None:
-            if self._settling.waits:
+            if self._ends.waits:
                 self._timers.at(self._clock.monotonic() + AGAIN, lambda: self.when_settled(then))
-            elif self._settling.late != late:
+            elif self._ends.late != late:
                 self.when_settled(then)  # what came before the first barrier may have been overtaken by it
             else:
                 then()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.relay import Running
+    from mainspring.jobs.ends import Ends
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held
     from mainspring.jobs.holders import Holders
@@ -44,6 +45,7 @@ class Clients:
         ground: Ground,
         window: Window,
         settling: Settling,
+        ends: Ends,
         waking: Waking,
         uniques: Uniques,
         lookups: Lookups,
@@ -57,6 +59,7 @@ class Clients:
         self._hub = ground.hub
         self._window = window
         self._settling = settling
+        self._ends = ends
         self._waking = waking
         self._uniques = uniques
         self._lookups = lookups
@@ -142,7 +145,7 @@ class Clients:
                 done("running")
             elif State(outcome.before).held:
                 # It was claimed while the request was under way, or its settlement waits for the store.
-                self._settling.try_again()
+                self._ends.try_again()
                 self.cancel(job_id, reason, done, failed)
             else:
                 done(State(outcome.before).name.lower())

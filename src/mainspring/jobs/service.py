@@ -12,6 +12,7 @@ from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.ends import Ends
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
 from mainspring.jobs.gates import Gates
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
     from mainspring.ids import Handles
+    from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Job
-    from mainspring.jobs.settling import AttemptsEnded
     from mainspring.jobs.sharing import Shared
     from mainspring.jobs.store import Counted, Recovered
     from mainspring.storage.commit_queue import CommitQueue
@@ -125,14 +126,14 @@ class JobService:
         self.noting = noting = None if alone else Noting(ground, window, self._noted)
         self.lookups = lookups = Lookups(ground, self._find) if noting is None else noting.lookups
         self.attempts = Attempts()
-        self.settling = settling = Settling(
+        self.ends = ends = Ends(
             ground,
             window,
             wake_at=waking.wake_at,
             drop=None if noting is None else noting.drop,
-            lost_limit=lost_limit,
             attempts_ended=(self.attempts.ended, *attempts_ended),
         )
+        self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.uniques = uniques = Uniques(commits)
         self.intake = intake = Intake(ground, window, window.claiming, uniques, waking.wake_at)
         self.foreground = foreground = Foreground(
@@ -142,7 +143,7 @@ class JobService:
         self._upkeep = Upkeep(
             ground,
             window,
-            settling,
+            ends,
             waking,
             slices,
             retention=retention,
@@ -151,7 +152,7 @@ class JobService:
         )
         holders = None if shared is None else Holders(ground, shared.relay)
         self.clients = clients = Clients(
-            ground, window, settling, waking, uniques, lookups, slices, noting=noting, holders=holders
+            ground, window, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
         )
         self.functions = Functions(ground, gates, window.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(ground, window, settling, foreground, self.functions, slices)
@@ -168,10 +169,10 @@ class JobService:
             assert looking is not None
             assert window.leasing is not None
             self.sharing = Sharing(
-                ground, window, shared.relay, window.leasing, looking, noting, holders, reports, settling, clients
+                ground, window, shared.relay, window.leasing, looking, noting, holders, reports, ends, clients
             )
         self._ends = False
-        barriers = Barriers(ground, settling)
+        barriers = Barriers(ground, ends)
 
         # What faces and the server call; the promises are where these are made.
         self.monotonic, self.wall = clock.monotonic, clock.wall
@@ -189,7 +190,7 @@ class JobService:
         self.grab, self.sleep = window.ask, window.sleep
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
-        self.try_again, self.tell_ends = settling.try_again, settling.tell_ends
+        self.try_again, self.tell_ends = ends.try_again, ends.tell_ends
         self.data, self.warning, self.status = reports.data, reports.warning, reports.status
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
@@ -241,7 +242,7 @@ class JobService:
             self.commits.put(CountLive(after=after), lambda page: counted(page, recovered), failed)
 
         def recovered(outcome: Recovered) -> None:
-            self.settling.recovered(outcome.lost)
+            self.ends.recovered(outcome.lost)
             count(outcome.number)
 
         self.functions.load(lambda: self.commits.put(Recover(self.term), recovered, failed), failed)
@@ -258,12 +259,12 @@ class JobService:
     @property
     def settles(self) -> bool:
         """Whether settlements were reported that are not even on their way to the store."""
-        return self.settling.waits
+        return self.ends.waits
 
     @property
     def unsettled(self) -> bool:
         """Whether there are settlements that the store could not take."""
-        return bool(self.settling.unsettled)
+        return bool(self.ends.unsettled)
 
     @property
     def keeps_limits(self) -> bool:
@@ -312,7 +313,7 @@ class JobService:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
         self.census.tick(self.clock.monotonic())
-        self.settling.tell_ends()
+        self.ends.tell_ends()
         return self._upkeep.tick()
 
     def fenced(self) -> None:

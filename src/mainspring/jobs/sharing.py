@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Relay
     from mainspring.jobs.claiming import Allowance
     from mainspring.jobs.clients import Clients
+    from mainspring.jobs.ends import Ends
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.holders import Holders
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.looking import Looking
     from mainspring.jobs.noting import Noting
     from mainspring.jobs.reports import Reports
-    from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Recovered
     from mainspring.jobs.window import Window
 
@@ -54,7 +54,7 @@ class Sharing:
         noting: Noting,
         holders: Holders,
         reports: Reports,
-        settling: Settling,
+        ends: Ends,
         clients: Clients,
     ) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
@@ -64,7 +64,7 @@ class Sharing:
         self._noting = noting
         self._holders = holders
         self._reports = reports
-        self._settling = settling
+        self._ends = ends
         self._clients = clients
         self._asked = ground.clock.monotonic()
         self._unrecovered: list[Sequence[int]] = []
@@ -121,7 +121,7 @@ class Sharing:
                 if queue is not None:
                     self._window.no_longer_away(queue, number)
             self._looking.add_pending(outcome.pending)
-            self._settling.recovered(outcome.lost)
+            self._ends.recovered(outcome.lost)
             if outcome.more:
                 self.recover(terms)
 

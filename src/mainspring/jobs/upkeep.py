@@ -9,9 +9,9 @@ from mainspring.jobs.store import Assign, Sweep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mainspring.jobs.ends import Ends
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held, Worker
-    from mainspring.jobs.settling import Settling
     from mainspring.jobs.waking import Waking
     from mainspring.jobs.window import Window
     from mainspring.slices import Slices
@@ -42,7 +42,7 @@ class Upkeep:
         self,
         ground: Ground,
         window: Window,
-        settling: Settling,
+        ends: Ends,
         waking: Waking,
         slices: Slices,
         *,
@@ -53,7 +53,7 @@ class Upkeep:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
         self._window = window
-        self._settling = settling
+        self._ends = ends
         self._waking = waking
         self._slices = slices
         self._retention = retention
@@ -73,8 +73,8 @@ class Upkeep:
             self._adapted = now
             self._record_running()
             self._pass_over_silent(now)
-            if self._settling.unsettled:
-                self._settling.try_again()
+            if self._ends.unsettled:
+                self._ends.try_again()
             self._window.suspects.next()
             self._look_at_functions(now)
             self._waking.look()

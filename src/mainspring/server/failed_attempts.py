@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.clock import from_us
+from mainspring.jobs.ends import NODE_LOST
 from mainspring.jobs.failures import JobFailure
 from mainspring.jobs.rules import Event, Outcome
-from mainspring.jobs.settling import NODE_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

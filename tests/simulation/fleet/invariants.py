@@ -61,7 +61,7 @@ def left(world: FleetWorld) -> list[str]:
             "held jobs": service.table.held,
             "listeners": service.listeners,
             "jobs on the way": service.table.on_the_way,
-            "settlements": service.settling.unsettled,
+            "settlements": service.ends.unsettled,
             "jobs looked up": service.lookups,
             "farewells": service.noting._leaves,
             "unrecovered terms": service.sharing._unrecovered,

@@ -217,7 +217,7 @@ class FleetLife:
                 service.settling.released(held)
         while True:
             service.hand_back()
-            service.settling.try_again()
+            service.ends.try_again()
             if self.commits.idle:
                 break
             self.commits.hurry()

@@ -120,7 +120,7 @@ class Served(Node):
 
     def _is_sound(self, server: Server) -> bool:
         """Whether it could commit all, and its term is that under which it has begun to leave."""
-        return server.commits.idle and not server.service.settling.unsettled and bool(server.service.table.term)
+        return server.commits.idle and not server.service.ends.unsettled and bool(server.service.table.term)
 
     # ---- what is asked of it ----
 
@@ -143,7 +143,7 @@ class Served(Node):
         things: dict[str, Sized] = {
             "held jobs": service.table.held,
             "jobs on the way": service.table.on_the_way,
-            "settlements": service.settling.unsettled,
+            "settlements": service.ends.unsettled,
             "jobs looked up": service.lookups,
             "farewells": service.noting._leaves,
             "unrecovered terms": service.sharing._unrecovered,

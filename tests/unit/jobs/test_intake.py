@@ -112,7 +112,7 @@ def test_what_ends_while_it_is_stored_is_settled_after_it(node: Node) -> None:
     job, client = node.foreground("1", unique=b"u")
     node.submit(node.job("2", unique=b"u"))
     node.settling.succeeded(side(worker).given[0], b"done")
-    assert node.settling.waits
+    assert node.service.ends.waits
     assert not worker.running
     assert client.heard == []
     node.commit()

@@ -9,11 +9,11 @@ import pytest
 from tests.simulation.store import History
 
 from mainspring.errors import StoreBrokenError
+from mainspring.jobs.ends import GATHERED, SMALL
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Options, Retry, State
 from mainspring.jobs.rules import WORKER_LOST
-from mainspring.jobs.settling import GATHERED, SMALL
 
 from .a_node import Node, side
 
@@ -244,7 +244,7 @@ def test_settlements_of_a_broken_store_are_not_tried_again(node: Node) -> None:
     node.settling.succeeded(side(worker).given[0], b"done", said.append)
     ((_, _, failed),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
     failed(StoreBrokenError("the disk"))
-    assert not node.settling.waits
+    assert not node.service.ends.waits
     assert said == []
     assert worker.refused
 

@@ -177,10 +177,10 @@ def test_settlements_that_the_store_could_not_take_are_tried_again(node: Node) -
     node.settling.succeeded(node.given(worker), b"done", acknowledged.append)
     node.fail()
     assert (client.heard, acknowledged) == ([], [])
-    assert node.settling.waits
+    assert node.service.ends.waits
     node.wait(0.5)
     assert (client.heard, acknowledged) == (["succeeded done"], [True])
-    assert not node.settling.waits
+    assert not node.service.ends.waits
 
 
 def test_a_claim_that_failed_is_made_again(node: Node) -> None:

@@ -1,0 +1,316 @@
+"""What becomes of jobs whose attempts have ended: the store records it, and who waits is told; or it happens in memory alone.
+
+A settlement leaves memory when it is reported, and is told to those who wait when it is on disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from mainspring.errors import StoreBrokenError, StoreFencedError
+from mainspring.jobs import rules
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.rules import Event, Outcome, Settlement
+from mainspring.jobs.store import Settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.gate import Gate
+    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.store import LostAttempt
+    from mainspring.jobs.window import Window
+
+    Acknowledge = Callable[[bool], None]
+    """Takes whether the settlement was recorded; False says that it was stale."""
+
+    AttemptsEnded = Callable[[Sequence[Settlement]], None]
+    """Takes settlements once they are recorded, many at a time: one call for each group of the store.
+
+    Each says in ``outcome`` how the attempt ended (None: no worker had the job), in ``ran_us`` how long it ran,
+    in ``counted`` its number, in ``event`` and ``due_us`` whether and when the job runs again, in ``error`` or ``why`` what it
+    failed of. It is called on the node's thread, must not raise, and must not keep the settlements: they hold results.
+    """
+
+
+GATHERED: Final = 64
+"""Successes of jobs in memory that are counted together."""
+SMALL: Final = 1024
+"""Bytes of payload and result that are kept until then."""
+
+_SUCCEED: Final = Event.SUCCEED
+_SUCCEEDED: Final = int(State.SUCCEEDED)
+
+NODE_LOST: Final = "its node was lost"
+"""Why attempts are lost that had been recorded as running at a node that is gone."""
+
+
+def _settled_job(settlement: Settlement) -> Job:
+    """Return the job as it is after a settlement; a copy, for another delivery of the job may be under way already."""
+    return msgspec.structs.replace(
+        settlement.job,
+        state=int(rules.target(settlement.event)),
+        attempt=settlement.counted,
+        due_us=settlement.due_us,
+        started_us=settlement.started_us,
+        ended_us=settlement.ended_us,
+        result=settlement.result,
+        output_size=len(settlement.result),
+        error=settlement.error,
+    )
+
+
+class _Pending(NamedTuple):
+    settlement: Settlement
+    exception: bytes | None
+    acknowledge: Acknowledge | None
+    gate: Gate[Held] | None
+    """Where the job's tokens go back to."""
+    worker: Worker | None
+
+
+class Ends:
+    """Brings settlements about.
+
+    ``wake_at`` is called with the time at which a job becomes due. ``drop``, where the store is shared, drops a foreground job
+    that goes back, unless clients of another node wait for it. ``attempts_ended`` are called with settlements after their commit;
+    for jobs that are in memory alone at once, but for successes, which wait for more of them or for ``tell_ends``.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        window: Window,
+        *,
+        wake_at: Callable[[int], None],
+        drop: Callable[[Settlement], None] | None = None,
+        attempts_ended: Sequence[AttemptsEnded] = (),
+    ) -> None:
+        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
+        self._telling, self._hub = ground.telling, ground.hub
+        self._window = window
+        self._wake_at = wake_at
+        self._drop = drop
+        self._attempts_ended = attempts_ended
+        self._told: list[Settlement] = []
+        """Ends of jobs in memory that are told of together."""
+        self._open: Settle | None = None
+        self._batch: list[_Pending] = []
+        self.unsettled: list[_Pending] = []
+        """Settlements that the store could not take; they are tried again."""
+        self.deferred = 0
+        """Settlements that wait until their job is stored at all."""
+        self.late = 0
+        """How many settlements have gone to the store later than they were reported."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether any settlement was reported that is not even on its way to the store."""
+        return bool(self.unsettled or self.deferred)
+
+    def end(self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None) -> None:
+        """Let a settlement happen: at once, or once the row of its job is on disk that is on its way there."""
+        if held.adopting:
+            # The row is on its way to the store: what ends its lease must come after it.
+            assert held.then is not None
+            held.then.append(lambda: self._end_deferred(held, settlement, exception, acknowledge))
+            self.deferred += 1
+            self._window.take_back(held)
+            return
+        gate = held.gate
+        if gate is not None:
+            held.gate = None
+        if held.stored:
+            worker = held.worker
+            if worker is not None and rules.owner(settlement.job.options) is not None:
+                settlement.worker = worker.face.name()
+            self._window.release(held)
+            self._put(_Pending(settlement, exception, acknowledge, gate, worker))
+        else:
+            if gate is not None:
+                gate.give_back(held.job.key)
+            self._end_foreground(held, settlement, exception)
+            if gate is not None:
+                self._window.serve(held.queue)
+            if acknowledge is not None:
+                acknowledge(True)
+
+    def _end_deferred(
+        self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
+    ) -> None:
+        self.deferred -= 1
+        self.late += 1
+        self.end(held, settlement, exception, acknowledge)
+
+    def _put(self, pending: _Pending) -> None:
+        settlement, _, acknowledge, gate, _ = pending
+        if settlement.job.foreground and self._is_abandoned(settlement):
+            self._put_abandoned(pending)
+            return
+        operation = self._open
+        if operation is None or not operation.open:
+            batch: list[_Pending] = []
+            operation = self._open = Settle([])
+            operation.rows = 0
+            operation.urgent = False
+            self._batch = batch
+            self._commits.put(
+                operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
+            )
+        if not operation.urgent and (
+            acknowledge is not None
+            or gate is not None
+            or settlement.event is not _SUCCEED
+            or self._listeners.of(settlement.job.id)
+        ):
+            # Its worker waits, or a client, or another worker that could have the job.
+            operation.urgent = True
+            self._commits.hurry()
+        self._batch.append(pending)
+        operation.settlements.append(settlement)
+        operation.rows += 1
+        size = len(settlement.result) + 200
+        operation.size += size
+        self._commits.grown(size)
+
+    def _is_abandoned(self, settlement: Settlement) -> bool:
+        """Say whether a foreground job goes back although no client of this node waits for it any more."""
+        return not rules.target(settlement.event).ended and not self._listeners.of(settlement.job.id)
+
+    def _put_abandoned(self, pending: _Pending) -> None:
+        """Give a job back, and drop it in the same group: no other worker may have it in between."""
+        batch = [pending]
+        operation = Settle([pending.settlement])
+        operation.rows = 0  # no group is closed behind an operation without rows
+        self._commits.put(
+            operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
+        )
+        if self._drop is not None:
+            self._drop(pending.settlement)
+
+    def _settled(self, batch: list[_Pending], stale: set[int]) -> None:
+        listeners, hub = self._listeners, self._hub
+        freed: dict[FunctionQueue, None] = {}
+        settlements: list[Settlement] = []
+        for settlement, exception, acknowledge, gate, worker in batch:
+            job = settlement.job
+            queue = self._dispatch.queue(job.function)
+            queue.leased -= 1
+            if gate is not None:
+                gate.give_back(job.key)
+                freed[queue] = None
+            recorded = job.id not in stale
+            if acknowledge is not None:
+                acknowledge(recorded)
+            if not recorded:
+                queue.away += 1  # another node has it, as far as is known here
+                if worker is not None:
+                    worker.refused = True
+                continue
+            settlements.append(settlement)
+            after = rules.target(settlement.event)
+            if after >= _SUCCEEDED:
+                if listeners.of(job.id):
+                    self._telling.tell(_settled_job(settlement), exception)
+            elif after == State.SCHEDULED:
+                queue.away += 1
+                self._wake_at(settlement.due_us)
+            else:
+                queue.backlog[job.priority] += 1
+                self._window.serve(queue)
+            if hub.active:
+                hub.publish(_settled_job(settlement))
+        for queue in freed:
+            self._window.serve(queue)
+        for ended in self._attempts_ended:
+            ended(settlements)
+
+    def _not_settled(self, batch: list[_Pending], error: StoreError) -> None:
+        if isinstance(error, StoreBrokenError):
+            for pending in batch:
+                if pending.worker is not None:
+                    pending.worker.refused = True  # no echo may say that it is on disk
+            return  # the node ends; the jobs run again
+        if isinstance(error, StoreFencedError):
+            for pending in batch:
+                queue = self._dispatch.queue(pending.settlement.job.function)
+                queue.leased -= 1
+                queue.away += 1
+                if pending.gate is not None:
+                    pending.gate.give_back(pending.settlement.job.key)
+                if pending.acknowledge is not None:
+                    pending.acknowledge(False)
+                if pending.worker is not None:
+                    pending.worker.refused = True
+            return  # other nodes have these jobs
+        self.unsettled.extend(batch)
+
+    def try_again(self) -> None:
+        """Put the settlements again that the store could not take."""
+        again, self.unsettled = self.unsettled, []
+        self.late += len(again)
+        for pending in again:
+            self._put(pending)
+
+    # ---- jobs that are nowhere but in memory ----
+
+    def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
+        window = self._window
+        job = held.job
+        self._told.append(settlement)
+        if (
+            settlement.event is not _SUCCEED
+            or len(self._told) >= GATHERED
+            or len(job.payload) + len(settlement.result) > SMALL
+        ):
+            self.tell_ends()
+        after = rules.target(settlement.event)
+        if after >= _SUCCEEDED:
+            window.release(held)
+            job = _settled_job(settlement)
+            self._telling.tell(job, exception, handle=held.handle, is_kept=False)
+            if self._hub.active:
+                self._hub.publish(job)
+        elif after is State.PENDING:
+            job.attempt = settlement.counted
+            self._again(held)
+        else:
+            job.attempt = settlement.counted
+            window.take_back(held)
+            wait = settlement.due_us / 1_000_000 - self._clock.wall()
+            self._timers.at(self._clock.monotonic() + wait, lambda: self._again(held))
+
+    def tell_ends(self) -> None:
+        """Tell of the attempts at jobs in memory that have ended since: of successes many at a time, which costs them less."""
+        settlements, self._told = self._told, []
+        if settlements:
+            for ended in self._attempts_ended:
+                ended(settlements)
+
+    def _again(self, held: Held) -> None:
+        """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
+        window = self._window
+        window.take_back(held)
+        held.numerator = held.denominator = b"0"
+        if self._table.held.get(held.handle) is not held:
+            return
+        if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
+            window.release(held)
+            return
+        window.again(held)
+
+    def recovered(self, lost: Iterable[LostAttempt]) -> None:
+        """Attempts were lost with their node, and their jobs are back in their places."""
+        settlements = []
+        for one in lost:
+            settlement = Settlement(Job(one.job_id, one.function, b""), Event.LOSE, one.attempt)
+            settlement.outcome, settlement.why = Outcome.LOST, NODE_LOST
+            settlements.append(settlement)
+        if settlements:
+            for ended in self._attempts_ended:
+                ended(settlements)
