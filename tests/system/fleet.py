@@ -13,6 +13,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.upgrades.old import with_source
+
 from .extension import ExtensionPeer
 from .servers import assert_no_defect, environment, eventually, listening_port
 
@@ -28,14 +30,15 @@ STOP_WITHIN = 30.0
 class Nursery:
     """Starts nodes quickly; see `nursery`. What it has started ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Path | None = None) -> None:
+        """``source`` is where the nodes' code is, where it is not the one that is tested."""
         program = Path(__file__).with_name("nursery.py")
         self._process = subprocess.Popen(
             [sys.executable, str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment() if source is None else with_source(source, environment()),
         )
         self._lock = threading.Lock()
 
@@ -179,7 +182,8 @@ class Fleet:
     """The nodes of one store. A context manager: none of them is left afterwards, and none has met a defect of its own."""
 
     def __init__(self, nursery: Nursery, directory: Path, store: str, *options: str, lease: float = LEASE) -> None:
-        self._nursery = nursery
+        self.nursery = nursery
+        """What starts the nodes: another one from now on, where the fleet is to get nodes of another version."""
         self._directory = directory
         self._store = store
         self._options = (*options, "--lease", f"{lease * 1000:.0f}ms")
@@ -211,7 +215,7 @@ class Fleet:
             "log": str(log),
             "plant": plant,
         }
-        node = FleetNode(name, self._nursery.start(order), reader, log)
+        node = FleetNode(name, self.nursery.start(order), reader, log)
         self.nodes.append(node)
         return node
 

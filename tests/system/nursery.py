@@ -8,6 +8,7 @@ server that it started. ``stdout`` is a named pipe. The servers end with it. Wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import json
@@ -24,8 +25,11 @@ def main() -> None:
     """Take orders until the input ends."""
     import mainspring.cli.serve
     import mainspring.engines.postgres.engine
-    import mainspring.server.serving  # noqa: F401
+    import mainspring.server.build
     from mainspring.cli.main import main as command
+
+    with contextlib.suppress(ModuleNotFoundError):  # an earlier version has all of it in the modules above
+        import mainspring.server.serving  # noqa: F401
 
     libc = ctypes.CDLL(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

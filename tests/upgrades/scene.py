@@ -1,0 +1,89 @@
+"""What a node of an earlier version leaves in a store: jobs in all states, schedules, and fire times whose runs are under way.
+
+``make.py`` runs it with that version's source in front: ``python scene.py STORE``. It ends as a crash does. The hour is always
+the same one of 2023, so that what is due is due whenever this is opened.
+"""
+# mypy: ignore-errors
+# It is written for the code of that version.
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.jobs.model import Options, Priority, Retry, State
+from mainspring.jobs.rules import Event
+from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.store import SaveLimits
+from mainspring.schedules.model import At, Overlap
+from mainspring.testing.conformance.driver import NOW, Store, ignore
+from mainspring.testing.conformance.scheduling import SECOND, START, Scheduling
+
+HOUR = 3600 * SECOND
+
+
+def play_jobs(store: Store) -> None:
+    """Leave jobs, one function for each way in which they stand."""
+    store.submitted(function=b"waiting", payload=b"second")
+    store.submitted(function=b"waiting", payload=b"third", unique=b"third")
+    store.submitted(function=b"waiting", payload=b"first", priority=Priority.HIGH)
+    store.submitted(function=b"later", state=State.SCHEDULED, due_us=NOW + HOUR)
+    store.submitted(function=b"late", expires_us=NOW + SECOND)
+    for key in (b"red", b"blue", b"red"):
+        store.submitted(function=b"keyed", payload=key, key=key)
+    store.leased(function=b"held", unique=b"held", options=Options(retry=Retry(max_attempts=3), timeout=60.0))
+    store.assign(store.leased(function=b"runs", payload=b"x" * 1000))
+    store.end(store.leased(function=b"retried"), Event.RETRY, due_us=NOW + SECOND, error=b'{"type":"E"}')
+    store.end(store.leased(function=b"done", unique=b"kept", options=Options(keep_unique=1e9)), result=b"the result")
+    store.end(store.leased(function=b"failed", payload=b"again"), Event.FAIL, error=b'{"type":"E"}')
+    store.cancel(store.submitted(function=b"cancelled").id)
+    said = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1))
+    store.group(SaveLimits(said, ignore, ignore))
+
+
+def play_schedules(s: Scheduling) -> None:
+    """Leave schedules at the first minute and its fire times, most of them in the middle of something."""
+    s.add("fired", args=b"arguments")
+    s.add("runs")
+    s.add("queues", overlap=Overlap.QUEUE)
+    s.add("one")
+    s.add("other")
+    s.add("both", parents=("one", "other"))
+    s.add("waits", wait_for_children=True)
+    s.add("last", parents=("waits",))
+    s.add("joins", function=b"joined", unique=b"joined")
+    s.add("paused")
+    s.add("gone", trigger=At(START))
+    s.add("once", trigger=At(START))
+    s.store.submitted(function=b"joined", unique=b"joined")
+    s.change("pause", "paused")
+    s.declare("shop", b"digest")
+    s.fire()
+    for name in ("runs", "queues"):
+        s.running(name)
+    for name in ("one", "waits", "gone", "once"):
+        s.run(name)
+    s.change("remove", "gone")
+    s.at(1)
+    s.fire("queues")
+
+
+def main(url: str) -> None:
+    """Open a store, play, and die."""
+
+    def make() -> object:
+        if url.startswith("postgresql:"):
+            from mainspring.engines.postgres.engine import PostgresEngine
+
+            return PostgresEngine(url)
+        return SqliteEngine(url)
+
+    store = Store(make, "old")
+    play_jobs(store)
+    play_schedules(Scheduling(make, store))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

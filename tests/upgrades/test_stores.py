@@ -1,0 +1,187 @@
+"""Stores that an earlier version has left, opened by this one: `scene` says what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Options, Retry, State
+from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.store import ListLimits
+from mainspring.testing.conformance.driver import NOW, Make, Store, done
+from mainspring.testing.conformance.scheduling import SECOND, Scheduling
+
+from .old import POSTGRES, SQLITE, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OLD_TERM = 1
+HOUR = 3600 * SECOND
+JOBS = {
+    b"waiting": [State.PENDING] * 3,
+    b"later": [State.SCHEDULED],
+    b"late": [State.PENDING],
+    b"keyed": [State.PENDING] * 3,
+    b"held": [State.LEASED],
+    b"runs": [State.LEASED, State.RUNNING],
+    b"retried": [State.SCHEDULED],
+    b"done": [State.SUCCEEDED],
+    b"failed": [State.FAILED],
+    b"cancelled": [State.CANCELLED],
+    b"joined": [State.PENDING],
+    b"fired": [State.PENDING],
+    b"queues": [State.LEASED],
+    b"one": [State.SUCCEEDED],
+    b"other": [State.PENDING],
+    b"waits": [State.SUCCEEDED],
+    b"last": [State.PENDING],
+    b"gone": [State.SUCCEEDED],
+    b"once": [State.SUCCEEDED],
+}
+"""The states of each function's jobs; a schedule's function has its name."""
+FIRES = {
+    "fired": ["fired"],
+    "runs": ["fired"],
+    "queues": ["fired", "waiting"],
+    "one": ["succeeded"],
+    "other": ["fired"],
+    "both": [],
+    "waits": ["succeeded, 1 left"],
+    "last": ["fired"],
+    "joins": ["joined"],
+    "paused": ["paused"],
+    "gone": ["succeeded"],
+    "once": ["succeeded"],
+}
+"""What became of the fire times of each schedule."""
+HELD = 4
+
+
+async def restore(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(unpack(POSTGRES).decode())
+    finally:
+        connection.terminate()
+
+
+def states(store: Store) -> dict[bytes, list[State]]:
+    """Return the states of all jobs, by their functions."""
+    found: dict[bytes, list[State]] = {}
+    for job in store.list():
+        found.setdefault(job.function, []).append(State(job.state))
+    return {function: sorted(several) for function, several in found.items()}
+
+
+def take_over(store: Store) -> None:
+    """Give back what the old node held, which is gone."""
+    if store.engine.shared:
+        store.end_term(OLD_TERM)
+    assert store.recover() == HELD
+
+
+def run_all(s: Scheduling) -> int:
+    """Run all that waits, and what follows from it; returns how many jobs it were."""
+    number = 0
+    while True:
+        jobs = [job for function in {job.function for job in s.store.list()} for job in s.claim(function.decode())]
+        if not jobs:
+            return number
+        number += len(jobs)
+        for job in jobs:
+            assert s.store.settle(done(job, job.payload, s.now_us)) == set()
+
+
+class Upgrade:
+    """Tests of a store that was left; a derived class says how to open it."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def s(self, make: Make) -> Iterator[Scheduling]:
+        """Give the store, opened by a new node."""
+        store = Store(make, "new")
+        try:
+            yield Scheduling(make, store)
+        finally:
+            store.close()
+
+    def test_all_is_there(self, s: Scheduling) -> None:
+        store = s.store
+        assert states(store) == JOBS
+        assert {name: s.told(name) for name in FIRES} == FIRES
+        store.counts()
+        s.check()
+        by_function = {job.function: store.present(job.id) for job in store.list()}
+        assert by_function[b"done"].result == b"the result"
+        assert by_function[b"held"].options == Options(retry=Retry(max_attempts=3), timeout=60.0)
+        assert (by_function[b"retried"].attempt, by_function[b"retried"].error) == (1, b'{"type":"E"}')
+        assert store.opened.nodes[OLD_TERM] == "old"
+        limits = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1), version=1)
+        assert store.group(ListLimits()) == [[limits]]
+        assert s.stored("paused").state.paused
+        assert [known.deployment.digest for known in s.declare("shop", b"another")] == [b"another", b"digest"]
+
+    def test_all_that_was_under_way_comes_to_its_end_once(self, s: Scheduling) -> None:
+        store = s.store
+        take_over(store)
+        if store.engine.shared:
+            (taken,) = store.group(ops.TakeInbox())
+            assert taken.pending == {(b"submitted", 1): 1}
+        woken = store.wake(NOW + 2 * HOUR)
+        assert [job.function for job, _ in woken.expired] == [b"late"]
+        assert woken.due == {(b"later", 1): 1, (b"retried", 1): 1}
+        first, second = store.claim(b"waiting", 2)
+        assert [first.payload, second.payload] == [b"first", b"second"]
+        assert store.settle(done(first), done(second)) == set()
+        by_function = {job.function: job for job in store.list()}
+        again = store.job(function=b"held", unique=b"held")
+        kept = store.job(function=b"done", unique=b"kept", options=Options(keep_unique=1e9))
+        joined = store.submit(again, kept)
+        assert [joined[again.id].id, joined[kept.id].id] == [by_function[b"held"].id, by_function[b"done"].id]
+        assert store.redrive(by_function[b"failed"].id).redriven
+        s.at(1)
+        assert run_all(s) == 17 + len(store.list(function=b"submitted"))
+        s.mend()
+        assert {name: s.told(name) for name in FIRES} == {
+            **{name: ["succeeded"] for name in FIRES},
+            "queues": ["succeeded", "succeeded"],
+            "paused": ["paused"],
+        }
+        others = {job.function: State(job.state) for job in store.list() if job.state != State.SUCCEEDED}
+        assert others == {b"late": State.EXPIRED, b"cancelled": State.CANCELLED}
+        s.at(2)
+        s.fire()
+        run_all(s)
+        assert s.told("fired") == ["succeeded", "misfire", "succeeded"]
+        assert s.told("both") == ["succeeded", "parent", "succeeded"]
+        s.check()
+        store.counts()
+        store.reopen("newer")
+        assert store.recover() == 0
+        store.counts()
+
+
+class TestSqlite(Upgrade):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        path = tmp_path / "jobs.db"
+        path.write_bytes(unpack(SQLITE))
+        return lambda: SqliteEngine(path)
+
+
+class TestPostgres(Upgrade):
+    @pytest.fixture
+    def make(self, database: str) -> Make:
+        asyncio.run(restore(database))
+        return lambda: PostgresEngine(database)
