@@ -1,0 +1,138 @@
+"""A job from its submission to its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.rules import Settlement
+
+
+class Submit(Operation):
+    """Store new jobs, each in the state that it carries (SCHEDULED, PENDING, or LEASED under the node's term).
+
+    Guard: no live job of the same function has the same unique. With ``options.keep_unique`` also: no such job that was submitted
+    with ``keep_unique`` has succeeded so recently; a live job comes before it. Jobs of one operation are stored in order.
+    A background job that joins a live foreground one makes that a background one. With a ``waiter``, the term of a node of a
+    shared store, a client of that node waits for each job that is stored or joined, as after ``Wait``.
+    Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
+    """
+
+    __slots__ = ("jobs", "waiter")
+
+    phase = Phase.SUBMIT
+    brings_jobs = True
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        waiter: int = 0,
+    ) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.waiter = waiter
+        self.rows = len(jobs)
+
+
+class Found(NamedTuple):
+    """What is known of a stored job without its payload."""
+
+    id: int
+    state: int
+    attempt: int
+
+
+class Assign(Operation):
+    """Record that jobs run, and how many attempts were counted before. Guard: held under ``job.term``. Outcome: None."""
+
+    __slots__ = ("jobs",)
+
+    phase = Phase.ASSIGN
+    brings_jobs = True
+
+    def __init__(self, jobs: list[Job]) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.rows = len(jobs)
+
+
+class Settle(Operation):
+    """End leases. Guard: the job is held under the settlement's ``job.term``.
+
+    A success clears the payload and the error of earlier attempts; any other settlement without an error leaves the last one.
+    Outcome: ``set[int]``, the ids of the jobs whose guard failed (the settlement is stale). Of two settlements of one job the
+    first counts, and the id is in the outcome.
+    """
+
+    __slots__ = ("settlements",)
+
+    phase = Phase.SETTLE
+    brings_jobs = True
+
+    def __init__(self, settlements: list[Settlement]) -> None:
+        super().__init__()
+        self.settlements = settlements
+        self.rows = len(settlements)
+
+
+class Cancel(Operation):
+    """Cancel a job that waits. Guard: SCHEDULED or PENDING. Outcome: ``Cancelled``."""
+
+    __slots__ = ("error", "id", "now_us")
+
+    phase = Phase.CANCEL
+
+    def __init__(
+        self,
+        job_id: int,
+        error: bytes,
+        now_us: int,
+    ) -> None:
+        super().__init__()
+        self.id = job_id
+        self.error = error
+        self.now_us = now_us
+
+
+class Cancelled(NamedTuple):
+    """The outcome of Cancel: the job as it is now, without payload and result, and the state that it was in before."""
+
+    job: Job | None
+    before: int
+
+
+class Redrive(Operation):
+    """Put an ended, unsuccessful job back to pending, its attempts counted anew.
+
+    It is a background job from then on, for the clients of a foreground one have had their answer.
+    Guard: FAILED, CANCELLED or EXPIRED, and its unique is not live. Outcome: ``Redriven``. ``function`` is the job's, for the
+    node's own counts.
+    """
+
+    __slots__ = ("function", "id")
+
+    phase = Phase.REDRIVE
+
+    def __init__(
+        self,
+        job_id: int,
+        function: bytes = b"",
+    ) -> None:
+        super().__init__()
+        self.id = job_id
+        self.function = function
+
+
+class Redriven(NamedTuple):
+    """The outcome of Redrive: the job as it is now, without payload and result.
+
+    ``rival`` is the live job that has its unique, where that is why it was refused.
+    """
+
+    job: Job | None
+    redriven: bool
+    rival: int | None = None

@@ -1,0 +1,73 @@
+"""Looking jobs up, by id and by unique."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mainspring.jobs.model import Job
+
+
+class Find(Operation):
+    """Look jobs up by id. Outcome: ``dict[int, Job]``, without payloads, and with the results that fit into ``room`` bytes.
+
+    No engine reads a result before it knows its size: the others are left in the store, and ``Job.unread`` says so.
+    """
+
+    __slots__ = ("ids", "room")
+
+    phase = Phase.READ
+    reads = True
+
+    def __init__(
+        self,
+        ids: list[int],
+        room: int = 0,
+    ) -> None:
+        super().__init__()
+        self.ids = ids
+        self.room = room
+        self.rows = len(ids)
+
+
+def fitting(jobs: Mapping[int, Job], room: int) -> list[Job]:
+    """Return those of some jobs whose results are read: in their order, each that fits into what is left of ``room`` bytes."""
+    fit: dict[int, Job] = {}
+    for job in jobs.values():
+        if 0 < job.output_size <= room and job.id not in fit:
+            fit[job.id] = job
+            room -= job.output_size
+    return list(fit.values())
+
+
+def leave_unread(jobs: Mapping[int, Job], room: int) -> None:
+    """Drop the results that do not fit, where it costs nothing to have read them."""
+    fit = {job.id for job in fitting(jobs, room)}
+    for job in jobs.values():
+        if job.id not in fit:
+            job.result = b""
+
+
+class FindUnique(Operation):
+    """Look live jobs up by function and unique. A function of None means any.
+
+    Outcome: ``list[Found | None]``, one for each key.
+    """
+
+    __slots__ = ("keys",)
+
+    phase = Phase.READ
+    reads = True
+
+    def __init__(
+        self,
+        keys: list[tuple[bytes | None, bytes]],
+    ) -> None:
+        super().__init__()
+        self.keys = keys
+        self.rows = len(keys)
