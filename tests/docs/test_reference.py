@@ -9,9 +9,13 @@ import pytest
 
 import mainspring
 from mainspring import errors
+from mainspring.api import functions, jobs, nodes, schedules, status
+from mainspring.api.errors import Code
+from mainspring.api.request import Request
 from mainspring.client.job import Job
 from mainspring.client.options import Retry
 from mainspring.client.submission import Submission
+from mainspring.faces.gearman import calls
 from mainspring.wire.gearman.packets import PLAIN, Type
 from mainspring.worker.current import CurrentJob
 
@@ -116,6 +120,19 @@ def test_every_code_of_the_wire_is_among_the_errors() -> None:
     packets = {kind.name for kind in Type}
     codes = set(re.findall(r'"([A-Z]+_[A-Z_]+|UNSUPPORTED)"', source("wire") + source("faces", "gearman"))) - packets
     assert codes == set(re.findall(r"^\| `([A-Z_]+)` \|", page("errors.md"), flags=re.MULTILINE))
+
+
+def test_every_code_of_a_call_is_among_the_errors_with_its_class() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \| `([a-z_]+)` \|", page("errors.md"), flags=re.MULTILINE)
+    assert rows == [(code.value, code.kind.value) for code in Code]
+
+
+def test_every_call_is_in_the_specification_of_the_extension() -> None:
+    modules = (functions, jobs, nodes, schedules, status, calls)
+    kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
+    named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
+    rows = "\n".join(re.findall(r"^\| (`[a-z]+\.[a-z]+`.*?) \|", page("protocol.md"), flags=re.MULTILINE))
+    assert named == set(re.findall(r"`([a-z]+\.[a-z]+)`", rows))
 
 
 def test_every_type_of_a_failed_attempt_is_among_the_errors() -> None:

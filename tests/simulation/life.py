@@ -6,6 +6,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.registry import Api
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -49,11 +51,13 @@ class Life:
             self.commits, clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at, **options
         )
         self.service.settling._chance = chance.random
+        jobs = JobCalls(self.service)
+        self.api = Api(jobs.handlers)
         self.face = GearmanFace(
             self.service,
             GearmanSettings(queued_jobs=8),
             next_id=job_ids(opened.term),
-            calls=Calls(dict),
+            calls=Calls(self.api, jobs),
             shut_down=lambda _: None,
         )
         self.wires: list[Wire] = []

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import apsw
 from cyclopts import Parameter
 
+from mainspring.api.status import Show
+from mainspring.cli.asking import ask
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, ServerOptions, option, plain
 from mainspring.engines.sqlite.opening import check_file
@@ -172,7 +174,7 @@ def _copy_pages(reader: apsw.Connection, partial: Path, mode: int, progress: Cal
 def _store_of(server: ServerOptions) -> str:
     """Ask the server which store it uses; the usual one where there is no server."""
     try:
-        store = server.client().call("node.status", timeout=5.0).get("store", DEFAULT_STORE)
+        store = ask(server.client(), Show(), timeout=5.0).get("store", DEFAULT_STORE)
     except (ServerError, TimeoutError):
         return DEFAULT_STORE
     return str(store)

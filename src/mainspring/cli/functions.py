@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from mainspring.api.functions import Limit, List, Pause, Resume, Show
+from mainspring.cli.asking import ask
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
@@ -92,13 +94,13 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 def _all(client: Client) -> list[dict[str, Any]]:
     """Return all functions, in the order of their names. A node of an older version answers without pages."""
     known: list[dict[str, Any]] = []
-    params: dict[str, Any] = {}
+    after: str | None = None
     while True:
-        answer = client.call("functions.list", params)
+        answer = ask(client, List(after=after))
         known += answer["functions"]
         if answer.get("next") is None:
             return sorted(known, key=lambda function: str(function["function"]))
-        params = {"after": answer["next"]}
+        after = answer["next"]
 
 
 @functions.command
@@ -108,7 +110,7 @@ def show(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL
     EXIT CODES
       0 shown, 3 no server, 4 no such function
     """
-    return _print(server.client().call("functions.show", {"function": function}), json=json)
+    return _print(ask(server.client(), Show(function)), json=json)
 
 
 @functions.command
@@ -148,8 +150,7 @@ def limit(
     asked |= {"rate": rate, "rate_per_key": rate_per_key}
     given = {name: value for name, value in asked.items() if value != _UNSAID}
     client = _knowing(server, function, create=create)
-    given |= {name: True for name, value in (("unlimited", unlimited), ("declared", declared)) if value}
-    return _print(client.call("functions.limit", {"function": function, **given}), json=json)
+    return _print(ask(client, Limit(function, **given, unlimited=unlimited, declared=declared)), json=json)
 
 
 @functions.command
@@ -162,13 +163,13 @@ def pause(function: Name, /, *, create: Create = False, json: Json = False, serv
       0 paused, 3 no server, 4 no such function: without --create its jobs, workers or limits have to be known
     """
     client = _knowing(server, function, create=create)
-    return _print(client.call("functions.pause", {"function": function}), json=json)
+    return _print(ask(client, Pause(function)), json=json)
 
 
 @functions.command
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Let jobs of a paused function start again."""
-    return _print(server.client().call("functions.resume", {"function": function}), json=json)
+    return _print(ask(server.client(), Resume(function)), json=json)
 
 
 def _knowing(server: ServerOptions, function: str, *, create: bool) -> Client:

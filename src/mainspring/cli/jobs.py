@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
+from mainspring.cli.asking import ask, params_of
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import DONE, complain, exit_code, explain
 from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
 from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
 from mainspring.errors import MainspringError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COLUMNS = (
     "handle",
@@ -72,8 +77,8 @@ def list_jobs(
       mainspring jobs list --state failed
       mainspring jobs list --function thumbnail --limit 10 --json
     """
-    asked = {"state": state, "function": function, "unique": unique, "limit": limit, "before": before}
-    print_rows(COLUMNS, server.client().call("jobs.list", _given(asked))["jobs"], json=json, steps=STEPS)
+    listed = ask(server.client(), List(state, function, unique, before, limit))
+    print_rows(COLUMNS, listed["jobs"], json=json, steps=STEPS)
     return DONE
 
 
@@ -84,7 +89,7 @@ def show(handle: Handle, /, *, json: Json = False, server: ServerOptions = LOCAL
     EXIT CODES
       0 shown, 3 no server, 4 no such job
     """
-    job = server.client().call("jobs.show", {"handle": handle})
+    job = ask(server.client(), Show(handle))
     if json:
         print_json(job)
     else:
@@ -106,7 +111,8 @@ def cancel(
     A waiting job is cancelled at once. The worker of a running one is asked to stop; its state stays "running" until
     it has. A job that has ended stays as it is.
     """
-    return _each("jobs.cancel", handles, {"reason": reason}, server, json=json)
+    requests = [Cancel(handle) if reason is None else Cancel(handle, reason) for handle in handles]
+    return _each(requests, server, json=json)
 
 
 @jobs.command
@@ -118,7 +124,7 @@ def retry(
     server: ServerOptions = LOCAL,
 ) -> int:
     """Put failed, cancelled or expired jobs back to work, with their attempts counted anew."""
-    return _each("jobs.retry", handles, {}, server, json=json)
+    return _each([Retry(handle) for handle in handles], server, json=json)
 
 
 @jobs.command
@@ -137,9 +143,9 @@ def watch(
     """
     client = server.client()
     if handle is not None:
-        client.call("jobs.show", {"handle": handle})  # an unknown handle is an error, not an endless wait
+        ask(client, Show(handle))  # an unknown handle is an error, not an endless wait
     try:
-        for event in client.events("jobs.watch", _given({"function": function, "handle": handle})):
+        for event in client.events(Watch.call, params_of(Watch(function, handle))):
             if json:
                 print_json(event)
             elif "missed" in event:
@@ -174,19 +180,15 @@ def result(
     return write_result(server.client(), handle, timeout, json={} if json else None)
 
 
-def _given(params: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in params.items() if value is not None}
-
-
-def _each(method: str, handles: list[str], params: dict[str, Any], server: ServerOptions, *, json: bool) -> int:
-    """Call a method for each handle; return the first failure's exit code after all have been tried."""
+def _each(requests: Sequence[Cancel | Retry], server: ServerOptions, *, json: bool) -> int:
+    """Ask for each job; return the first failure's exit code after all have been tried."""
     client = server.client()
     code = DONE
-    for handle in handles:
+    for request in requests:
         try:
-            answer = client.call(method, _given({"handle": handle, **params}))
+            answer = ask(client, request)
         except MainspringError as error:
-            complain(f"{handle}: {explain(error)}")
+            complain(f"{request.handle}: {explain(error)}")
             code = code or exit_code(error)
             continue
         if json:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from mainspring.api.nodes import Drain, List, Remove, Show
+from mainspring.cli.asking import ask
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
@@ -25,7 +27,7 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     A node that was killed is listed until its lease has ended; then the next one has taken over its jobs.
     """
-    print_rows(COLUMNS, server.client().call("nodes.list")["nodes"], json=json)
+    print_rows(COLUMNS, ask(server.client(), List())["nodes"], json=json)
     return DONE
 
 
@@ -36,7 +38,7 @@ def show(node: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     EXIT CODES
       0 shown, 3 no server, 4 no such node
     """
-    answer = server.client().call("nodes.show", {"node": node})
+    answer = ask(server.client(), Show(node))
     if json:
         print_json(answer)
     else:
@@ -59,7 +61,7 @@ def drain(
     Clients may still submit there; other nodes run their jobs. It holds for the node's name, whatever happens to it, until
     --off or until it has stopped politely.
     """
-    return _done(server.client().call("nodes.drain", {"node": node, "draining": not off}), json=json)
+    return _done(ask(server.client(), Drain(node, not off)), json=json)
 
 
 @nodes.command
@@ -77,7 +79,7 @@ def remove(
 
     Safe in any case: what the node still reports of these jobs is refused.
     """
-    return _done(server.client().call("nodes.remove", {"node": node, "force": force}), json=json)
+    return _done(ask(server.client(), Remove(node, force)), json=json)
 
 
 def _done(answer: dict[str, object], *, json: bool) -> int:

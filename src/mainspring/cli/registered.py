@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.functions import List, Registered, Show
+from mainspring.cli.asking import ask
 from mainspring.cli.near import did_you_mean
 from mainspring.errors import MainspringError, NotFoundError
 
@@ -19,7 +21,7 @@ PATIENCE = 2.0
 def no_worker(client: Client, function: str) -> str | None:
     """Return a sentence where no worker of any node has registered a function; None where one has, or the server cannot know."""
     try:
-        answer = client.call("functions.registered", {"function": function}, PATIENCE)
+        answer = ask(client, Registered(function), PATIENCE)
     except (MainspringError, TimeoutError, ValueError):
         return None  # an older server, one that has gone, or a name that is no text
     if answer["registered"] is not False:
@@ -32,9 +34,9 @@ def no_worker(client: Client, function: str) -> str | None:
 def check_known(client: Client, function: str) -> None:
     """Raise NotFoundError where a function has no jobs, no workers and no limits: its name may be misspelt."""
     try:
-        client.call("functions.show", {"function": function})
+        ask(client, Show(function))
     except NotFoundError:
-        listed: list[dict[str, Any]] = client.call("functions.list")["functions"]
+        listed: list[dict[str, Any]] = ask(client, List())["functions"]
         near = did_you_mean(function, [known["function"] for known in listed], most=NEAR)
         raise NotFoundError(
             f"the server knows no jobs, workers or limits of a function {function}; add --create if the name is right{near}"

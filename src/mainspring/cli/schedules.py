@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
+from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Remove, Resume, Show, Trigger
+from mainspring.cli.asking import ask, params_of
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
@@ -175,8 +177,8 @@ class ScheduleOptions:
         ),
     ] = UNSAID
 
-    def said(self, name: str) -> dict[str, Any]:
-        """Return it as the params of a call."""
+    def said(self) -> dict[str, Any]:
+        """Return what is given, as the fields of a request."""
         said: dict[str, Any] = {
             "cron": self.cron,
             "every": self.every,
@@ -195,19 +197,16 @@ class ScheduleOptions:
             "unique": self.unique,
         }
         optional = {"start": self.start, "end": self.end, "timeout": self.run_timeout, "expires": self.expires}
-        return (
-            {"name": name}
-            | {key: value for key, value in said.items() if value is not None}
-            | {key: value for key, value in optional.items() if value is not UNSAID}
-        )
+        return {key: value for key, value in said.items() if value is not None} | {
+            key: value for key, value in optional.items() if value is not UNSAID
+        }
 
 
 NOTHING = ScheduleOptions()
 
 
-def _payload(text: str) -> str:
-    data = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
-    return base64.b64encode(data).decode()
+def _payload(text: str) -> bytes:
+    return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
 
 
 @schedules.command(name="list")
@@ -217,7 +216,7 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     On a terminal a table of what fits: wider ones show more. Elsewhere one line each with tabs between all columns, and a
     head; with --json an array.
     """
-    print_rows(COLUMNS, server.client().call("schedules.list")["schedules"], json=json, steps=STEPS)
+    print_rows(COLUMNS, ask(server.client(), List())["schedules"], json=json, steps=STEPS)
     return DONE
 
 
@@ -228,7 +227,7 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     EXIT CODES
       0 shown, 3 no server, 4 no such schedule
     """
-    answer = server.client().call("schedules.show", {"name": name})
+    answer = ask(server.client(), Show(name))
     if json:
         print_json(answer)
     else:
@@ -259,7 +258,7 @@ def add(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, s
     EXIT CODES
       0 made, 1 there is one of that name, 2 wrong usage, 3 no server
     """
-    return _done(server.client().call("schedules.add", said.said(name)), json=json)
+    return _done(ask(server.client(), Add(name=name, **said.said())), json=json)
 
 
 @schedules.command
@@ -268,28 +267,28 @@ def edit(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, 
 
     New times count from now on. What an App declares comes back when its code says something new about the schedule.
     """
-    params = said.said(name)
-    if len(params) == 1:
+    request = Edit(name=name, **said.said())
+    if params_of(request).keys() == {"name"}:
         raise UsageError("say what to change; mainspring schedules edit --help shows what there is")
-    return _done(server.client().call("schedules.edit", params), json=json)
+    return _done(ask(server.client(), request), json=json)
 
 
 @schedules.command
 def pause(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Skip a schedule's times from now on, until it is resumed. A run that is under way goes on."""
-    return _done(server.client().call("schedules.pause", {"name": name}), json=json)
+    return _done(ask(server.client(), Pause(name)), json=json)
 
 
 @schedules.command
 def resume(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Let a paused schedule run again from now on; the times of the pause stay skipped."""
-    return _done(server.client().call("schedules.resume", {"name": name}), json=json)
+    return _done(ask(server.client(), Resume(name)), json=json)
 
 
 @schedules.command
 def remove(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Remove a schedule; its history stays. One that others run after cannot be removed."""
-    return _done(server.client().call("schedules.remove", {"name": name}), json=json)
+    return _done(ask(server.client(), Remove(name)), json=json)
 
 
 @schedules.command
@@ -298,7 +297,7 @@ def trigger(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL)
 
     Where its overlap policy forbids or delays the run, the state says so in place of a handle.
     """
-    run = server.client().call("schedules.trigger", {"name": name})
+    run = ask(server.client(), Trigger(name))
     if json:
         print_json(run)
     else:
@@ -316,7 +315,7 @@ def next_times(
     server: ServerOptions = LOCAL,
 ) -> int:
     """Print the next times at which a schedule runs; none where it is paused or runs after others."""
-    answer = server.client().call("schedules.next", {"name": name, "count": count})
+    answer = ask(server.client(), Next(name, count))
     if json:
         print_json(answer["times"])
     else:
@@ -340,9 +339,7 @@ def history(
     Each has one row: it has fired, joined a live job of its unique, waits for a run before it, or was skipped, with the
     reason (misfire, overlap, paused, excluded, parent, removed).
     """
-    asked: dict[str, Any] = {"name": name, "limit": limit}
-    answer = server.client().call("schedules.history", asked if before is None else asked | {"before": before})
-    print_rows(RUN_COLUMNS, answer["runs"], json=json)
+    print_rows(RUN_COLUMNS, ask(server.client(), History(name, limit, before))["runs"], json=json)
     return DONE
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainspring.api.status import Show
+from mainspring.cli.asking import ask
 from mainspring.cli.display import print_fields, print_json, print_table, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions
@@ -15,7 +17,7 @@ def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     EXIT CODES
       0 shown, 3 no server
     """
-    answer = server.client().call("node.status", timeout=30.0)
+    answer = ask(server.client(), Show(), timeout=30.0)
     if json:
         print_json(answer)
     else:

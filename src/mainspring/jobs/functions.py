@@ -115,7 +115,7 @@ class Functions:
         gate = self._gates.of(queue)
         if gate.limits == limits and gate.paused == said.paused:
             return
-        log.info("limits", function=function.decode("utf-8", "backslashreplace"), paused=said.paused, **_told(limits))
+        log.info("limits", function=function.decode("utf-8", "backslashreplace"), paused=said.paused, **told(limits))
         gate.change(limits, paused=said.paused)
         if not gate.limited and not gate.keyed:
             self._gates.remove(queue)
@@ -167,7 +167,3 @@ class Functions:
                         self.declare(queue.name, ability.limits)
             for function in list(self._said):
                 self.apply(function)
-
-
-def _told(limits: Limits) -> dict[str, object]:
-    return {name: limit for name, limit in told(limits).items() if limit is not None}

@@ -47,18 +47,20 @@ def limits_of(said: SaidLimits) -> Limits:
     return limits
 
 
+def said_of(limits: Limits) -> SaidLimits:
+    """Return limits as the wire and people say them."""
+    return SaidLimits(
+        limits.concurrency, limits.concurrency_per_key, _said_rate(limits.rate), _said_rate(limits.rate_per_key)
+    )
+
+
+def _said_rate(rate: Rate | None) -> SaidRate | None:
+    return None if rate is None else SaidRate(rate.number, from_us(rate.per_us), rate.burst)
+
+
 def told(limits: Limits) -> dict[str, Any]:
-    """Return limits as the wire tells them: all four keys, with None where there is no such limit."""
-    return {
-        "concurrency": limits.concurrency,
-        "concurrency_per_key": limits.concurrency_per_key,
-        "rate": _told_rate(limits.rate),
-        "rate_per_key": _told_rate(limits.rate_per_key),
-    }
-
-
-def _told_rate(rate: Rate | None) -> dict[str, Any] | None:
-    return None if rate is None else {"number": rate.number, "per": from_us(rate.per_us), "burst": rate.burst}
+    """Return the limits that there are, as JSON has them."""
+    return {name: limit for name, limit in msgspec.to_builtins(said_of(limits)).items() if limit is not None}
 
 
 LONGEST_KEY = 255

@@ -7,6 +7,13 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.nodes import LoneNodeCalls, NodeCalls
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.answers.status import StatusCalls
+from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
@@ -16,8 +23,6 @@ from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
-from mainspring.faces.gearman.function_calls import METHODS as FUNCTIONS
-from mainspring.faces.gearman.schedule_calls import ScheduleCalls
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.following import Following
@@ -29,8 +34,6 @@ from mainspring.schedules.store import SchedulesPort
 from mainspring.server.clock import StoreClock
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
-from mainspring.server.fleet_calls import FleetCalls, LoneCalls
-from mainspring.server.http_jobs import NodeHttpJobs
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest
@@ -110,6 +113,7 @@ class Built:
     """A node that has been put together, and what shows it to others."""
 
     node: Node
+    api: Api
     status: Status
     metrics: Metrics
 
@@ -169,20 +173,30 @@ def _put_together(
         dead_retention=jobs.dead_retention,
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
     )
-    calls = Calls(lambda: status.read())  # noqa: PLW0108
-    calls.add(FUNCTIONS)
+
+    def too_many() -> str:
+        return face.too_many_functions().decode()
+
+    job_calls = JobCalls(service)
+    api = Api(
+        job_calls.handlers,
+        FunctionCalls(service, too_many).handlers,
+        SubmitCalls(service, lambda: face.next_id(), too_many).handlers,  # noqa: PLW0108 - another term has another one
+        StatusCalls(service, lambda: status.read()).handlers,  # noqa: PLW0108
+    )
     face = GearmanFace(
         service,
         _gearman_settings(settings, engine),
         next_id=job_ids(opened.term),
-        calls=calls,
+        calls=Calls(api, job_calls),
         shut_down=end.stop,
     )
     if fleet is None:
         started_us = to_us(clock.wall())
-        calls.add(LoneCalls(lambda: node_row(settings, service, 0, address=address, started_us=started_us)).methods)
+        me = LoneNodeCalls(lambda: node_row(settings, service, 0, address=address, started_us=started_us))
+        api.add(me.handlers)
     else:
-        calls.add(FleetCalls(fleet).methods)
+        api.add(NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers)
     schedules: ScheduleService | None = None
     if isinstance(engine, SchedulesPort):
         # Not the function as it is now: another term has another one.
@@ -199,7 +213,7 @@ def _put_together(
             schedules.alone()
         else:
             schedules.first = fleet.first_in_line
-        calls.add(ScheduleCalls(schedules, job_clock).methods)
+        api.add(ScheduleCalls(schedules, commits, handles, job_clock).handlers)
     oldest = Oldest(service.all_functions, commits, job_clock)
     unserved = Unserved(
         service.all_functions,
@@ -227,7 +241,7 @@ def _put_together(
     )
     status = Status(settings, service, face, commits, schedules, clock, started)
     others = (watch.metrics,) if fleet is None else (watch.metrics, fleet.metrics)
-    return Built(node, status, Metrics(node.ready, service, face, commits, oldest, others))
+    return Built(node, api, status, Metrics(node.ready, service, face, commits, oldest, others))
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:
@@ -259,12 +273,12 @@ def monitoring(built: Built) -> HttpListener:
     return HttpListener(http_app(built.node, built.metrics.figures, version=version()), reserved=HEALTH)
 
 
-def gearmand_http(node: Node) -> GearmandHttp:
+def gearmand_http(built: Built) -> GearmandHttp:
     """Return the server of gearmand's HTTP protocol for a node."""
-    limits = node.settings.limits
+    limits = built.node.settings.limits
     return GearmandHttp(
-        NodeHttpJobs(node.service, node.face, node.clock),
-        banner=node.face.settings.version,
+        built.api,
+        banner=built.node.face.settings.version,
         max_payload=limits.max_packet,
         read_timeout=limits.packet_timeout,
     )

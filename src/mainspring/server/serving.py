@@ -65,7 +65,7 @@ class Server:
             await self._http.start()
             self._ports.listen_http(self._http.protocol)
         if self._settings.listen.gearman_http is not None:
-            self._gearmand_http = gearmand_http(node)
+            self._gearmand_http = gearmand_http(built)
             self._ports.listen_gearmand_http(self._gearmand_http.protocol)
         return self._ports.opened
 

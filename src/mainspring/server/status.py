@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mainspring.api.answers.text import text
+from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
 from mainspring.jobs.held import FunctionQueue
 from mainspring.version import version
 
@@ -44,7 +46,7 @@ class Status:
         self._clock = clock
         self._started = started
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> NodeStatus:
         """Return the status of this moment."""
         service = self._service
         known: Iterable[FunctionQueue] = service.queues()
@@ -56,29 +58,28 @@ class Status:
         number = service.number_of_functions
         if number > SHOWN:
             known = heapq.nlargest(SHOWN, service.all_functions(), key=FunctionQueue.total)
-        return {
-            "version": version(),
-            "name": self._settings.name,
-            "term": service.term,
-            "store": self._settings.store.shown,
-            "pid": os.getpid(),
-            "uptime": round(self._clock.monotonic() - self._started, 3),
-            "connections": len(self._face.peers),
-            "schedules": self._schedules is not None and self._schedules.fires,
-            "workers": sum(1 for worker in service.workers() if worker.abilities),
-            "known_functions": number,
-            "jobs": {"total": total, "running": running, "waiting": waiting},
-            "commits": {"groups": self._commits.groups, "jobs": self._commits.jobs},
-            "functions": [_function(queue) for queue in known],
-        }
+        return NodeStatus(
+            version=version(),
+            name=self._settings.name,
+            term=service.term,
+            store=self._settings.store.shown,
+            pid=os.getpid(),
+            uptime=round(self._clock.monotonic() - self._started, 3),
+            connections=len(self._face.peers),
+            schedules=self._schedules is not None and self._schedules.fires,
+            workers=sum(1 for worker in service.workers() if worker.abilities),
+            known_functions=number,
+            jobs=JobNumbers(total, running, waiting),
+            commits=CommitNumbers(self._commits.groups, self._commits.jobs),
+            functions=[_function(queue) for queue in known],
+        )
 
 
-def _function(queue: FunctionQueue) -> dict[str, Any]:
-    high, normal, low = queue.waiting_by_priority()
-    return {
-        "function": queue.name.decode("utf-8", "backslashreplace"),
-        "total": queue.total(),
-        "running": queue.running,
-        "workers": sum(queue.workers.values()),
-        "waiting": {"high": high, "normal": normal, "low": low},
-    }
+def _function(queue: FunctionQueue) -> FunctionStatus:
+    return FunctionStatus(
+        function=text(queue.name),
+        total=queue.total(),
+        running=queue.running,
+        workers=sum(queue.workers.values()),
+        waiting=Waiting(*queue.waiting_by_priority()),
+    )

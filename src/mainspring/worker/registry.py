@@ -45,7 +45,7 @@ class Function:
         if self.retry is not None:
             options["retry"] = self.retry.wire()
         if self.limits != UNLIMITED:
-            options["limits"] = {name: limit for name, limit in told(self.limits).items() if limit is not None}
+            options["limits"] = told(self.limits)
         return msgspec.json.encode(options) if options else b""
 
 

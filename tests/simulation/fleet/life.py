@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.registry import Api
 from mainspring.errors import StoreError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
@@ -96,11 +98,13 @@ class FleetLife:
             **self._options,
         )
         self.service.settling._chance = self.chance.random
+        jobs = JobCalls(self.service)
+        self.api = Api(jobs.handlers)
         self.face = GearmanFace(
             self.service,
             GearmanSettings(queued_jobs=8),
             next_id=job_ids(opened.term),
-            calls=Calls(dict),
+            calls=Calls(self.api, jobs),
             shut_down=lambda _: None,
         )
         self._add()

@@ -31,7 +31,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What is asked of the server, which answers at once."""
     asked: list[tuple[str, dict[str, Any]]] = []
 
-    def call(_: Client, method: str, params: dict[str, Any] | None = None) -> Any:
+    def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
+        del timeout
         asked.append((method, params or {}))
         if method == "functions.show" and params == {"function": UNKNOWN}:
             raise NotFoundError(f"nothing is known of a function {UNKNOWN}")
@@ -144,7 +145,8 @@ def test_what_cannot_be_read_is_told_with_its_option(capsys: pytest.CaptureFixtu
 def test_functions_of_all_pages_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pages = {None: (["b", "d"], "x"), "x": ([], "y"), "y": (["a"], None)}
 
-    def call(_: Client, method: str, params: dict[str, Any]) -> Any:
+    def call(_: Client, method: str, params: dict[str, Any], timeout: float | None) -> Any:
+        del timeout
         assert method == "functions.list"
         names, following = pages[params.get("after")]
         return {"functions": [SHOWN | {"function": name} for name in names], "next": following}

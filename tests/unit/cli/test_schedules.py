@@ -39,7 +39,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         "schedules.trigger": RUN,
     }
 
-    def call(_: Client, method: str, params: dict[str, Any] | None = None) -> Any:
+    def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
+        del timeout
         asked.append((method, params or {}))
         return answers.get(method, SHOWN)
 

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.jobs.a_node import Client, Side, side, unexpected
 
+from mainspring.api.status import FunctionStatus, JobNumbers, Waiting
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
@@ -517,21 +518,15 @@ def test_status_and_metrics_tell_of_each_function() -> None:
                 Job(node.face.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
             status = built.status.read()
-            assert status["jobs"] == {"total": 4, "running": 1, "waiting": 3}
-            assert status["workers"] == 1
-            assert status["functions"][0] == {
-                "function": "f",
-                "total": 3,
-                "running": 1,
-                "workers": 1,
-                "waiting": {"high": 0, "normal": 2, "low": 0},
-            }
-            assert status["functions"][1]["function"] == "\\xff"
+            assert status.jobs == JobNumbers(total=4, running=1, waiting=3)
+            assert status.workers == 1
+            assert status.functions[0] == FunctionStatus("f", 3, 1, 1, Waiting(0, 2, 0))
+            assert status.functions[1].function == "\\xff"
             measures = figures(built)
             assert measures["mainspring_jobs_running"][0] == ({"function": "f"}, 1)
             assert ({"function": "\\xff", "priority": "high"}, 1.0) in measures["mainspring_jobs_waiting"]
             assert measures["mainspring_window_jobs"] == [({}, 4.0)]
-            assert status["commits"]["jobs"] == 3, "claims, sweeps and what else only looks bring none"
+            assert status.commits.jobs == 3, "claims, sweeps and what else only looks bring none"
             assert measures["mainspring_committed_jobs_total"] == [({}, 3.0)]
             assert node.running() == 1
 

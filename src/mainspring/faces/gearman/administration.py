@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.listings import Listing
-from mainspring.faces.gearman.uniques import said_unique
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.jobs.roster import BEGIN, PAGE
 from mainspring.queries.jobs import JobFilter, ListJobs
 from mainspring.wire.gearman import admin
+from mainspring.wire.gearman.uniques import said_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.faces.gearman.uniques import said_unique
 from mainspring.jobs import rules
 from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman.uniques import said_unique
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import Held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mainspring.faces.gearman.listening import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
@@ -50,7 +50,7 @@ class Peer:
         self.results = ResultListener(self.outbox, self.outgoing, most)
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
         self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
-        self.watcher: Callable[[Any], None] | None = None
+        self.end_watch: Callable[[], None] | None = None
 
     @property
     def worker(self) -> Worker | None:
@@ -67,7 +67,7 @@ class Peer:
         return (
             bool(self.outbox)
             or self.worker is not None
-            or self.watcher is not None
+            or self.end_watch is not None
             or self.service.waits(self.plain, self.results)
         )
 
@@ -118,8 +118,8 @@ class Peer:
         self.reading.end()
         self.outbox.write = self._discard
         self.outgoing.lost()
-        if self.watcher is not None:
-            self.service.unwatch(self.watcher)
+        if self.end_watch is not None:
+            self.end_watch()
         self.service.client_gone(self.plain)
         self.service.client_gone(self.results)
         self.worker_side.gone()

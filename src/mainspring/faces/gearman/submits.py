@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.faces.gearman.outstanding import Outstanding
-from mainspring.faces.gearman.uniques import unique_of_nothing, unique_of_payload
 from mainspring.faces.gearman.worker_side import LONG_NAME
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, State
 from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman.uniques import unique_of_nothing, unique_of_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,11 +22,16 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.errors import MainspringError, RefusedError
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.submitting import Run, Submit
+from mainspring.errors import MainspringError
+from mainspring.wire.gearman.uniques import unique_of_payload
 
 if TYPE_CHECKING:
+    from mainspring.api.answers.registry import Api
+    from mainspring.api.submitting import PriorityName
     from mainspring.faces.http.connections import Connection
 
 PIECE = 64 * 1024
@@ -34,30 +39,16 @@ PIECE = 64 * 1024
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
-Command = Literal["JOB_CREATED", "WORK_COMPLETE", "WORK_FAIL", "WORK_EXCEPTION"]
-Priority = Literal["high", "normal", "low"]
+_CODES = {Code.TOO_MANY_FUNCTIONS: "TOO_MANY_FUNCTIONS"}
+"""Gearman's codes for problems; that of all others is ``QUEUE_ERROR``."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpReply:
+class _Reply(NamedTuple):
     """How a submission was answered."""
 
-    command: Command
-    handle: bytes
+    command: str
+    handle: str
     data: bytes = b""
-
-
-class HttpJobs(Protocol):
-    """What this face needs of a node."""
-
-    async def submit(
-        self, function: bytes, unique: bytes, payload: bytes, priority: Priority, *, background: bool
-    ) -> HttpReply:
-        """Submit a job: answer ``JOB_CREATED`` once a background job is durable, otherwise how the job ended.
-
-        Cancelling the call means that the client of a foreground job has gone. Raises RefusedError where the job is
-        refused.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +70,8 @@ class _BadRequestError(MainspringError):
 class GearmandHttp:
     """Serves connections that others accept, see `protocol`; `close` ends them all."""
 
-    def __init__(self, jobs: HttpJobs, *, banner: str, max_payload: int, read_timeout: float) -> None:
-        self._jobs = jobs
+    def __init__(self, api: Api, *, banner: str, max_payload: int, read_timeout: float) -> None:
+        self._api = api
         self._banner = banner
         self._max_payload = max_payload
         self._read_timeout = read_timeout
@@ -144,22 +135,23 @@ class GearmandHttp:
             return self._head("404 NOT_FOUND", ("Content-Length", "0"), banner_first=True)
         try:
             reply = await self._submit(request, reader)
-        except RefusedError as error:
-            return self._outcome("ERROR", error.code, b"")
+        except ApiError as error:
+            reply = _Reply("ERROR", _CODES.get(error.problem.code, "QUEUE_ERROR"))
         if reply is None:
             return None
         data = b"" if request.method == "HEAD" else reply.data
-        return self._outcome(reply.command, reply.handle.decode("utf-8", "replace"), data)
+        return self._outcome(reply.command, reply.handle, data)
 
-    async def _submit(self, request: _Request, reader: asyncio.StreamReader) -> HttpReply | None:
-        """Submit and wait, while the client is there; None once it has gone."""
+    async def _submit(self, request: _Request, reader: asyncio.StreamReader) -> _Reply | None:
+        """Submit and wait, while the client is there; None once it has gone. Raises ApiError."""
         background = request.headers.get("x-gearman-background", "").lower() == "true"
         wanted = request.headers.get("x-gearman-priority", "").lower()
-        priority: Priority = "high" if wanted == "high" else "low" if wanted == "low" else "normal"
+        priority: PriorityName = "high" if wanted == "high" else "low" if wanted == "low" else "normal"
         unique = request.headers.get("x-gearman-unique", "").encode("latin-1")
-        job = asyncio.ensure_future(
-            self._jobs.submit(request.function, unique, request.payload, priority, background=background)
-        )
+        if unique == b"-":
+            unique = unique_of_payload(request.payload)
+        submission = (Submit if background else Run)(request.function, request.payload, unique, priority)
+        job = asyncio.ensure_future(self._reply(submission))
         gone = asyncio.ensure_future(_until_end(reader))
         try:
             await asyncio.wait({job} if background else {job, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -168,6 +160,16 @@ class GearmandHttp:
             for pending in (job, gone):
                 pending.cancel()
             await asyncio.gather(job, gone, return_exceptions=True)
+
+    async def _reply(self, request: Submit | Run) -> _Reply:
+        if isinstance(request, Submit):
+            return _Reply("JOB_CREATED", (await self._api.call(request)).handle)
+        ended = await self._api.call(request)
+        if ended.succeeded:
+            return _Reply("WORK_COMPLETE", ended.handle, ended.result)
+        if ended.exception is not None:
+            return _Reply("WORK_EXCEPTION", ended.handle, ended.exception)
+        return _Reply("WORK_FAIL", ended.handle)
 
     async def _read(self, reader: asyncio.StreamReader) -> _Request:
         lines: list[str] = []

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mainspring.api.answers.status import StatusCalls
+from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
 from mainspring.faces.gearman.calls import WATCHER_BACKLOG
 from mainspring.wire.gearman.packets import Type
 
@@ -202,7 +204,17 @@ def test_a_watcher_that_reads_too_slowly_is_told_what_it_missed(node: Node) -> N
 
 
 def test_the_nodes_status(node: Node) -> None:
-    assert node.connect(extended=True).call("node.status") == {}
+    functions = [FunctionStatus("f", 6, 0, 0, Waiting(1, 2, 3))]
+    numbers = JobNumbers(6, 0, 6), CommitNumbers(2, 9)
+    status = NodeStatus("1", "n", 7, "memory://", 1, 0.5, 1, True, 0, 1, *numbers, functions)
+    node.life.api.add(StatusCalls(node.service, lambda: status).handlers)
+    name, (_, said) = node.connect(extended=True).ask(Type.CALL, b"1", b"node.status", b"")
+    assert name == "ANSWER"
+    assert said == (
+        '{"version":"1","name":"n","term":7,"store":"memory://","pid":1,"uptime":0.5,"connections":1,"schedules":true,'
+        '"workers":0,"known_functions":1,"jobs":{"total":6,"running":0,"waiting":6},"commits":{"groups":2,"jobs":9},'
+        '"functions":[{"function":"f","total":6,"running":0,"workers":0,"waiting":{"high":1,"normal":2,"low":3}}]}'
+    )
 
 
 def test_functions_that_are_no_text_are_shown_as_far_as_they_are(node: Node) -> None:
@@ -217,7 +229,7 @@ def test_what_a_watch_keeps_has_limits(node: Node) -> None:
     name, (code, _) = tool.ask(Type.CALL, b"7" * 1025, b"jobs.watch", b"{}")
     assert (name, code) == ("ERROR", "ARGUMENT_TOO_LARGE")
     assert tool.call("jobs.watch", function="f" * 513) == "usage"
-    assert tool.wire.peer.watcher is None
+    assert not node.service.hub.active
     name, (answered, _) = tool.ask(Type.CALL, b"7" * 1024, b"jobs.watch", b"{}")
     assert (name, answered) == ("ANSWER", "7" * 1024)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.faces.gearman import function_calls
-from mainspring.faces.gearman.calls import Calls
-from mainspring.faces.gearman.function_calls import METHODS
+from mainspring.api.answers import functions
+from mainspring.api.answers.functions import FunctionCalls
 from mainspring.jobs.model import Options
 from mainspring.jobs.registered import SETTLING
 from mainspring.resources.model import Limits, Rate
@@ -22,8 +21,7 @@ NOTHING = {"concurrency": None, "concurrency_per_key": None, "rate": None, "rate
 
 @pytest.fixture
 def tool(node: Node) -> Peer:
-    assert isinstance(node.face.calls, Calls)
-    node.face.calls.add(METHODS)
+    node.life.api.add(FunctionCalls(node.service, lambda: node.face.too_many_functions().decode()).handlers)
     return node.connect(extended=True)
 
 
@@ -107,7 +105,7 @@ def test_workers_of_other_nodes_count(tool: Peer, node: Node) -> None:
 
 
 def test_an_answer_names_so_many_functions_at_most(tool: Peer, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function_calls, "MOST_NAMES", 2)
+    monkeypatch.setattr(functions, "MOST_NAMES", 2)
     node.worker(b"a", b"c", b"b")
     assert tool.call("functions.registered", function="x")["functions"] == ["a", "b"]
 

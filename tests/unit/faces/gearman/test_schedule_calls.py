@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.faces.gearman.calls import Calls
-from mainspring.faces.gearman.schedule_calls import ScheduleCalls
+from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.jobs.following import Following
 from mainspring.schedules import triggers
 from mainspring.schedules.service import ScheduleService
@@ -31,8 +30,7 @@ MINUTE = 60.0
 def schedules(node: Node) -> ScheduleService:
     node.engine.followers = Following(node.service, node.face.next_id)
     service = ScheduleService(node.life.commits, node.clock, node.service.timers)
-    assert isinstance(node.face.calls, Calls)
-    node.face.calls.add(ScheduleCalls(service, node.clock).methods)
+    node.life.api.add(ScheduleCalls(service, node.life.commits, node.service.handles, node.clock).handlers)
     return service
 
 

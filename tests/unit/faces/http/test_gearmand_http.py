@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.errors import RefusedError
-from mainspring.faces.http.gearmand_http import GearmandHttp, HttpReply
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.submitting import Ended, Run, Submit, Submitted
+from mainspring.faces.http.gearmand_http import GearmandHttp
+from mainspring.wire.gearman.uniques import unique_of_payload
 
 from .ports import accepting, connecting
 
@@ -17,44 +21,56 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import Any
 
-    from mainspring.faces.http.gearmand_http import Priority
-
 
 Submission = tuple[bytes, bytes, bytes, str, bool]
 MUCH = 1 << 22
+HANDLE = "H:vm:1"
 
 
 class Jobs:
     def __init__(self) -> None:
+        self.api = Api({Submit: self._submit, Run: self._run})
         self.submitted: list[Submission] = []
         self.waiting = asyncio.Event()
         self.dropped = asyncio.Event()
 
-    async def submit(
-        self, function: bytes, unique: bytes, payload: bytes, priority: Priority, *, background: bool
-    ) -> HttpReply:
-        self.submitted.append((function, unique, payload, priority, background))
-        if len(unique) > 64:
-            raise RefusedError("ARGUMENT_TOO_LARGE", "too long")
-        if background:
-            return HttpReply("JOB_CREATED", b"H:vm:1")
-        if function == b"rev":
-            return HttpReply("WORK_COMPLETE", b"H:vm:1", payload[::-1])
-        if function == b"long":
-            return HttpReply("WORK_COMPLETE", b"H:vm:1", bytes(MUCH))
-        if function == b"bad":
-            return HttpReply("WORK_FAIL", b"H:vm:1")
+    def _take(self, request: Submit | Run) -> None:
+        said = (request.function, request.unique, request.payload, request.priority, isinstance(request, Submit))
+        self.submitted.append(said)
+        if request.function in REFUSALS:
+            raise ApiError(REFUSALS[request.function][0], "no")
+
+    async def _submit(self, request: Submit) -> Submitted:
+        self._take(request)
+        return Submitted(HANDLE)
+
+    async def _run(self, request: Run) -> Ended:
+        self._take(request)
+        if request.function == b"rev":
+            return Ended(HANDLE, succeeded=True, result=request.payload[::-1])
+        if request.function == b"long":
+            return Ended(HANDLE, succeeded=True, result=bytes(MUCH))
+        if request.function == b"bad":
+            return Ended(HANDLE, succeeded=False)
+        if request.function == b"throw":
+            return Ended(HANDLE, succeeded=False, exception=b"why")
         self.waiting.set()
         try:
-            await asyncio.Event().wait()
+            return await Later[Ended](lambda done, failed: None)
         finally:
             self.dropped.set()
-        raise AssertionError
+
+
+REFUSALS = {
+    b"new": (Code.TOO_MANY_FUNCTIONS, "TOO_MANY_FUNCTIONS"),
+    b"full": (Code.REFUSED, "QUEUE_ERROR"),
+    b"away": (Code.UNAVAILABLE, "QUEUE_ERROR"),
+}
 
 
 @contextlib.asynccontextmanager
 async def listening(jobs: Jobs, **limits: Any) -> AsyncIterator[tuple[str, int]]:
-    face = GearmandHttp(jobs, banner="1.1.20", **{"max_payload": 1000, "read_timeout": 5.0, **limits})
+    face = GearmandHttp(jobs.api, banner="1.1.20", **{"max_payload": 1000, "read_timeout": 5.0, **limits})
     async with accepting(face.protocol, 8, 2) as address:
         yield address
         await face.close()
@@ -89,9 +105,10 @@ RECORDED = [
     (b"GET rev HTTP/1.1\r\n\r\n", answered("H:vm:1", "WORK_COMPLETE")),
     (b"POST /bad HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", answered("H:vm:1", "WORK_FAIL")),
     (b"POST /a HTTP/1.1\r\nx-gearman-background: TRUE\r\n\r\n", answered("H:vm:1", "JOB_CREATED")),
-    (
-        b"POST /a HTTP/1.1\r\nX-Gearman-Background: true\r\nX-Gearman-Unique: " + b"u" * 100 + b"\r\n\r\n",
-        answered("ARGUMENT_TOO_LARGE", "ERROR"),
+    (b"GET /throw HTTP/1.1\r\n\r\n", answered("H:vm:1", "WORK_EXCEPTION", b"why")),
+    *(
+        (b"POST /%b HTTP/1.1\r\nX-Gearman-Background: true\r\n\r\n" % function, answered(code, "ERROR"))
+        for function, (_, code) in REFUSALS.items()
     ),
     (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.0 404 NOT_FOUND\r\nServer: Gearman/1.1.20\r\nContent-Length: 0\r\n\r\n"),
 ]
@@ -106,6 +123,11 @@ def test_headers_say_how_to_submit() -> None:
     request = b"POST /a/b?c=d HTTP/1.1\r\nX-Gearman-Background: true\r\nX-Gearman-Unique: u1\r\n"
     _, submitted = exchange(request + b"X-Gearman-Priority: HIGH\r\nContent-Length: 2\r\n\r\n\0x")
     assert submitted == [(b"a/b?c=d", b"u1", b"\0x", "high", True)]
+
+
+def test_a_dash_stands_for_the_unique_of_the_payload() -> None:
+    _, submitted = exchange(b"POST /rev HTTP/1.1\r\nX-Gearman-Unique: -\r\nContent-Length: 1\r\n\r\nx")
+    assert submitted == [(b"rev", unique_of_payload(b"x"), b"x", "normal", False)]
 
 
 @pytest.mark.parametrize(

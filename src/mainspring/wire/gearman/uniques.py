@@ -1,4 +1,4 @@
-"""The unique ``-``, which stands for the payload's own."""
+"""What the unique ``-`` stands for in Gearman: the payload itself."""
 
 from __future__ import annotations
 

@@ -1,0 +1,185 @@
+"""What is asked about functions: what they have to do, their limits and pauses, and who has registered them."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from mainspring.api.answers.text import text
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.functions import FunctionInfo, Limit, List, Listed, Pause, Registered, Registration, Resume, Show
+from mainspring.clock import to_us
+from mainspring.jobs.functions import NOT_KEPT
+from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.roster import BEGIN, PAGE, Place
+from mainspring.resources import rules
+from mainspring.resources.model import UNLIMITED, FunctionLimits
+from mainspring.resources.said import SaidLimits, limits_of, said_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.jobs.functions import Change
+    from mainspring.jobs.roster import Page
+    from mainspring.jobs.service import JobService
+
+
+MOST_NAMES = 10_000
+"""Functions that one answer of ``functions.registered`` names."""
+LOOKED_AT = 100_000
+"""Functions that it chooses them from."""
+_LIMITS = ("concurrency", "concurrency_per_key", "rate", "rate_per_key")
+
+
+class FunctionCalls:
+    """Answers for the functions of a node. ``too_many`` returns why it takes no new one."""
+
+    def __init__(self, service: JobService, too_many: Callable[[], str]) -> None:
+        self._service = service
+        self._too_many = too_many
+        self.handlers: Handlers = {
+            List: self._list,
+            Show: self._show,
+            Registered: self._registered,
+            Limit: self._limit,
+            Pause: lambda request: self._pause(request.function, paused=True),
+            Resume: lambda request: self._pause(request.function, paused=False),
+        }
+
+    # ---- reading ----
+
+    async def _list(self, request: List) -> Listed:
+        limit = request.limit
+        try:
+            place = _place(request.after)
+        except ValueError:
+            raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
+        others = self._others()
+        await self._counted()
+        found: list[FunctionQueue] = []
+        while isinstance(place, Place):
+            page = await self._page(place, min(limit - len(found), PAGE))
+            # Those of the last part are in memory, or left to that part.
+            found.extend(queue for queue in page.functions if queue.serial or queue.name not in others)
+            place = b"" if page.next is None else page.next
+            if len(found) >= limit:
+                return self._listed(found, _token(place))
+        # The rest: functions of which something is said, or that workers of other nodes have registered.
+        after, most = place, limit - len(found)
+        names = heapq.nsmallest(most + 1, (name for name in others if name > after))
+        following = _token(names[-2]) if len(names) > most else None
+        names = names[:most]
+        known = await self._find(names)
+        found.extend(known.get(name) or FunctionQueue(name) for name in names)
+        return self._listed(found, following)
+
+    def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
+        return Listed([self._info(queue) for queue in sorted(found, key=lambda queue: queue.name)], following)
+
+    def _others(self) -> set[bytes]:
+        """Return the functions that are listed although this node has nothing to do with them."""
+        service = self._service
+        elsewhere = service.registered_elsewhere() or frozenset()
+        return {name for name in (*service.said_functions(), *elsewhere) if service.queue_of(name) is None}
+
+    def _page(self, place: Place, most: int) -> Later[Page]:
+        return Later(lambda done, failed: self._service.page_of_functions(place, done, failed, most))
+
+    def _counted(self) -> Later[None]:
+        return Later(lambda done, _: self._service.counted(lambda: done(None)))
+
+    def _find(self, names: Sequence[bytes]) -> Later[Mapping[bytes, FunctionQueue]]:
+        return Later(lambda done, failed: self._service.find_functions(names, done, failed))
+
+    async def _show(self, request: Show) -> FunctionInfo:
+        service, name = self._service, request.function.encode()
+        await self._counted()
+        queue = (await self._find([name])).get(name)
+        if queue is None and name not in service.said_functions() and not service.is_registered(name):
+            raise ApiError(Code.FUNCTION_NOT_FOUND, f"the server knows no function {request.function}")
+        return self._info(queue or FunctionQueue(name))
+
+    async def _registered(self, request: Registered) -> Registration:
+        service = self._service
+        has = service.is_registered(request.function.encode())
+        names = [] if has else heapq.nsmallest(MOST_NAMES, islice(service.registered_names(), LOOKED_AT))
+        return Registration(has, service.sharing is not None, [text(name) for name in names])
+
+    # ---- changing ----
+
+    async def _limit(self, request: Limit) -> FunctionInfo:
+        given = {name: getattr(request, name) for name in _LIMITS if getattr(request, name) is not UNSET}
+        if bool(given) + request.unlimited + request.declared != 1:
+            raise ApiError(Code.INVALID, "give limits, or that it is unlimited, or that what its workers declare holds")
+        limits_of(SaidLimits(**given))  # raises where one cannot be right
+
+        def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
+            if request.declared:
+                return replace(stored, commanded=None)
+            if request.unlimited:
+                return replace(stored, commanded=UNLIMITED)
+            # What is not given stays as it is, whoever said it.
+            return replace(stored, commanded=limits_of(replace(said_of(rules.effective(stored, now_us)), **given)))
+
+        return await self._change(request.function, change)
+
+    async def _pause(self, function: str, *, paused: bool) -> FunctionInfo:
+        return await self._change(function, lambda stored, _: replace(stored, paused=paused))
+
+    async def _change(self, function: str, change: Change) -> FunctionInfo:
+        service, name = self._service, function.encode()
+        if not name or b"\0" in name:
+            raise ApiError(Code.INVALID, "a function has a name")
+        if not service.keeps_limits:
+            raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
+        if name not in service.said_functions() and not service.admits(name):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._too_many())
+        await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed))
+        return self._info((await self._find([name])).get(name) or FunctionQueue(name))
+
+    # ---- writing ----
+
+    def _info(self, queue: FunctionQueue) -> FunctionInfo:
+        service = self._service
+        said = service.said_of(queue.name)
+        limits = rules.effective(said, to_us(service.wall()))
+        holds = said_of(limits)
+        return FunctionInfo(
+            function=text(queue.name),
+            paused=said.paused,
+            concurrency=holds.concurrency,
+            concurrency_per_key=holds.concurrency_per_key,
+            rate=holds.rate,
+            rate_per_key=holds.rate_per_key,
+            source="command" if said.commanded is not None else "workers" if limits != UNLIMITED else None,
+            waiting=sum(queue.waiting_by_priority()),
+            running=queue.running,
+            workers=sum(queue.workers.values()),
+            registered=service.is_registered(queue.name),
+        )
+
+
+def _token(place: Place | bytes) -> str:
+    """Write a place as clients hand it back."""
+    if isinstance(place, bytes):
+        return "n" + place.hex()
+    return f"m{place.serial}" if place.row is None else f"s{place.serial}.{place.row.hex()}"
+
+
+def _place(token: str | None) -> Place | bytes:
+    """Read a place. Raises ValueError."""
+    if token is None:
+        return BEGIN
+    kind, rest = token[:1], token[1:]
+    if kind == "n":
+        return bytes.fromhex(rest)
+    if kind not in {"m", "s"}:
+        raise ValueError(token)
+    serial, _, row = rest.partition(".")
+    return Place(int(serial), bytes.fromhex(row) if kind == "s" else None)

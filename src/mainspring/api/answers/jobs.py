@@ -1,0 +1,189 @@
+"""What is asked about jobs: lists, one job, cancelling, another try, and a watch on what changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict, replace
+
+from mainspring.api.answers.text import failure_of, line, rfc3339, text
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.jobs import STATES, Cancel, Cancelled, JobDetails, JobInfo, List, Listed, Missed, Retry, Show, Watch
+from mainspring.errors import NotFoundError
+from mainspring.jobs.model import Job, Priority, State
+from mainspring.queries.jobs import JobFilter, ListJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.events.relay import Running
+    from mainspring.jobs.service import JobService
+
+
+class JobCalls:
+    """Answers for the jobs of a node and of its store."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self.handlers: Handlers = {List: self._list, Show: self._show, Cancel: self._cancel, Retry: self._retry}
+
+    # ---- reading ----
+
+    async def _list(self, request: List) -> Listed:
+        if request.state is not None and request.state not in STATES:
+            raise ApiError(Code.INVALID, f"there is no state {request.state!r}; there are {', '.join(STATES)}")
+        if not 1 <= request.limit <= 1000:
+            raise ApiError(Code.INVALID, f"limit is a number from 1 to 1000, not {request.limit}")
+        before = self._job_id(request.before) if request.before is not None else None
+        state = STATES[request.state] if request.state is not None else None
+        function = request.function.encode() if request.function is not None else None
+        unique = request.unique.encode() if request.unique is not None else None
+        # What runs is known to the store only after a while: ask it for all that is held, and see who has it.
+        asked = State.LEASED if state is State.RUNNING else state
+        stored = await self._stored(JobFilter(asked, function, unique, before, request.limit))
+        jobs = {job.id: _elsewhere(job) for job in stored}
+        for held in self._service.in_memory():
+            if held.job.id in jobs or not held.stored or state is State.RUNNING:
+                jobs[held.job.id] = held.seen()
+
+        def matches(job: Job) -> bool:
+            return (
+                (state is None or job.state == state)
+                and (function is None or job.function == function)
+                and (unique is None or job.unique == unique)
+                and (before is None or job.id < before)
+            )
+
+        newest = sorted((job for job in jobs.values() if matches(job)), key=lambda job: -job.id)
+        return Listed([self._info(job) for job in newest[: request.limit]])
+
+    def _stored(self, which: JobFilter) -> Later[list[Job]]:
+        return Later(lambda done, failed: self._service.put(ListJobs(which), done, failed))
+
+    async def _show(self, request: Show) -> JobDetails:
+        service, job_id = self._service, self._job_id(request.handle)
+        held = service.find_held(job_id) is not None
+        found: tuple[Job | None, Running | None] = await Later(
+            lambda done, failed: service.show(job_id, lambda *found: done(found), failed)
+        )
+        job, running = found
+        if job is None:
+            raise _unknown(request.handle)
+        return self._details(job if held else _elsewhere(job, running), running)
+
+    # ---- changing ----
+
+    async def _cancel(self, request: Cancel) -> Cancelled:
+        job_id = self._job_id(request.handle)
+        try:
+            state: str = await Later(lambda done, failed: self._service.cancel(job_id, request.reason, done, failed))
+        except NotFoundError:
+            raise _unknown(request.handle) from None
+        return Cancelled(request.handle, state)
+
+    async def _retry(self, request: Retry) -> JobInfo:
+        job_id = self._job_id(request.handle)
+        try:
+            job: Job = await Later(lambda done, failed: self._service.retry(job_id, done, failed))
+        except NotFoundError:
+            raise _unknown(request.handle) from None
+        return self._info(job)
+
+    # ---- watching ----
+
+    def watch(
+        self, request: Watch, tell: Callable[[JobInfo | Missed], None], has_room: Callable[[], bool]
+    ) -> Callable[[], None]:
+        """Call ``tell`` with each change from now on, except those for which ``has_room`` says that there is none.
+
+        Returns what ends the watch. Raises ApiError.
+        """
+        job_id = self._job_id(request.handle) if request.handle is not None else None
+        function = request.function.encode() if request.function is not None else None
+        missed = 0
+
+        def changed(job: Job) -> None:
+            nonlocal missed
+            if (function is not None and job.function != function) or (job_id is not None and job.id != job_id):
+                return
+            if not has_room():
+                missed += 1
+                return
+            if missed:
+                tell(Missed(missed))
+                missed = 0
+            tell(self._info(job))
+
+        self._service.watch(changed)
+        return lambda: self._service.unwatch(changed)
+
+    # ---- writing ----
+
+    def _job_id(self, handle: str) -> int:
+        """Return the id of a handle. Raises ApiError."""
+        job_id = self._service.id_of(handle.encode())
+        if job_id is None:
+            raise _unknown(handle)
+        return job_id
+
+    def _info(self, job: Job) -> JobInfo:
+        return JobInfo(
+            handle=self._service.handle_of(job.id).decode(),
+            function=text(job.function),
+            unique=text(job.unique),
+            state=State(job.state).name.lower(),
+            priority=Priority(job.priority).name.lower(),
+            attempt=job.attempt,
+            created_at=rfc3339(job.created_us),
+            started_at=rfc3339(job.started_us),
+            ended_at=rfc3339(job.ended_us),
+            error=line(job.error),
+        )
+
+    def _details(self, job: Job, running: Running | None) -> JobDetails:
+        options, service = job.options, self._service
+        held = service.find_held(job.id)
+        known = held if held is not None else running
+        done = _number(known.numerator) if known is not None else 0
+        total = _number(known.denominator) if known is not None else 0
+        policy = service.policy(held) if held is not None else options.retry if options is not None else None
+        return JobDetails(
+            **asdict(self._info(job)),
+            traceback=failure_of(job.error).traceback if job.error else None,
+            schedule=options.schedule if options is not None else None,
+            fire_time=rfc3339(options.fire_us) if options is not None else None,
+            concurrency_key=text(job.key) or None,
+            run_at=rfc3339(job.due_us),
+            expires_at=rfc3339(job.expires_us),
+            input_size=job.input_size,
+            output_size=job.output_size,
+            max_attempts=policy.max_attempts if policy is not None else None,
+            timeout=options.timeout if options is not None else None,
+            worker=held.worker_name() if held is not None else running.worker if running is not None else None,
+            done=done,
+            total=total,
+            numerator=done,
+            denominator=total,
+        )
+
+
+def _unknown(handle: str) -> ApiError:
+    return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")
+
+
+def _elsewhere(job: Job, running: Running | None = None) -> Job:
+    """Return a job of the store that is not this node's: while it runs, the attempt under way counts, too.
+
+    ``running`` is the answer of the node that holds it.
+    """
+    if running is not None:
+        state, started_us = int(State.RUNNING), running.started_us
+        return replace(job, state=state, started_us=started_us, attempt=running.attempt)
+    return replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job
+
+
+def _number(said: bytes) -> int:
+    """Return a worker's progress as a number; plain workers may send anything."""
+    return int(said) if said.isdigit() and len(said) < 19 else 0

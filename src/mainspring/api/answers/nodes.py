@@ -1,0 +1,137 @@
+"""What is asked about nodes: those that share a store, and letting one drain or removing it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mainspring.api.answers.text import rfc3339, text
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.nodes import Drain, List, Listed, NodeInfo, Remove, Show
+from mainspring.errors import MainspringError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Done, Failed
+    from mainspring.nodes.keeper import Keeper
+    from mainspring.nodes.model import NodeRow
+    from mainspring.nodes.store import MembershipPort
+
+
+T = TypeVar("T")
+
+
+class NodeCalls:
+    """Answers where several nodes share the store. ``recover`` is called with terms that have ended."""
+
+    def __init__(self, keeper: Keeper, port: MembershipPort, recover: Callable[[Sequence[int]], None]) -> None:
+        self._keeper = keeper
+        self._port = port
+        self._recover = recover
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._drain, Remove: self._remove}
+
+    def _awaited(self, work: Coroutine[Any, Any, T]) -> Later[T]:
+        """Run what the store's own connection does as a task."""
+
+        def ask(done: Done, failed: Failed) -> None:
+            def ended(task: asyncio.Task[T]) -> None:
+                self._under_way.discard(task)
+                try:
+                    value = task.result()
+                except MainspringError as error:
+                    failed(error)
+                else:
+                    done(value)
+
+            task = asyncio.get_running_loop().create_task(work)
+            self._under_way.add(task)
+            task.add_done_callback(ended)
+
+        return Later(ask)
+
+    async def _rows(self) -> list[NodeInfo]:
+        dead = {row.term for row in self._keeper.dead()}
+        rows = await self._awaited(self._port.rows())
+        return [node_info(row, dead=row.term in dead) for row in rows]
+
+    async def _one(self, node: str) -> NodeInfo:
+        found = [row for row in await self._rows() if node in {row.name, str(row.term)}]
+        if not found:
+            raise ApiError(Code.NODE_NOT_FOUND, f"there is no node {node}; mainspring nodes list shows those there are")
+        if len(found) > 1:
+            terms = ", ".join(str(row.term) for row in found)
+            raise ApiError(Code.AMBIGUOUS_NODE, f"{len(found)} nodes are called {node}: name one of the terms {terms}")
+        return found[0]
+
+    async def _list(self, _: List) -> Listed:
+        return Listed(await self._rows())
+
+    async def _show(self, request: Show) -> NodeInfo:
+        return await self._one(request.node)
+
+    async def _drain(self, request: Drain) -> NodeInfo:
+        node = await self._one(request.node)
+        await self._awaited(self._port.ask_to_drain(node.term, draining=request.draining))
+        node.state = "draining" if request.draining else "live"
+        return node
+
+    async def _remove(self, request: Remove) -> NodeInfo:
+        node = await self._one(request.node)
+        if node.state != "dead" and not request.force:
+            raise ApiError(
+                Code.NODE_LIVES,
+                f"{node.name} is {node.state}: stop its process, and others have its jobs; to take them away from it now, say"
+                " so with --force",
+            )
+        if await self._awaited(self._port.end(node.term)):
+            self._recover([node.term])
+        node.state = "removed"
+        return node
+
+
+class LoneNodeCalls:
+    """Answers where nobody shares the store: ``row`` returns what its only node is like."""
+
+    def __init__(self, row: Callable[[], NodeRow]) -> None:
+        self._row = row
+        self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._refuse, Remove: self._refuse}
+
+    async def _list(self, _: List) -> Listed:
+        return Listed([node_info(self._row(), dead=False)])
+
+    async def _show(self, request: Show) -> NodeInfo:
+        row = self._row()
+        if request.node not in {row.name, str(row.term)}:
+            raise ApiError(
+                Code.NODE_NOT_FOUND, f"there is no node {request.node}: {row.name} is the only one that has this store"
+            )
+        return node_info(row, dead=False)
+
+    async def _refuse(self, _: Drain | Remove) -> NodeInfo:
+        raise ApiError(
+            Code.ONLY_NODE, f"{self._row().name} is the only node that has this store: stop its process instead"
+        )
+
+
+def node_info(row: NodeRow, *, dead: bool) -> NodeInfo:
+    """Return what the API says of a node."""
+    return NodeInfo(
+        name=row.name,
+        term=row.term,
+        state="dead" if dead else "draining" if row.draining else "live",
+        address=row.address or None,
+        slots=row.slots,
+        prefetch=row.capacity,
+        capacity=row.capacity,
+        jobs=row.running,
+        weight=row.weight,
+        functions=[text(name) for name in row.functions],
+        beats=row.counter,
+        lease=row.lease,
+        started_at=rfc3339(row.started_us),
+        version=row.version,
+    )

@@ -1,0 +1,248 @@
+"""What is asked about schedules: what there are, when they run and have run; making, changing and running them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from mainspring.api.answers.text import line, rfc3339, text
+from mainspring.api.answers.waiting import Later, in_turns
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.schedules import (
+    Add,
+    Declare,
+    Declared,
+    Difference,
+    Edit,
+    History,
+    List,
+    Listed,
+    Next,
+    Pause,
+    Remove,
+    Removed,
+    Resume,
+    Run,
+    Runs,
+    ScheduleDetails,
+    ScheduleInfo,
+    Show,
+    Times,
+    Trigger,
+)
+from mainspring.errors import ConflictError, NotFoundError
+from mainspring.queries.schedules import ListFires
+from mainspring.schedules import triggers
+from mainspring.schedules.model import Fire, Origin
+from mainspring.schedules.specification import specify
+from mainspring.schedules.store import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Ask
+    from mainspring.clock import Clock
+    from mainspring.ids import Handles
+    from mainspring.schedules.model import Schedule
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.service import Declaration, ScheduleService
+    from mainspring.storage.commit_queue import CommitQueue
+
+
+EDITS = 5
+"""How often an edit is begun anew because the schedule has changed meanwhile: it fires."""
+
+
+class ScheduleCalls:
+    """Answers for a node's schedules."""
+
+    def __init__(self, service: ScheduleService, commits: CommitQueue, handles: Handles, clock: Clock) -> None:
+        self._service = service
+        self._commits = commits
+        self._handles = handles
+        self._clock = clock
+        self.handlers: Handlers = {
+            List: self._list,
+            Show: self._show,
+            Add: self._add,
+            Edit: self._edit,
+            Pause: lambda request: self._put(Change("pause", request.name)),
+            Resume: lambda request: self._put(Change("resume", request.name)),
+            Remove: self._remove,
+            Trigger: self._trigger,
+            Next: self._next,
+            History: self._history,
+            Declare: self._declare,
+        }
+
+    # ---- reading ----
+
+    def _find(self, names: Sequence[str] | None = None) -> Later[list[Stored]]:
+        return Later(lambda done, failed: self._service.find(done, failed, names))
+
+    async def _list(self, _: List) -> Listed:
+        return Listed([_info(one) for one in await self._find()])
+
+    async def _one(self, name: str) -> Stored:
+        found = await self._find([name])
+        if not found:
+            raise _unknown(f"there is no schedule {name!r}")
+        return found[0]
+
+    async def _show(self, request: Show) -> ScheduleDetails:
+        return _details(await self._one(request.name))
+
+    async def _next(self, request: Next) -> Times:
+        if not 1 <= request.count <= 1000:
+            raise ApiError(Code.INVALID, f"count is a number from 1 to 1000, not {request.count}")
+        stored = await self._one(request.name)
+        times = await in_turns(self._service.run_sliced, self._look_ahead(stored, request.count))
+        return Times(stored.schedule.name, stored.state.paused, times)
+
+    def _look_ahead(self, stored: Stored, count: int) -> Generator[None, None, list[str | None]]:
+        schedule, state = stored
+        after_us = round(self._clock.wall() * 1_000_000)
+        if state.next_us is not None:
+            after_us = max(after_us, state.next_us - 1)
+        times: list[str | None] = []
+        steps = triggers.running_steps(schedule, after_us, triggers.LAST_US)
+        while not state.paused and len(times) < count and (at := next(steps, -1)) != -1:
+            if at is not None:
+                times.append(rfc3339(at))
+            yield
+        return times
+
+    async def _history(self, request: History) -> Runs:
+        if not 1 <= request.limit <= 1000:
+            raise ApiError(Code.INVALID, f"limit is a number from 1 to 1000, not {request.limit}")
+        rows = await self._fires(request)
+        if not rows:  # no row yet, or no such schedule
+            await self._one(request.name)
+        return Runs([self._run(row) for row in rows])
+
+    def _fires(self, request: History) -> Later[list[Fire]]:
+        before_us = None if request.before is None else round(request.before * 1_000_000)
+        operation = ListFires(request.name, before_us, request.limit)
+        return Later(lambda done, failed: self._commits.put(operation, done, failed))
+
+    # ---- changing ----
+
+    async def _add(self, request: Add) -> ScheduleInfo:
+        return await self._put(Change("put", request.name, 0, request.schedule(), Origin.CLI))
+
+    async def _edit(self, request: Edit) -> ScheduleInfo:
+        for _ in range(EDITS):
+            with suppress(ConflictError):
+                return await self._edit_once(request)
+        return await self._edit_once(request)
+
+    async def _edit_once(self, request: Edit) -> ScheduleInfo:
+        stored = await self._one(request.name)
+        change = Change("put", request.name, stored.state.version, request.schedule(stored.schedule))
+        return await self._put(change)
+
+    async def _put(self, change: Change) -> ScheduleInfo:
+        stored = await self._save(change)
+        assert stored is not None, "it was saved"
+        return _info(stored)
+
+    async def _remove(self, request: Remove) -> Removed:
+        await self._save(Change("remove", request.name))
+        return Removed(request.name)
+
+    async def _save(self, change: Change) -> Stored | None:
+        saved: dict[str, Stored | None] = await _found(lambda done, failed: self._service.save([change], done, failed))
+        return saved[change.name]
+
+    async def _trigger(self, request: Trigger) -> Run:
+        row: Fire | None = await Later(lambda done, failed: self._service.trigger(request.name, done, failed))
+        if row is None:
+            raise _unknown(f"there is no schedule {request.name!r}")
+        return self._run(row)
+
+    async def _declare(self, request: Declare) -> Declared:
+        def read() -> Generator[None, None, list[Schedule]]:
+            schedules: list[Schedule] = []
+            for one in request.schedules:
+                schedules.append(one.schedule())
+                yield
+            return schedules
+
+        schedules = await in_turns(self._service.run_sliced, read())
+        declaration: Declaration = await _found(
+            lambda done, failed: self._service.declare(request.app, schedules, done, failed)
+        )
+        changes = [Difference(one.kind.value, one.name, one.text) for one in declaration.changes]
+        return Declared(declaration.governs, changes)
+
+    # ---- writing ----
+
+    def _run(self, row: Fire) -> Run:
+        return Run(
+            schedule=row.schedule,
+            fire_time=rfc3339(row.fire_us),
+            state=row.state.value,
+            reason=row.reason.value if row.reason is not None else None,
+            cause=row.cause.value,
+            handle=self._handles.of(row.job).decode() if row.job else None,
+            node=row.node or None,
+            worker=row.worker or None,
+            started_at=rfc3339(row.started_us),
+            ended_at=rfc3339(row.ended_us),
+            outcome=row.outcome or None,
+            error=line(row.error),
+            attempt=row.attempt,
+            parent=row.parent or None,
+            finished=row.finished,
+        )
+
+
+async def _found(ask: Ask) -> Any:
+    """Wait for what the service brings; raises ApiError where there is no such schedule."""
+    try:
+        return await Later[Any](ask)
+    except NotFoundError as error:
+        raise _unknown(str(error)) from None
+
+
+def _unknown(message: str) -> ApiError:
+    return ApiError(Code.SCHEDULE_NOT_FOUND, f"{message}; mainspring schedules list shows those there are")
+
+
+def _info(stored: Stored) -> ScheduleInfo:
+    schedule, state = stored
+    will_fire = schedule.parents or state.next_us is not None
+    return ScheduleInfo(
+        name=schedule.name,
+        function=text(schedule.function),
+        when=triggers.describe(schedule),
+        timezone=schedule.timezone,
+        state="paused" if state.paused else "active" if will_fire else "finished",
+        next_at=rfc3339(state.next_us or 0),
+        last_at=rfc3339(state.last_us),
+        waiting=state.queued,
+        origin=state.origin.value,
+        app=state.app or None,
+    )
+
+
+def _details(stored: Stored) -> ScheduleDetails:
+    schedule, state = stored
+    said = {key: None if value is UNSET else value for key, value in asdict(specify(schedule)).items()}
+    fields: dict[str, Any] = (
+        said
+        | asdict(_info(stored))
+        | {
+            "at": rfc3339(round((said["at"] or 0) * 1_000_000)),
+            "start": rfc3339(schedule.start_us or 0),
+            "end": rfc3339(schedule.end_us or 0),
+            "fired_at": rfc3339(state.fired_us),
+            "paused_at": rfc3339(state.paused_us) if state.paused else None,
+            "version": state.version,
+        }
+    )
+    return ScheduleDetails(**fields)

@@ -1,0 +1,100 @@
+"""Submitting jobs: in the background, or in the foreground, where the answer is how the job has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.submitting import Ended, Run, Submit, Submitted
+from mainspring.clock import to_us
+from mainspring.jobs.model import Job, Priority, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Done, Failed
+    from mainspring.jobs.service import JobService
+
+
+class SubmitCalls:
+    """Takes jobs at a node. ``next_id`` returns the ids of new ones; ``too_many`` why the node takes no new function."""
+
+    def __init__(self, service: JobService, next_id: Callable[[], int], too_many: Callable[[], str]) -> None:
+        self._service = service
+        self._next_id = next_id
+        self._too_many = too_many
+        self.handlers: Handlers = {Submit: self._submit, Run: self._run}
+
+    async def _submit(self, request: Submit) -> Submitted:
+        job = self._job(request)
+        job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
+        return Submitted(self._service.handle_of(job_id).decode())
+
+    async def _run(self, request: Run) -> Ended:
+        job, waiting = self._job(request), _Waiting()
+        try:
+            await Later[int](lambda done, failed: self._service.submit_foreground(job, waiting, done, failed))
+            ended: Ended = await Later(waiting.until_ended)
+        finally:
+            self._service.client_gone(waiting)
+        return ended
+
+    def _job(self, request: Submit | Run) -> Job:
+        """Return the job that is asked for. Raises ApiError where it cannot be taken."""
+        service, function = self._service, request.function
+        priority = Priority[request.priority.upper()]
+        if not service.admits(function):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._too_many())
+        queue = service.known(function)
+        if queue is not None and queue.is_full(priority):
+            raise ApiError(Code.REFUSED, "Job queue is full")
+        job = Job(self._next_id(), function, request.payload, request.unique, priority)
+        job.created_us = to_us(service.wall())
+        return job
+
+
+class _Waiting:
+    """Waits for the end of one job, and gathers what comes before it."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self._parts: list[bytes] = []
+        self._ended: Ended | None = None
+        self._then: Done | None = None
+
+    def until_ended(self, done: Done, _: Failed) -> None:
+        """Call ``done`` with how the job has ended, once it has."""
+        if self._ended is None:
+            self._then = done
+        else:
+            done(self._ended)
+
+    def data(self, handle: bytes, data: bytes) -> None:
+        """Part of the result."""
+        del handle
+        self._parts.append(data)
+
+    def warning(self, handle: bytes, data: bytes) -> None:
+        """Warnings have no place in the answer."""
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
+        """Nor has progress."""
+
+    def unknown(self, handle: bytes) -> None:
+        """Never called: there is always room."""
+
+    def has_room(self) -> bool:
+        """It waits for one job."""
+        return True
+
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
+        """The answer is known."""
+        if self._ended is not None:
+            return
+        succeeded = job.state == State.SUCCEEDED
+        result = b"".join(self._parts) + job.result if succeeded else b""
+        self._ended = Ended(handle.decode(), succeeded, result, exception)
+        if self._then is not None:
+            self._then(self._ended)

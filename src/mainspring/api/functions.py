@@ -1,0 +1,95 @@
+"""What is asked about functions: what they have to do, their limits and pauses, and who has registered them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.api.request import Request
+from mainspring.resources.said import SaidRate  # noqa: TC001 - msgspec reads the annotation
+
+LISTED = 1000
+"""Functions that one answer of ``functions.list`` has at most."""
+
+
+class FunctionInfo(msgspec.Struct):
+    """A function; docs/reference/protocol.md says what the keys mean."""
+
+    function: str
+    paused: bool
+    concurrency: int | None
+    concurrency_per_key: int | None
+    rate: SaidRate | None
+    rate_per_key: SaidRate | None
+    source: str | None
+    waiting: int
+    running: int
+    workers: int
+    registered: bool | None
+
+
+class Listed(msgspec.Struct):
+    """Some functions, in the order of their names."""
+
+    functions: list[FunctionInfo]
+    next: str | None
+    """What ``after`` says to get those that follow; None where there are no more."""
+
+
+class Registration(msgspec.Struct):
+    """Who has registered a function."""
+
+    registered: bool | None
+    shared: bool
+    functions: list[str]
+
+
+class List(Request[Listed]):
+    """The functions that the node knows, a page at a time. Codes: ``invalid``."""
+
+    call = "functions.list"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LISTED)] = LISTED
+    after: str | None = None
+
+
+class Show(Request[FunctionInfo]):
+    """One function. Codes: ``function_not_found``."""
+
+    call = "functions.show"
+    function: str
+
+
+class Registered(Request[Registration]):
+    """Whether a worker of any node has registered a function; where none has, the names of those that are registered."""
+
+    call = "functions.registered"
+    function: str
+
+
+class Limit(Request[FunctionInfo]):
+    """Limit a function; what is left out stays as it is. Codes: ``invalid``, ``unsupported``, ``too_many_functions``."""
+
+    call = "functions.limit"
+    function: str
+    concurrency: int | UnsetType | None = UNSET
+    concurrency_per_key: int | UnsetType | None = UNSET
+    rate: SaidRate | UnsetType | None = UNSET
+    rate_per_key: SaidRate | UnsetType | None = UNSET
+    unlimited: bool = False
+    declared: bool = False
+
+
+class Pause(Request[FunctionInfo]):
+    """Let no more jobs of a function start. Codes: as of `Limit`."""
+
+    call = "functions.pause"
+    function: str
+
+
+class Resume(Request[FunctionInfo]):
+    """Let jobs of a paused function start again. Codes: as of `Limit`."""
+
+    call = "functions.resume"
+    function: str

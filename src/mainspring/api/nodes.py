@@ -1,0 +1,67 @@
+"""What is asked about nodes: those that share a store, and letting one drain or removing it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from mainspring.api.request import Request
+
+T = TypeVar("T")
+
+
+class NodeInfo(msgspec.Struct):
+    """A node; docs/reference/protocol.md says what the keys mean."""
+
+    name: str
+    term: int
+    state: str
+    address: str | None
+    slots: int | None
+    prefetch: int
+    capacity: int
+    """What ``prefetch`` was called before."""
+    jobs: int
+    weight: int
+    functions: list[str]
+    beats: int
+    lease: float
+    started_at: str | None
+    version: str
+
+
+class Listed(msgspec.Struct):
+    """The nodes that share a store."""
+
+    nodes: list[NodeInfo]
+
+
+class List(Request[Listed]):
+    """The nodes that share a store. Codes: none of its own."""
+
+    call = "nodes.list"
+
+
+class Show(Request[NodeInfo]):
+    """One node. Codes: ``node_not_found``, ``ambiguous_node``."""
+
+    call = "nodes.show"
+    node: str
+    """A name, or the number of a term."""
+
+
+class Drain(Request[NodeInfo]):
+    """Let a node take no more jobs, or take jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
+
+    call = "nodes.drain"
+    node: str
+    draining: bool = True
+
+
+class Remove(Request[NodeInfo]):
+    """End a node's term. Codes: ``node_not_found``, ``ambiguous_node``, ``node_lives``, ``only_node``."""
+
+    call = "nodes.remove"
+    node: str
+    force: bool = False

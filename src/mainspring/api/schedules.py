@@ -1,0 +1,192 @@
+"""What is asked about schedules: what there are, when they run and have run; making, changing and running them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.api.request import Request
+from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
+from mainspring.schedules.model import Misfire  # noqa: TC001 - msgspec reads the annotation
+from mainspring.schedules.specification import Specification
+
+
+class ScheduleInfo(msgspec.Struct):
+    """A schedule; docs/reference/protocol.md says what the keys mean."""
+
+    name: str
+    function: str
+    when: str
+    timezone: str
+    state: str
+    next_at: str | None
+    last_at: str | None
+    waiting: int
+    origin: str
+    app: str | None
+
+
+class ScheduleDetails(ScheduleInfo):
+    """All that is known about a schedule."""
+
+    cron: str | None
+    every: float | None
+    at: str | None
+    start: str | None
+    end: str | None
+    payload: bytes
+    """Base64 in JSON."""
+    jitter: float
+    exclude: list[str]
+    misfire: Misfire
+    misfire_after: float
+    overlap: str
+    parents: list[str]
+    wait_for_children: bool
+    priority: str
+    retry: Retry | None
+    timeout: float | None
+    unique: str
+    expires: float | None
+    fired_at: str | None
+    paused_at: str | None
+    version: int
+
+
+class Listed(msgspec.Struct):
+    """All schedules, by name."""
+
+    schedules: list[ScheduleInfo]
+
+
+class Removed(msgspec.Struct):
+    """A schedule that is no more."""
+
+    name: str
+    state: str = "removed"
+
+
+class Times(msgspec.Struct):
+    """When a schedule runs next."""
+
+    schedule: str
+    paused: bool
+    times: list[str | None]
+
+
+class Run(msgspec.Struct):
+    """What became of a fire time."""
+
+    schedule: str
+    fire_time: str | None
+    state: str
+    reason: str | None
+    cause: str
+    handle: str | None
+    node: str | None
+    worker: str | None
+    started_at: str | None
+    ended_at: str | None
+    outcome: str | None
+    error: str | None
+    attempt: int
+    parent: str | None
+    finished: bool
+
+
+class Runs(msgspec.Struct):
+    """Some of what became of a schedule's fire times, the newest first."""
+
+    runs: list[Run]
+
+
+class Difference(msgspec.Struct):
+    """What a declaration has changed."""
+
+    kind: str
+    name: str
+    text: str
+
+
+class Declared(msgspec.Struct):
+    """What a declaration has come to."""
+
+    governs: bool
+    changes: list[Difference]
+
+
+class List(Request[Listed]):
+    """All schedules."""
+
+    call = "schedules.list"
+
+
+class Show(Request[ScheduleDetails]):
+    """One schedule. Codes: ``schedule_not_found``."""
+
+    call = "schedules.show"
+    name: str
+
+
+class Add(Specification, Request[ScheduleInfo]):
+    """Make a schedule. Codes: ``invalid``, ``conflict`` where there is one of that name."""
+
+    call = "schedules.add"
+
+
+class Edit(Specification, Request[ScheduleInfo]):
+    """Change a schedule; what is left out stays as it is. Codes: ``invalid``, ``schedule_not_found``, ``conflict``."""
+
+    call = "schedules.edit"
+
+
+class Pause(Request[ScheduleInfo]):
+    """Skip a schedule's times from now on. Codes: ``schedule_not_found``."""
+
+    call = "schedules.pause"
+    name: str
+
+
+class Resume(Request[ScheduleInfo]):
+    """Let a paused schedule run again. Codes: ``schedule_not_found``."""
+
+    call = "schedules.resume"
+    name: str
+
+
+class Remove(Request[Removed]):
+    """Remove a schedule; its history stays. Codes: ``schedule_not_found``, ``conflict`` where others run after it."""
+
+    call = "schedules.remove"
+    name: str
+
+
+class Trigger(Request[Run]):
+    """Run a schedule now. Codes: ``schedule_not_found``."""
+
+    call = "schedules.trigger"
+    name: str
+
+
+class Next(Request[Times]):
+    """When a schedule runs next. Codes: ``invalid``, ``schedule_not_found``."""
+
+    call = "schedules.next"
+    name: str
+    count: int = 10
+
+
+class History(Request[Runs]):
+    """What became of a schedule's times, those before a time where it is given. Codes: ``invalid``, ``schedule_not_found``."""
+
+    call = "schedules.history"
+    name: str
+    limit: int = 100
+    before: float | None = None
+
+
+class Declare(Request[Declared]):
+    """Make the store as the code of an App says, if that code governs. Codes: ``invalid``, ``conflict``."""
+
+    call = "schedules.declare"
+    app: str
+    schedules: list[Specification]

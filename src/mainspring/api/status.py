@@ -1,0 +1,64 @@
+"""What is asked about the node itself: what it is, and what it does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.api.request import Request
+
+
+class Waiting(msgspec.Struct):
+    """Jobs that wait, by priority."""
+
+    high: int
+    normal: int
+    low: int
+
+
+class FunctionStatus(msgspec.Struct):
+    """What a function has to do."""
+
+    function: str
+    total: int
+    running: int
+    workers: int
+    waiting: Waiting
+
+
+class JobNumbers(msgspec.Struct):
+    """How many jobs there are that have not ended."""
+
+    total: int
+    running: int
+    waiting: int
+
+
+class CommitNumbers(msgspec.Struct):
+    """What the node has committed since its start."""
+
+    groups: int
+    jobs: int
+
+
+class NodeStatus(msgspec.Struct):
+    """A node; docs/reference/cli.md says what the keys mean."""
+
+    version: str
+    name: str
+    term: int
+    store: str
+    pid: int
+    uptime: float
+    connections: int
+    schedules: bool
+    workers: int
+    known_functions: int
+    jobs: JobNumbers
+    commits: CommitNumbers
+    functions: list[FunctionStatus]
+
+
+class Show(Request[NodeStatus]):
+    """What the asked node is and does. Codes: none of its own."""
+
+    call = "node.status"

@@ -1,0 +1,23 @@
+"""How commands ask a server: with the requests of the API, as ``CALL``s of the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mainspring.api.request import Request
+    from mainspring.client.blocking import Client
+
+
+def params_of(request: Request[Any]) -> dict[str, Any]:
+    """Return what a request says. What has its default is left out: the server has the same one."""
+    params: dict[str, Any] = msgspec.to_builtins(request)
+    return params
+
+
+def ask(client: Client, request: Request[Any], timeout: float | None = None) -> dict[str, Any]:
+    """Return the answer as JSON has it: a server of another version may have other keys. Raises what `Client.call` raises."""
+    answer: dict[str, Any] = client.call(request.call, params_of(request), timeout)
+    return answer

@@ -1,0 +1,143 @@
+"""A node in memory without any face: its services, and the API that answers for them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.submitting import Submit
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.events.hub import Hub
+from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.jobs.following import Following
+from mainspring.jobs.held import Ability, Worker
+from mainspring.jobs.service import JobService
+from mainspring.schedules.service import ScheduleService
+from mainspring.storage.commit_queue import CommitQueue
+from mainspring.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    from mainspring.api.request import Request
+    from mainspring.errors import StoreError
+    from mainspring.ids import Term
+    from mainspring.jobs.held import Held
+    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.operation import Operation
+
+UNKNOWN = "H:n:1000000999999"
+
+
+class Store(MemoryEngine):
+    """A store that refuses while ``error`` is there."""
+
+    error: StoreError | None = None
+
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        if self.error is not None:
+            committed(self.error)
+        else:
+            super().commit(group, committed, answer)
+
+
+class Side:
+    """A streaming worker's end of its connection."""
+
+    def __init__(self) -> None:
+        self.given: list[Held] = []
+        self.stopped: list[bytes] = []
+
+    def name(self) -> str:
+        return "w"
+
+    def wake(self) -> None:
+        raise AssertionError
+
+    def assign(self, held: Held) -> None:
+        self.given.append(held)
+
+    def no_job(self) -> None:
+        raise AssertionError
+
+    def stop(self, held: Held, reason: bytes) -> None:
+        del held
+        self.stopped.append(reason)
+
+
+class Node:
+    def __init__(self, term: Term, nodes: dict[int, str], store: Store) -> None:
+        loop = asyncio.get_running_loop()
+        self.store = store
+        self.clock = ManualClock()
+        self.commits = CommitQueue(store, loop.call_soon, loop.call_later)
+        self.service = JobService(
+            self.commits,
+            self.clock,
+            term,
+            Handles(nodes),
+            Hub(),
+            earlier=lambda _: None,
+        )
+        next_id = job_ids(self.service.term)
+        store.followers = Following(self.service, next_id)
+        self.schedules = ScheduleService(self.commits, self.clock, self.service.timers)
+        self.jobs = JobCalls(self.service)
+        self.refusals = count()
+        self.api = Api(
+            self.jobs.handlers,
+            FunctionCalls(self.service, self.too_many).handlers,
+            ScheduleCalls(self.schedules, self.commits, self.service.handles, self.clock).handlers,
+            SubmitCalls(self.service, next_id, self.too_many).handlers,
+        )
+
+    def too_many(self) -> str:
+        return f"refused {next(self.refusals)}"
+
+    async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:
+        return (await self.api.call(Submit(function, payload, unique))).handle
+
+    def worker(self, *functions: bytes, places: int = 1) -> Side:
+        side = Side()
+        worker = Worker(side)
+        for function in functions or (b"f",):
+            self.service.register(worker, function, Ability())
+        self.service.ready(worker, places)
+        return side
+
+    async def code(self, request: Request[Any]) -> Code:
+        """Return the code of the problem with a request."""
+        with pytest.raises(ApiError, match=r"\w") as caught:
+            await self.api.call(request)
+        return caught.value.problem.code
+
+    async def committed(self) -> None:
+        """Wait until all is on disk."""
+        idle = asyncio.Event()
+        self.commits.when_idle(idle.set)
+        await idle.wait()
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Node]:
+    store = Store()
+    begun = await store.open(NodeId("n"), lambda function: function())
+    node = Node(begun.term, dict(begun.nodes), store)
+    started = asyncio.get_running_loop().create_future()
+    node.service.start(started.set_result, started.set_exception)
+    await started
+    yield node
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 5))

@@ -1,0 +1,100 @@
+"""What is asked about functions, without a face."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.api import functions
+from mainspring.api.errors import Code
+from mainspring.errors import StoreFullError
+from mainspring.resources.said import SaidRate
+
+from .a_node import opened, run
+
+if TYPE_CHECKING:
+    from mainspring.api.request import Request
+
+
+def test_limits_are_changed_one_by_one() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            said = await node.api.call(functions.Limit("f", concurrency=5, rate=SaidRate(9, 60.0)))
+            assert (said.concurrency, said.rate, said.source) == (5, SaidRate(9, 60.0, 9), "command")
+            said = await node.api.call(functions.Limit("f", concurrency=None))
+            assert (said.concurrency, said.rate) == (None, SaidRate(9, 60.0, 9))
+            assert (await node.api.call(functions.Limit("f", unlimited=True))).rate is None
+            assert (await node.api.call(functions.Limit("f", declared=True))).source is None
+            assert (await node.api.call(functions.Pause("f"))).paused
+            assert await node.api.call(functions.Show("f")) == functions.FunctionInfo(
+                "f", True, None, None, None, None, None, 0, 0, 0, None
+            )
+            assert not (await node.api.call(functions.Resume("f"))).paused
+
+    run(test())
+
+
+def test_functions_have_pages() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            node.service.dispatch.complete = False
+            names = {"a", "b", "c", "paused"}
+            for name in names - {"paused"}:
+                await node.submit(name.encode())
+            await node.api.call(functions.Pause("paused"))
+            found: list[str] = []
+            after: str | None = None
+            for _ in range(10):
+                page = await node.api.call(functions.List(limit=1, after=after))
+                assert len(page.functions) <= 1
+                found += [one.function for one in page.functions]
+                if page.next is None:
+                    break
+                after = page.next
+            assert sorted(found) == sorted(names)
+
+    run(test())
+
+
+def test_who_has_registered_a_function() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            node.worker(b"f", b"g")
+            assert await node.api.call(functions.Registered("f")) == functions.Registration(True, False, [])
+            assert await node.api.call(functions.Registered("h")) == functions.Registration(None, False, ["f", "g"])
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (functions.List(after="x"), Code.INVALID),
+        (functions.Show("none"), Code.FUNCTION_NOT_FOUND),
+        (functions.Limit("f"), Code.INVALID),
+        (functions.Limit("f", concurrency=0), Code.INVALID),
+        (functions.Limit("f", concurrency=1, declared=True), Code.INVALID),
+        (functions.Pause(""), Code.INVALID),
+    ],
+)
+def test_problems_have_codes(request_: Request[object], code: Code) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert await node.code(request_) is code
+
+    run(test())
+
+
+def test_a_node_may_take_no_new_function_and_its_store_keep_no_limits() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.submit()
+            node.service.dispatch.most = 1
+            assert await node.code(functions.Pause("new")) is Code.TOO_MANY_FUNCTIONS
+            node.store.error = StoreFullError("full")
+            assert await node.code(functions.Pause("f")) is Code.UNAVAILABLE
+            node.service.functions.kept = False
+            assert await node.code(functions.Pause("f")) is Code.UNSUPPORTED
+
+    run(test())

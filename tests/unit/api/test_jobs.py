@@ -1,0 +1,141 @@
+"""What is asked about jobs, without a face."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.api import jobs
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.submitting import Run
+from mainspring.errors import StoreFullError
+from mainspring.jobs.failures import failure
+
+from .a_node import UNKNOWN, Node, opened, run
+
+if TYPE_CHECKING:
+    from mainspring.api.request import Request
+
+
+def test_a_job_is_shown_listed_cancelled_and_tried_again() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit(payload=b"load", unique=b"u")
+            shown = await node.api.call(jobs.Show(handle))
+            assert (shown.handle, shown.function, shown.unique, shown.state) == (handle, "f", "u", "pending")
+            assert (shown.input_size, shown.worker, shown.created_at) == (4, None, "2023-11-14T22:13:20.000000Z")
+            (listed,) = (await node.api.call(jobs.List(function="f", unique="u", state="pending"))).jobs
+            assert listed == jobs.JobInfo(*(getattr(shown, name) for name in jobs.JobInfo.__struct_fields__))
+            assert await node.api.call(jobs.Cancel(handle, "no")) == jobs.Cancelled(handle, "cancelled")
+            assert (await node.api.call(jobs.Show(handle))).error == "Cancelled: no"
+            assert (await node.api.call(jobs.Retry(handle))).state == "pending"
+            assert await node.code(jobs.Retry(handle)) is Code.CONFLICT
+
+    run(test())
+
+
+def test_lists_have_pages_and_foreground_jobs() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handles = [await node.submit() for _ in range(4)]
+            alone = asyncio.create_task(node.api.call(Run(b"g", b"")))
+            await node.committed()
+            page = (await node.api.call(jobs.List(limit=2, function="f"))).jobs
+            assert [job.handle for job in page] == handles[:1:-1]
+            page = (await node.api.call(jobs.List(limit=2, before=page[-1].handle))).jobs
+            assert [job.handle for job in page] == handles[1::-1]
+            assert [job.function for job in (await node.api.call(jobs.List(limit=1))).jobs] == ["g"]
+            alone.cancel()
+
+    run(test())
+
+
+def test_what_runs_here_is_known_before_the_store_knows_it() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker()
+            handle = await node.submit()
+            assert [job.handle for job in (await node.api.call(jobs.List(state="running"))).jobs] == [handle]
+            shown = await node.api.call(jobs.Show(handle))
+            assert (shown.state, shown.worker, shown.attempt) == ("running", "w", 1)
+            assert (await node.api.call(jobs.Cancel(handle))).state == "running"
+            assert side.stopped == [b"cancelled"]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (jobs.List(state="asleep"), Code.INVALID),
+        (jobs.List(limit=0), Code.INVALID),
+        (jobs.List(limit=1001), Code.INVALID),
+        (jobs.List(before="x"), Code.JOB_NOT_FOUND),
+        (jobs.Show("x"), Code.JOB_NOT_FOUND),
+        (jobs.Show(UNKNOWN), Code.JOB_NOT_FOUND),
+        (jobs.Cancel(UNKNOWN), Code.JOB_NOT_FOUND),
+        (jobs.Retry(UNKNOWN), Code.JOB_NOT_FOUND),
+    ],
+)
+def test_problems_have_codes(request_: Request[object], code: Code) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert await node.code(request_) is code
+
+    run(test())
+
+
+@pytest.mark.parametrize("request_", [jobs.List(), jobs.Show(UNKNOWN), jobs.Cancel(UNKNOWN), jobs.Retry(UNKNOWN)])
+def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            node.store.error = StoreFullError("full")
+            assert await node.code(request_) is Code.UNAVAILABLE
+
+    run(test())
+
+
+def test_a_watch_tells_what_there_is_room_for() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            seen: list[jobs.JobInfo | jobs.Missed] = []
+            room = [True]
+            end = node.jobs.watch(jobs.Watch(function="f"), seen.append, lambda: room[0])
+            first = await node.submit()
+            await node.submit(b"g")
+            room[0] = False
+            await node.submit()
+            await node.submit()
+            room[0] = True
+            last = await node.submit()
+            end()
+            await node.submit()
+            assert [one.missed if isinstance(one, jobs.Missed) else one.handle for one in seen] == [first, 2, last]
+            with pytest.raises(ApiError, match="no job has the handle x"):
+                node.jobs.watch(jobs.Watch(handle="x"), seen.append, lambda: True)
+            end = node.jobs.watch(jobs.Watch(handle=first), seen.append, lambda: True)
+            del seen[:]
+            await node.api.call(jobs.Cancel(last))
+            await node.api.call(jobs.Cancel(first))
+            end()
+            assert [one.state for one in seen if isinstance(one, jobs.JobInfo)] == ["cancelled"]
+
+    run(test())
+
+
+def test_a_failure_is_shown_with_its_traceback() -> None:
+    async def fail(node: Node) -> str:
+        side = node.worker()
+        handle = await node.submit()
+        node.service.failed(side.given[0], failure("E", "why"), final=True)
+        await node.committed()
+        return handle
+
+    async def test() -> None:
+        async with opened() as node:
+            shown = await node.api.call(jobs.Show(await fail(node)))
+            assert (shown.state, shown.error, shown.traceback) == ("failed", "E: why", None)
+
+    run(test())

@@ -1,0 +1,95 @@
+"""What is asked about nodes, without a face."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.nodes.rows import row
+
+from mainspring.api import nodes
+from mainspring.api.answers.nodes import LoneNodeCalls, NodeCalls
+from mainspring.api.answers.registry import Api
+from mainspring.api.errors import ApiError, Code
+from mainspring.errors import StoreUnavailableError
+
+from .a_node import run
+
+if TYPE_CHECKING:
+    from mainspring.nodes.keeper import Keeper
+    from mainspring.nodes.model import NodeRow
+    from mainspring.nodes.store import MembershipPort
+
+
+class Members:
+    """Three nodes, two of one name; the last one is dead."""
+
+    def __init__(self) -> None:
+        self.error: StoreUnavailableError | None = None
+        self.known = {term: row(term, name=name) for term, name in ((1, "a"), (2, "b"), (3, "b"))}
+        self.recovered: list[int] = []
+        self.api = Api(NodeCalls(cast("Keeper", self), cast("MembershipPort", self), self.recovered.extend).handlers)
+
+    def dead(self) -> list[NodeRow]:
+        return [self.known[3]] if 3 in self.known else []
+
+    async def rows(self) -> list[NodeRow]:
+        if self.error is not None:
+            raise self.error
+        return list(self.known.values())
+
+    async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
+        self.known[term] = replace(self.known[term], draining=draining)
+        return True
+
+    async def end(self, term: int) -> bool:
+        return self.known.pop(term, None) is not None
+
+    async def code(self, request: Any) -> Code:
+        with pytest.raises(ApiError) as caught:
+            await self.api.call(request)
+        return caught.value.problem.code
+
+
+def test_nodes_are_listed_drained_and_removed() -> None:
+    async def test() -> None:
+        members = Members()
+        call = members.api.call
+        listed = (await call(nodes.List())).nodes
+        assert [(node.name, node.state) for node in listed] == [("a", "live"), ("b", "live"), ("b", "dead")]
+        assert await call(nodes.Show("1")) == await call(nodes.Show("a")) == listed[0]
+        assert (await call(nodes.Drain("a"))).state == "draining"
+        assert (await call(nodes.Show("a"))).state == "draining"
+        assert (await call(nodes.Drain("a", draining=False))).state == "live"
+        assert (await call(nodes.Remove("3"))).state == "removed"
+        assert (await call(nodes.Remove("a", force=True))).state == "removed"
+        assert members.recovered == [3, 1]
+
+    run(test())
+
+
+def test_problems_have_codes() -> None:
+    async def test() -> None:
+        members = Members()
+        assert await members.code(nodes.Show("none")) is Code.NODE_NOT_FOUND
+        assert await members.code(nodes.Drain("b")) is Code.AMBIGUOUS_NODE
+        assert await members.code(nodes.Remove("a")) is Code.NODE_LIVES
+        assert members.recovered == []
+        members.error = StoreUnavailableError("away")
+        assert await members.code(nodes.List()) is Code.UNAVAILABLE
+
+    run(test())
+
+
+def test_a_node_alone_is_the_only_one() -> None:
+    async def test() -> None:
+        members = Members()
+        members.api = Api(LoneNodeCalls(lambda: members.known[1]).handlers)
+        assert [node.name for node in (await members.api.call(nodes.List())).nodes] == ["a"]
+        assert (await members.api.call(nodes.Show("1"))).state == "live"
+        assert await members.code(nodes.Show("b")) is Code.NODE_NOT_FOUND
+        assert await members.code(nodes.Drain("a")) is Code.ONLY_NODE
+        assert await members.code(nodes.Remove("a", force=True)) is Code.ONLY_NODE
+
+    run(test())

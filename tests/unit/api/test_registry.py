@@ -1,0 +1,113 @@
+"""Calls by name, and awaited from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mainspring.api import functions, jobs, nodes, schedules, status
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.waiting import Later
+from mainspring.api.errors import ApiError, Code, Kind
+from mainspring.api.request import Request, read, write
+
+from .a_node import run
+
+
+class Double(Request[int]):
+    call = "double"
+    number: int = 1
+
+
+class Wait(Request[None]):
+    """It has no name."""
+
+
+async def double(request: Double) -> int:
+    if request.number < 0:
+        raise ApiError(Code.INVALID, "too small")
+    return 2 * request.number
+
+
+def test_a_request_is_read_by_its_name() -> None:
+    api = Api({Double: double})
+    assert read(api.requests, "double", b'{"number": 4}') == Double(4)
+    assert read(api.requests, "double", b"") == Double()
+    assert write(Double(4)) == b'{"number":4}'
+    assert write(Double()) == b"{}", "what is left out is as the server has it"
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "code"),
+    [
+        ("triple", b"", Code.UNKNOWN_CALL),
+        ("", b"", Code.UNKNOWN_CALL),
+        ("double", b"{", Code.UNREADABLE),
+        ("double", b"[]", Code.UNREADABLE),
+        ("double", b'{"number": "x"}', Code.UNREADABLE),
+        ("double", b'{"more": 1}', Code.UNREADABLE),
+    ],
+)
+def test_what_cannot_be_read_says_why(name: str, params: bytes, code: Code) -> None:
+    api = Api({Double: double, Wait: double})
+    with pytest.raises(ApiError) as caught:
+        read(api.requests, name, params)
+    assert caught.value.problem.code is code
+    assert caught.value.problem.code.kind is Kind.USAGE
+
+
+def test_calls_are_awaited() -> None:
+    async def test() -> None:
+        api = Api({Double: double})
+        assert await api.call(Double(4)) == 8
+        with pytest.raises(ApiError, match="too small"):
+            await api.call(Double(-1))
+
+    run(test())
+
+
+def test_a_call_ends_with_the_task_that_awaits_it() -> None:
+    async def test() -> None:
+        waits, ended = asyncio.Event(), asyncio.Event()
+        answer: list[Any] = []
+
+        async def wait(_: Wait) -> None:
+            waits.set()
+            try:
+                await Later[None](lambda done, _: answer.append(done))
+            finally:
+                ended.set()
+
+        task = asyncio.create_task(Api({Wait: wait}).call(Wait()))
+        await waits.wait()
+        task.cancel()
+        answer[0](None)  # in the same turn of the loop: nobody can take it any more
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+    run(test())
+
+
+def requests() -> list[type[Request[Any]]]:
+    modules = (functions, jobs, nodes, schedules, status)
+    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    return [kind for kind in kinds if issubclass(kind, Request) and kind is not Request]
+
+
+def test_names_of_calls_are_unique_and_say_their_subject() -> None:
+    names = [kind.call for kind in requests()]
+    assert len(set(names)) == len(names) > 25
+    subjects = {"mainspring.api.status": "node"}
+    for kind in requests():
+        assert kind.call.split(".")[0] == subjects.get(kind.__module__, kind.__module__.rpartition(".")[2])
+
+
+def test_codes_that_a_request_names_exist() -> None:
+    known = {code.value for code in Code}
+    for kind in requests():
+        _, _, said = (kind.__doc__ or "").partition("Codes: ")
+        named = set(said.split("``")[1::2])
+        assert named <= known, kind

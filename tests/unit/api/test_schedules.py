@@ -1,0 +1,100 @@
+"""What is asked about schedules, without a face."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.api import jobs, schedules
+from mainspring.api.errors import Code
+from mainspring.errors import StoreFullError
+from mainspring.schedules.specification import Specification
+
+from .a_node import opened, run
+
+if TYPE_CHECKING:
+    from mainspring.api.request import Request
+
+
+def test_a_schedule_from_its_making_to_its_end() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            added = await call(schedules.Add(name="a", function="f", every=60.0))
+            assert (added.when, added.state, added.origin) == ("every 1m", "active", "cli")
+            assert await call(schedules.List()) == schedules.Listed([added])
+            assert (await call(schedules.Pause("a"))).state == "paused"
+            assert await call(schedules.Next("a")) == schedules.Times("a", paused=True, times=[])
+            assert (await call(schedules.Resume("a"))).state == "active"
+            assert (await call(schedules.Edit(name="a", jitter=1.5))).when == "every 1m"
+            shown = await call(schedules.Show("a"))
+            assert (shown.every, shown.jitter, shown.cron, shown.version) == (60.0, 1.5, None, 4)
+            times = await call(schedules.Next("a", count=2))
+            assert times.times == ["2023-11-14T22:14:00.000000Z", "2023-11-14T22:15:00.000000Z"]
+            assert await call(schedules.Remove("a")) == schedules.Removed("a")
+            assert (await call(schedules.List())).schedules == []
+
+    run(test())
+
+
+def test_a_run_and_the_history() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.api.call(schedules.Add(name="a", function="f", every=60.0))
+            assert (await node.api.call(schedules.History("a"))).runs == []
+            made = await node.api.call(schedules.Trigger("a"))
+            assert made.handle is not None
+            assert (await node.api.call(jobs.Show(made.handle))).schedule == "a"
+            assert (await node.api.call(schedules.History("a"))).runs == [made]
+
+    run(test())
+
+
+def test_code_declares() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            declared = await node.api.call(schedules.Declare("x", [Specification(name="a", every=60.0)]))
+            assert declared == schedules.Declared(
+                governs=True, changes=[schedules.Difference("added", "a", "added a: every 1m")]
+            )
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (schedules.Add(name="b"), Code.INVALID),
+        (schedules.Add(name="there", every=1.0), Code.CONFLICT),
+        (schedules.Edit(name="there", overlap="x"), Code.INVALID),
+        (schedules.Edit(name="none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.Show("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.Pause("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.Remove("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.Trigger("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.History("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.History("there", limit=0), Code.INVALID),
+        (schedules.Next("there", count=1001), Code.INVALID),
+        (schedules.Declare("x", [Specification(name="b")]), Code.INVALID),
+    ],
+)
+def test_problems_have_codes(request_: Request[object], code: Code) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.api.call(schedules.Add(name="there", every=60.0))
+            assert await node.code(request_) is code
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "request_", [schedules.List(), schedules.Add(name="a", every=1.0), schedules.Trigger("a"), schedules.History("a")]
+)
+def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            node.store.error = StoreFullError("full")
+            assert await node.code(request_) is Code.UNAVAILABLE
+
+    run(test())
