@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import jobs, opening, probing, queries, resources, schedules
+from mainspring.engines.sqlite import finding, jobs, opening, probing, queries, resources, schedules
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
@@ -204,7 +204,7 @@ class SqliteEngine:
         for index, operation in self._lists:
             outcomes[index] = queries.list_jobs(self._tx, operation)
         if self._tx.large:
-            jobs.read_large(self._tx)
+            finding.read_large(self._tx)
         self._lock.check()  # what goes into a file that was moved away is not acknowledged
         self._tx.cursor.execute("COMMIT")
         try:

@@ -1,10 +1,14 @@
-"""The jobs slice on SQLite: a handler for each kind of operation, given all of a group's operations of that kind."""
+"""The jobs slice on SQLite: a handler for each kind of operation, given all of a group's operations of that kind.
+
+Here is what becomes of jobs that are stored.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.sqlite import rows
+from mainspring.engines.sqlite import finding, rows, submitting
+from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -21,79 +25,6 @@ _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED = int(State.SUCCEEDED)
 _PENDING = int(State.PENDING)
 _LEASED = int(State.LEASED)
-SMALL = 65_536
-"""Results of more bytes are read in the engine's thread: they take the disk's time, and no interpreter."""
-
-
-def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
-    """Store new jobs; see ``Submit``. Jobs without a unique cannot conflict and go in as one batch."""
-    plain: list[rows.Row] = []
-    named: list[Job] = []
-    number = tx.functions.number
-    numbers: dict[tuple[int, int, int], int] = {}
-    for operation in operations:
-        for job in operation.jobs:
-            if job.unique:
-                named.append(job)
-            else:
-                function = number(job.namespace, job.function)
-                plain.append(rows.submitted(job, function))
-                key = (function, job.state, job.priority)
-                numbers[key] = numbers.get(key, 0) + 1
-    for (function, state, priority), count in numbers.items():
-        tx.count(function, state, priority, count)
-    if plain:
-        tx.cursor.executemany(SQL["submit"], plain)
-    joined = _submit_named(tx, named) if named else {}
-    if not joined:
-        return [{} for _ in operations]
-    return [{job.id: joined[job.id] for job in operation.jobs if job.id in joined} for operation in operations]
-
-
-def _submit_named(tx: Transaction, named: list[Job]) -> dict[int, ops.Found]:
-    joined: dict[int, ops.Found] = {}
-    fresh: list[Job] = []
-    for job in named:
-        kept = _kept(tx, job)
-        if kept is None:
-            fresh.append(job)
-        else:
-            # A live job comes before one that has ended, also where it has only just been submitted.
-            _store_named(tx, fresh, joined)
-            fresh = []
-            function = tx.functions.number(job.namespace, job.function)
-            joined[job.id] = _first(tx, SQL["live"], (function, job.unique)) or kept
-    _store_named(tx, fresh, joined)
-    return joined
-
-
-def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]) -> None:
-    numbered = [(job, tx.functions.number(job.namespace, job.function)) for job in fresh]
-    connection = tx.cursor.connection
-    before = connection.total_changes()
-    tx.cursor.executemany(SQL["submit_unique"], [rows.submitted(job, function) for job, function in numbered])
-    all_stored = connection.total_changes() - before == len(fresh)
-    for job, function in numbered:
-        if not all_stored:
-            (live,) = tx.cursor.execute(SQL["live"], (function, job.unique))
-            if live[0] != job.id:
-                joined[job.id] = ops.Found(*live)
-                continue
-        tx.count(function, job.state, job.priority, 1)
-
-
-def _kept(tx: Transaction, job: Job) -> ops.Found | None:
-    keep = job.options.keep_unique if job.options is not None else None
-    if keep is None:
-        return None
-    function = tx.functions.number(job.namespace, job.function)
-    return _first(tx, SQL["kept"], (function, job.unique, rules.kept_since(job.created_us, keep)))
-
-
-def _first(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Found | None:
-    for row in tx.cursor.execute(statement, values):
-        return ops.Found(*row)
-    return None
 
 
 def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
@@ -224,7 +155,7 @@ def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancel
 
 
 def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
-    job = _find(tx, operation.id)
+    job = find_job(tx, operation.id)
     if job is None:
         return ops.Cancelled(None, 0)
     before = job.state
@@ -242,20 +173,13 @@ def _count_move(tx: Transaction, job: Job, after: State) -> None:
     tx.count(function, after, job.priority, 1)
 
 
-def _find(tx: Transaction, job_id: int) -> Job | None:
-    if job_id > rows.LARGEST_ID:
-        return None
-    jobs = rows.stored(tx.cursor.execute(SQL["find"], (job_id,)), tx.functions)
-    return jobs[0] if jobs else None
-
-
 def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     """Put ended jobs back; see ``Redrive``."""
     return [_redrive(tx, operation.id) for operation in operations]
 
 
 def _redrive(tx: Transaction, job_id: int) -> ops.Redriven:
-    job = _find(tx, job_id)
+    job = find_job(tx, job_id)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE):
         return ops.Redriven(job, redriven=False)
     if not list(tx.cursor.execute(SQL["redrive"], (job_id,))):
@@ -263,7 +187,7 @@ def _redrive(tx: Transaction, job_id: int) -> ops.Redriven:
         (rival,) = tx.cursor.execute(SQL["live"], (function, job.unique))
         return ops.Redriven(job, redriven=False, rival=rival[0])
     _count_move(tx, job, State.PENDING)
-    return ops.Redriven(_find(tx, job_id), redriven=True)
+    return ops.Redriven(find_job(tx, job_id), redriven=True)
 
 
 def wake(tx: Transaction, operations: Sequence[ops.Wake]) -> list[ops.Woken]:
@@ -276,7 +200,7 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
     late = list(tx.cursor.execute(SQL["late"], (now_us, limit)))
     expired = []
     for job_id, before in late:
-        job = _find(tx, job_id)
+        job = find_job(tx, job_id)
         assert job is not None
         tx.cursor.execute(SQL["expire"], (now_us, job_id))
         _count_move(tx, job, State.EXPIRED)
@@ -314,90 +238,6 @@ def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
     return limit - left
 
 
-def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
-    """Look jobs up; see ``Find``. Of each result there is one copy in a group."""
-    outcomes = []
-    results: dict[int, bytes] = {}
-    large: dict[int, list[Job]] = {}
-    for operation in operations:
-        looked_up = (_find(tx, job_id) for job_id in operation.ids)
-        found = {job.id: job for job in looked_up if job is not None}
-        for job in ops.fitting(found, operation.room):
-            if job.output_size > SMALL:
-                large.setdefault(job.id, []).append(job)
-                continue
-            if job.id not in results:
-                ((results[job.id],),) = tx.cursor.execute(SQL["result"], (job.id,))
-            job.result = results[job.id]
-        outcomes.append(found)
-    tx.large.extend(large.values())
-    return outcomes
-
-
-def read_large(tx: Transaction) -> None:
-    """Read the large results that the group has looked up: one step that does not hold the interpreter, and one copy of each."""
-    jobs, tx.large = tx.large, []
-    for same in jobs:
-        with tx.cursor.connection.blob_open("main", "jobs", "result", same[0].id, False) as blob:
-            result = blob.read()
-        for job in same:
-            job.result = result
-
-
-def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
-    """Look live jobs up; see ``FindUnique``."""
-    return [[_find_unique(tx, *key) for key in operation.keys] for operation in operations]
-
-
-def _find_unique(tx: Transaction, function: bytes | None, unique: bytes) -> ops.Found | None:
-    if function is None:
-        return _first(tx, SQL["live_anywhere"], (unique,))
-    number = tx.functions.find(function)
-    return None if number is None else _first(tx, SQL["live"], (number, unique))
-
-
-def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
-    """Read the counts; see ``Count``."""
-    tx.write_counts()
-    counts = {
-        (tx.functions.name(function)[1], state, priority): number
-        for function, state, priority, number in tx.cursor.execute(SQL["counts"])
-    }
-    return [counts for _ in operations]
-
-
-def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``. A page comes after the number of a function."""
-    tx.write_counts()
-    return [
-        _counts_after(tx, operation) if operation.functions is None else _counts_of(tx, operation.functions)
-        for operation in operations
-    ]
-
-
-def _counts_of(tx: Transaction, functions: Sequence[bytes]) -> ops.Counted:
-    counts = {}
-    for name in functions:
-        function = tx.functions.find(name)
-        if function is not None:
-            for state, priority, number in tx.cursor.execute(SQL["counts_of"], (function,)):
-                counts[name, state, priority] = number
-    return ops.Counted(counts)
-
-
-def _counts_after(tx: Transaction, operation: ops.CountLive) -> ops.Counted:
-    counts = {}
-    last = left = 0
-    for function, name, state, priority, number in tx.cursor.execute(
-        SQL["counts_after"], (ops.numbered(operation.after), operation.rows)
-    ):
-        if function != last:
-            last, left = function, left + 1
-        if state is not None:
-            counts[name, state, priority] = number
-    return ops.Counted(counts, b"%d" % last if left >= operation.rows else None)
-
-
 HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]]] = {
     ops.Recover: recover,
     ops.Settle: settle,
@@ -406,10 +246,10 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Redrive: redrive,
     ops.Sweep: sweep,
     ops.Wake: wake,
-    ops.Submit: submit,
+    ops.Submit: submitting.submit,
     ops.Claim: claim,
-    ops.Find: find,
-    ops.FindUnique: find_unique,
-    ops.Count: count,
-    ops.CountLive: count_live,
+    ops.Find: finding.find,
+    ops.FindUnique: finding.find_unique,
+    ops.Count: finding.count,
+    ops.CountLive: finding.count_live,
 }

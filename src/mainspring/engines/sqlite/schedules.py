@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.engines.sqlite import jobs
+from mainspring.engines.sqlite import submitting
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.store import Ended, Submit
@@ -94,7 +94,7 @@ class SqliteSchedules:
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         """Store jobs."""
-        return jobs.submit(self._tx, [Submit(new)])[0]
+        return submitting.submit(self._tx, [Submit(new)])[0]
 
     async def write(self, writes: ops.Writes) -> None:
         """Write what has changed."""
