@@ -12,6 +12,7 @@ import shutil
 import socket
 from typing import TYPE_CHECKING, NoReturn
 
+import hypothesis
 import pytest
 
 from mainspring.engines.sqlite import opening
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 CHROOTS = itertools.count(1)
 SERVERS = frozenset({"postgres_programs", "zookeeper_program"})
 """The fixtures behind all those of servers."""
+# How long something takes is not tested: beside other work, a machine may be many times slower.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
+
 PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
