@@ -174,7 +174,7 @@ class Holding:
         self._ended()
 
     def stop(self, link: Link, key: Key, reason: str) -> None:
-        """End a delivery as its server says: ``cancelled``, ``timeout`` or ``lost``; does nothing for one that is not held."""
+        """End a delivery that is ``cancelled``, over by ``timeout`` or ``lost``; does nothing for one that is not held."""
         delivery = self._held.get((link, key))
         if delivery is None:
             return

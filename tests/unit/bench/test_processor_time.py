@@ -1,4 +1,4 @@
-"""What a benchmark says of a worker's processor time counts its children, which do the work."""
+"""The processor time of a worker, in the benchmarks, counts its children, which do the work."""
 
 from __future__ import annotations
 

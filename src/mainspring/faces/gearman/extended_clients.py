@@ -1,4 +1,4 @@
-"""What clients ask for by the extension; docs/reference/protocol.md is its specification."""
+"""Requests of clients by the extension; docs/reference/protocol.md is its specification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers say by the extension, but for SETTLE; docs/reference/protocol.md is its specification."""
+"""Requests of workers by the extension, but for SETTLE; docs/reference/protocol.md is its specification."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Elsewhere(NamedTuple):
 
 
 class Connected(Protocol):
-    """What the face, and whoever lists all peers, knows of one."""
+    """A peer, as far as the face and the list of workers need it."""
 
     address: str
     descriptor: int

@@ -27,7 +27,7 @@ LEFT_UNREAD = 16
 
 
 class Peer:
-    """A client, a worker, both, or somebody with a text command; ``handle`` takes what it says."""
+    """A client, a worker, both, or somebody with a text command; ``handle`` takes its messages."""
 
     def __init__(self, face: GearmanFace, handle: Callable[[list[Message]], None]) -> None:
         settings = face.settings

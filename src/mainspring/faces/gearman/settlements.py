@@ -23,7 +23,7 @@ _failure = msgspec.json.Decoder(JobFailure).decode
 
 
 def settle(peer: Peer, args: list[bytes]) -> None:
-    """End a delivery as its worker says; the answer comes when that is on disk."""
+    """End a delivery with the outcome that its worker reports; the answer comes when that is on disk."""
     handle, lease, outcome, text, data = args
     said = outcome
     held = peer.worker_side.running(handle)

@@ -43,7 +43,7 @@ class WorkerSide:
         self._places = 0
         """Jobs that this worker is ready for, and is not sent because it has too much to read."""
 
-    # ---- what the peer says ----
+    # ---- requests of the peer ----
 
     def as_worker(self) -> Worker:
         """Return this peer as a worker; it becomes one with its first word as such."""
@@ -84,7 +84,7 @@ class WorkerSide:
         """Return the job that this worker has under a handle."""
         return self.worker.running.get(handle) if self.worker is not None else None
 
-    # ---- what the connection says ----
+    # ---- changes of the connection ----
 
     def hold_back(self) -> None:
         """The peer does not read what it is sent: hand it no more jobs."""
@@ -104,7 +104,7 @@ class WorkerSide:
         if self.worker is not None:
             self._service.gone(self.worker)
 
-    # ---- what dispatch says ----
+    # ---- how dispatch reaches it ----
 
     def wake(self) -> None:
         """Send NOOP."""
