@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
-from mainspring.schedules import registration
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
 
 if TYPE_CHECKING:
@@ -67,6 +66,8 @@ class Specification(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
             after = Schedule(**({"function": self.name.encode()} | fields), name=self.name)
         else:
             after = replace(before, **fields)
+        from mainspring.schedules import registration  # noqa: PLC0415 - slow to load, and no matter of commands
+
         registration.check(after)
         return after
 

@@ -187,7 +187,10 @@ def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: p
 @pytest.mark.parametrize(
     ("used", "unwanted"),
     [
-        ("mainspring.cli.jobs, mainspring.cli.status", {"asyncio", "importlib.metadata", "mainspring.cli.node"}),
+        (
+            ", ".join(f"mainspring.cli.{name}" for name in ("functions", "jobs", "nodes", "schedules", "status")),
+            {"asyncio", "importlib.metadata", "mainspring.cli.node", "mainspring.api.answers", "zoneinfo"},
+        ),
         ("mainspring.cli.serve, mainspring.server.serving", {"prometheus_client", "starlette", "uvicorn"}),
     ],
 )
