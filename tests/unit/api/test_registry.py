@@ -68,25 +68,28 @@ def test_calls_are_awaited() -> None:
     run(test())
 
 
-def test_a_call_ends_with_the_task_that_awaits_it() -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["no value", "a value in the same turn"])
+def test_a_call_ends_with_the_task_that_awaits_it(late: bool) -> None:
     async def test() -> None:
-        waits, ended = asyncio.Event(), asyncio.Event()
-        answer: list[Any] = []
+        waits = asyncio.Event()
+        answers: list[Any] = []
+        ended: list[str] = []
 
         async def wait(_: Wait) -> None:
             waits.set()
             try:
-                await Later[None](lambda done, _: answer.append(done))
+                await Later[None](lambda done, _: answers.append(done))
             finally:
-                ended.set()
+                ended.append("ended")
 
         task = asyncio.create_task(Api({Wait: wait}).call(Wait()))
         await waits.wait()
         task.cancel()
-        answer[0](None)  # in the same turn of the loop: nobody can take it any more
+        if late:
+            answers[0](None)
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert ended.is_set()
+        assert ended == ["ended"]
 
     run(test())
 
