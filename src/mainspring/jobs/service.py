@@ -8,6 +8,7 @@ from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.barriers import Barriers
+from mainspring.jobs.beginning import Beginning
 from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
@@ -24,7 +25,6 @@ from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
 from mainspring.jobs.looking import Looking
 from mainspring.jobs.lookups import Lookups
-from mainspring.jobs.model import State
 from mainspring.jobs.noting import Noting
 from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remembered import Remembered
@@ -32,7 +32,7 @@ from mainspring.jobs.reports import Reports
 from mainspring.jobs.roster import Roster
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import CountLive, Find, Recover
+from mainspring.jobs.store import Find
 from mainspring.jobs.table import JobTable
 from mainspring.jobs.telling import Telling
 from mainspring.jobs.timers import Timers
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.sharing import Shared
-    from mainspring.jobs.store import Counted, Recovered
     from mainspring.storage.commit_queue import CommitQueue
 
 
@@ -203,6 +202,7 @@ class JobService:
         self.cancel, self.retry = clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
+        self.start = Beginning(ground, self.functions, waking, ends, looking).begin
         self.is_settled, self.when_settled = barriers.is_settled, barriers.when_settled
         self.when_stored = barriers.when_stored
         self.remember = self.remembered.add
@@ -212,40 +212,6 @@ class JobService:
         self.attempt_figures = self.attempts.figures
         self.said_functions, self.said_of = self.functions.names, self.functions.said
         self.change_limits = self.functions.change
-
-    def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
-        """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many.
-
-        On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
-        """
-        looking = self.looking
-        if looking is not None:
-            self.functions.load(lambda: looking.look(lambda: ready(0), failed), failed)
-            return
-
-        def counted(page: Counted, recovered: int) -> None:
-            for (function, state, priority), number in page.counts.items():
-                queue = self.dispatch.known(function)
-                if queue is None:
-                    pass  # the store alone counts it
-                elif state == State.PENDING:
-                    queue.backlog[priority] = number
-                else:
-                    queue.away += number
-            if page.next is not None and self.dispatch.complete:
-                count(recovered, page.next)
-                return
-            self._waking.wake()
-            ready(recovered)
-
-        def count(recovered: int, after: bytes = b"") -> None:
-            self.commits.put(CountLive(after=after), lambda page: counted(page, recovered), failed)
-
-        def recovered(outcome: Recovered) -> None:
-            self.ends.recovered(outcome.lost)
-            count(outcome.number)
-
-        self.functions.load(lambda: self.commits.put(Recover(self.term), recovered, failed), failed)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some seconds."""

@@ -80,8 +80,7 @@ class Sharing:
                     if queue is not None and queue.gate is not None:
                         self._leasing.hint(queue)
                     if queue is not None and queue.workers:
-                        queue.hinted = True
-                        self._window.claiming.hint(queue)
+                        self._window.hint(queue)
             case Settled(ids):
                 self._noting.ask(ids)
             case Progress(job_id, kind, first, second):

@@ -75,7 +75,7 @@ class Upkeep:
             self._pass_over_silent(now)
             if self._ends.unsettled:
                 self._ends.try_again()
-            self._window.suspects.next()
+            self._window.next_suspect()
             self._look_at_functions(now)
             self._waking.look()
         if now - self._swept >= self._sweep_every:

@@ -160,6 +160,24 @@ class Window:
             self._look_again(queue, queue.gate)
         self.claiming.refill(queue)
 
+    def hint(self, queue: FunctionQueue) -> None:
+        """Another node has stored jobs of a function."""
+        queue.hinted = True
+        self.claiming.hint(queue)
+
+    def refill(self, worker: Worker) -> None:
+        """Claim more of what a worker runs, where there is room."""
+        for queue in worker.abilities:
+            self.claiming.refill(queue)
+
+    def next_suspect(self) -> None:
+        """Let the next suspect begin where one waits for its turn."""
+        self.suspects.next()
+
+    def has_left(self, worker: Worker) -> None:
+        """Answer a worker that runs fewer functions, where it waits for a look at one of those."""
+        self.lingering.answer(worker)
+
     def answer(self, queue: FunctionQueue) -> None:
         """Answer those who wait for a look at the store that has brought nothing."""
         self.lingering.answer_all(queue)
@@ -227,8 +245,7 @@ class Window:
         if woken_for is not None and worker.woken_for is not woken_for:
             self.serve(woken_for)  # it was woken for a job that it did not ask for: somebody else has to
         if not work:
-            for queue in worker.abilities:
-                self.claiming.refill(queue)
+            self.refill(worker)
         return work
 
     def take_back(self, held: Held) -> None:

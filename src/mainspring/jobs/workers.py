@@ -53,7 +53,7 @@ class Workers:
         for held in list(worker.running.values()):
             if held.queue is queue:
                 self._settling.lost(held, "its worker said CANT_DO")
-        self._window.lingering.answer(worker)
+        self._window.has_left(worker)
         self._left(queue)
 
     def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
@@ -87,8 +87,7 @@ class Workers:
             worker.credit -= 1
             self._window.start(held, worker)
             worker.face.assign(held)
-        for queue in worker.abilities:
-            self._window.claiming.refill(queue)
+        self._window.refill(worker)
 
     def gone(self, worker: Worker) -> None:
         """A worker's connection has ended."""

@@ -190,6 +190,7 @@ def _put_together(
         next_id=job_ids(opened.term),
         calls=Calls(api, job_calls),
         shut_down=end.stop,
+        elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
     )
     if fleet is None:
         started_us = to_us(clock.wall())

@@ -110,8 +110,6 @@ class Fleet:
         """Take part under a first term."""
         self._service = service
         self._face = face
-        if self._fleet.status:
-            face.elsewhere = self.elsewhere
         self._started_us = to_us(self._clock.wall())
         await self.keeper.start(term, sent_at)
 

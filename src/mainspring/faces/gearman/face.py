@@ -102,6 +102,7 @@ class GearmanFace:
         next_id: Callable[[], int],
         calls: Callable[[Any, bytes, str, bytes], None],
         shut_down: Callable[[bool], None],
+        elsewhere: Callable[[bytes], Elsewhere] | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
@@ -112,7 +113,7 @@ class GearmanFace:
         """Ends the node; True: politely."""
         self.peers: dict[Connected, None] = {}
         self.paused = False
-        self.elsewhere: Callable[[bytes], Elsewhere] | None = None
+        self.elsewhere = elsewhere
         """Where ``status`` counts a fleet: returns the other nodes' part."""
         self.connections = 0
         self.kept = Kept(service.monotonic)
