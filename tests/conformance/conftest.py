@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import claiming
+from mainspring.engines.zookeeper import claiming, membership
 from mainspring.engines.zookeeper.master import dispatching
 from tests.postgres.server import memory_directory
 
@@ -27,7 +27,15 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims on an ensemble are answered when all was looked at, which is soon, however late a busy machine elects a master."""
+    """Claims on an ensemble are answered when all was looked at, which is soon, however late a busy machine elects a master.
+
+    And its clock, by which the master wakes what is due, stands before all times of the suites.
+    """
+
+    async def begins(*_: object) -> float:
+        return 0.0
+
+    monkeypatch.setattr(membership, "now", begins)
     monkeypatch.setattr(claiming, "PATIENCE", 20.0)
     monkeypatch.setattr(dispatching, "ANSWER", 20.0)
     monkeypatch.setattr(dispatching, "ALONE", 0.01)

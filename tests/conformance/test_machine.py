@@ -20,6 +20,7 @@ from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.jobs import store as ops
 from mainspring.testing.conformance.machine import EngineMachine
 from tests.postgres.server import memory_directory
+from tests.zookeeper.driving import in_memory
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ class ZookeeperMachine(EngineMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.content = MemoryContent()
+        self.content = MemoryContent(now_us=lambda: 0)
 
     def make(self) -> ZookeeperEngine:
-        return ZookeeperEngine(lambda: MemoryTree(self.content), standing=False)
+        return in_memory(self.content)()
 
     @property
     def tree(self) -> MemoryTree:

@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.engines.zookeeper.opening import engine
 from mainspring.testing.conformance import Make, RetentionSuite, SharedScheduleSuite
-from tests.zookeeper.memory import MemoryContent, MemoryTree
+from tests.zookeeper.driving import in_memory, on
 
 if TYPE_CHECKING:
     from tests.zookeeper.server import Ensemble
-
-
-def in_memory() -> Make:
-    """Return how to make an engine on an ensemble in memory."""
-    content = MemoryContent()
-    return lambda: ZookeeperEngine(lambda: MemoryTree(content), standing=False)
 
 
 class TestMemoryTree(SharedScheduleSuite):
@@ -37,11 +29,11 @@ class TestMemoryTreeRetention(RetentionSuite):
 class TestZookeeper(SharedScheduleSuite):
     @pytest.fixture
     def make(self, ensemble: Ensemble, chroot: str) -> Make:
-        return lambda: engine(ensemble.url(chroot), 2.0, standing=False)
+        return on(ensemble.url(chroot))
 
 
 @pytest.mark.usefixtures("unhurried")
 class TestZookeeperRetention(RetentionSuite):
     @pytest.fixture
     def make(self, ensemble: Ensemble, chroot: str) -> Make:
-        return lambda: engine(ensemble.url(chroot), 2.0, standing=False)
+        return on(ensemble.url(chroot))

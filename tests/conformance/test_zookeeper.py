@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.opening import engine
 from mainspring.testing.conformance import Make, SharedJobsSuite, Store
 from mainspring.testing.conformance.asking import recover
+from tests.zookeeper.driving import on
 
 if TYPE_CHECKING:
     from tests.zookeeper.server import Ensemble
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class TestZookeeper(SharedJobsSuite):
     @pytest.fixture
     def make(self, ensemble: Ensemble, chroot: str) -> Make:
-        return lambda: engine(ensemble.url(chroot), 2.0, standing=False)
+        return on(ensemble.url(chroot))
 
     def test_a_node_that_leaves_while_it_holds_jobs_is_waited_for(self, store: Store, other: Store) -> None:
         """It is not: its session ends with it, and so does its term."""

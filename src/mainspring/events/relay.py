@@ -63,7 +63,13 @@ class Running(NamedTuple):
     denominator: bytes = b"0"
 
 
-Message = Settled | Pending | Progress | Stop | Ask | Running
+class Abandoned(NamedTuple):
+    """Something is left of terms that have ended: the receiving node gives it back. An engine says so to its own node."""
+
+    terms: Sequence[int]
+
+
+Message = Settled | Pending | Progress | Stop | Ask | Running | Abandoned
 
 
 class Relay(Protocol):
@@ -72,7 +78,7 @@ class Relay(Protocol):
     def listen(self, ear: Callable[[Message], None]) -> None:
         """Call a function with every message for this node, on the node's thread, from now on.
 
-        The engine itself sends ``Settled`` and ``Pending`` after the commit of what makes them true.
+        The engine itself sends ``Settled`` and ``Pending`` after the commit of what makes them true, and may send ``Abandoned``.
         """
 
     def send(self, to: int, message: Message) -> None:

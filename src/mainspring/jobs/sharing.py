@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
 from mainspring.jobs.store import Recover
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Sharing:
                         self._window.hint(queue)
             case Settled(ids):
                 self._noting.ask(ids)
+            case Abandoned(terms):
+                self.recover(terms)
             case Progress(job_id, kind, first, second):
                 self._reports.reported_elsewhere(job_id, kind, first, second)
             case Ask(job_id, by):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError
-from mainspring.events.relay import Pending
+from mainspring.events.relay import Abandoned, Pending
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
@@ -197,6 +197,8 @@ class Node:
     def _hear(self, message: Message) -> None:
         if isinstance(message, Pending):
             self._hungry.set()
+        elif isinstance(message, Abandoned):
+            self.put(ops.Recover(self.term, message.terms), _ignore, _ignore)
 
     async def _claim(self) -> None:
         loop = asyncio.get_running_loop()

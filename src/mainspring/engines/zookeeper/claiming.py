@@ -56,8 +56,6 @@ class Claims:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.standing = session.standing
-        """Whether wants stay open once they are answered."""
         self.wants: dict[bytes, list[ops.Want]] = {}
         """What this node would take, as far as it has not been given it."""
         self._arrived: dict[bytes, deque[_Arrival]] = {}
@@ -94,8 +92,6 @@ class Claims:
             raise session.over()
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
-        if not self.standing and not self._open:
-            self.wants.clear()
         new: dict[bytes, list[ops.Want]] = {}
         for want in [want for operation in operations for want in operation.wants]:
             new.setdefault(want.function, []).append(want)
@@ -185,14 +181,13 @@ class Claims:
             functions.add(job.function)
             self._given(job.function)
         still = []
-        for claim in self._open if self.standing else ():
+        for claim in self._open:
             outcome = self._answer(claim.operation)
             if outcome is None:
                 still.append(claim)
             else:
                 claim.later.answer(outcome)
-        if self.standing:
-            self._open = still
+        self._open = still
         for function in functions & self._arrived.keys() if not self._quiet else ():
             self._session.arrived(function)
         if self._arrived:
@@ -255,8 +250,7 @@ class Claims:
     async def _write(self) -> None:
         path = paths.wants(self._session.who)
         self._unwritten = False
-        data = encode_wants(self.asked, self.wants, once=not self.standing)
-        await self._session.write(Write(path, data))
+        await self._session.write(Write(path, encode_wants(self.asked, self.wants)))
 
     async def _read(self) -> None:
         """Read what the master has said, and the tasks that are new."""

@@ -54,15 +54,11 @@ class ZookeeperEngine:
     lines = False
     max_value = MAX_VALUE
 
-    def __init__(
-        self, tree: Callable[[], Tree], *, lease: float = 0.0, patience: float | None = 60.0, standing: bool = True
-    ) -> None:
+    def __init__(self, tree: Callable[[], Tree], *, lease: float = 0.0, patience: float | None = 60.0) -> None:
         """``tree`` makes the way to the ensemble; `open` waits ``patience`` seconds for one that is away, None: for ever.
 
         ``lease`` is for how many seconds the node believes in what it holds: sessions must last so long.
-        ``standing``: what a claim did not get, comes as soon as there is more.
         """
-        self._standing = standing
         self._lease = lease
         self._make = tree
         self._patience = patience
@@ -105,7 +101,6 @@ class ZookeeperEngine:
             arrived=lambda function: self._hear(Pending([function])),
             told=relay.told,
             followers=lambda: self.followers,
-            standing=self._standing,
         )
         master = Master(session, relay.send)
         self._start(relay.run(), "messages")

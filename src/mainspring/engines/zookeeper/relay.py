@@ -21,7 +21,7 @@ from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
-from mainspring.events.relay import Ask, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Abandoned, Ask, Pending, Progress, Running, Settled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -62,6 +62,7 @@ _READ: Final[dict[str, Callable[..., Message]]] = {
     "pending": lambda functions: Pending([b64decode(function) for function in functions]),
     "progress": lambda job, kind, first, second: Progress(job, kind, b64decode(first), b64decode(second)),
     "stop": Stop,
+    "abandoned": Abandoned,
     "ask": Ask,
     "running": lambda job, started_us, attempt, worker, numerator, denominator: Running(
         job, started_us, attempt, worker, b64decode(numerator), b64decode(denominator)
@@ -79,7 +80,7 @@ def _size(message: Message) -> int:
             return 64 + sum(map(len, functions))
         case Stop(_, reason):
             return 64 + len(reason)
-        case Ask():
+        case Ask() | Abandoned():
             return 64
         case Running():
             return 64 + len(message.worker) + len(message.numerator) + len(message.denominator)

@@ -73,12 +73,11 @@ class Session:
         arrived: Callable[[bytes], None] = lambda _: None,
         told: Callable[[], Awaitable[None]] = _at_once,
         followers: Callable[[], Followers | None] = lambda: None,
-        standing: bool = True,
     ) -> None:
         """``nodes`` are the terms whose nodes are known: `meet` adds to them.
 
         ``arrived`` is called with a function of which tasks were assigned to this node that no claim waits for; ``told`` waits
-        until what this node has told others of the progress of jobs can be read by them. ``standing``: see `Master`.
+        until what this node has told others of the progress of jobs can be read by them.
         """
         self.tree = tree
         self.node = node
@@ -89,7 +88,6 @@ class Session:
         self.arrived = arrived
         self.told = told
         self.followers = followers
-        self.standing = standing
         self.assignments: dict[int, int] = {}
         """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
         their assignments."""

@@ -4,8 +4,8 @@
 
     {"asked": 17, "wants": {"resize": [{"limit": 64, "slots": [[0, 340]], "overdue_us": 1700000000000000}]}}
 
-``asked`` rises with each claim that waits for an answer. Slots are ranges, both ends included; without them, all. With ``"once":
-true`` the wants are over with the answer; otherwise they stay open until the worker replaces them.
+``asked`` rises with each claim that waits for an answer. Slots are ranges, both ends included; without them, all. Wants stay open
+until the worker replaces them.
 
 ``/queues/<worker>``, written by the master::
 
@@ -32,13 +32,12 @@ class Asked(NamedTuple):
 
     asked: int
     wants: dict[bytes, list[Want]]
-    once: bool = False
 
 
-def encode_wants(asked: int, wants: Mapping[bytes, Sequence[Want]], *, once: bool = False) -> bytes:
+def encode_wants(asked: int, wants: Mapping[bytes, Sequence[Want]]) -> bytes:
     """Return what a worker writes."""
     told = {paths.encode(function): [_want(want) for want in some] for function, some in wants.items() if some}
-    return records.encode({"asked": asked, "wants": told, **({"once": True} if once else {})})
+    return records.encode({"asked": asked, "wants": told})
 
 
 def decode_wants(data: bytes) -> Asked:
@@ -50,7 +49,7 @@ def decode_wants(data: bytes) -> Asked:
         wants[function] = [
             Want(function, want["limit"], _slots(want.get("slots")), want.get("overdue_us", 0)) for want in some
         ]
-    return Asked(record.get("asked", 0), wants, record.get("once", False))
+    return Asked(record.get("asked", 0), wants)
 
 
 def _want(want: Want) -> dict[str, Any]:

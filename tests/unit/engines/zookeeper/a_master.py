@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.errors import StoreError
+from mainspring.events.relay import Abandoned
 from mainspring.ids import NodeId
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -24,7 +26,7 @@ from mainspring.nodes.model import NodeRow
 from .a_session import NOW, Node, run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from mainspring.events.relay import Message
     from mainspring.storage.operation import Operation
@@ -56,6 +58,7 @@ class Member(Node):
         self.heard: list[Message] = []
         self.arrived = arrived
         self.master = Master(session, fleet.tell)
+        self._work: list[asyncio.Task[None]] = []
         self.running = asyncio.create_task(self.master.run() if stands else asyncio.sleep(0))
 
     async def claim(self, function: bytes = b"f", limit: int = 10, **more: Any) -> list[Job]:
@@ -79,6 +82,15 @@ class Member(Node):
         (outcome,) = await HANDLERS[ops.Recover](self.session, [operation])
         assert isinstance(outcome, ops.Recovered)
         return outcome
+
+    def give_back(self, terms: Sequence[int]) -> None:
+        """Recover ended terms, as a node does when it is told of them."""
+
+        async def give_back() -> None:
+            with contextlib.suppress(StoreError):  # it is told again
+                await self.recover(*terms)
+
+        self._work.append(asyncio.create_task(give_back()))
 
     async def succeed(self, *jobs: Job, result: bytes = b"r") -> set[int]:
         return await self.settle(*(succeeded(job, result, NOW, NOW + 1) for job in jobs))
@@ -112,7 +124,7 @@ class Member(Node):
 
     async def end(self) -> None:
         self.running.cancel()
-        await asyncio.gather(self.running, return_exceptions=True)
+        await asyncio.gather(self.running, *self._work, return_exceptions=True)
         await self.session.committer.close()
         await self.tree.close()
 
@@ -128,15 +140,17 @@ class Fleet:
         for member in self.members:
             if member.session.term == term:
                 member.heard.append(message)
+                if isinstance(message, Abandoned):
+                    member.give_back(message.terms)
 
-    async def join(self, name: str = "n1", *, standing: bool = True, stands: bool = True) -> Member:
+    async def join(self, name: str = "n1", *, stands: bool = True) -> Member:
         """Begin a node's next term; ``stands``: for election, and it claims."""
         tree = MemoryTree(self.content)
         await tree.open()
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
         arrived: list[bytes] = []
-        session = Session(tree, name, term, {term: name}, arrived=arrived.append, standing=standing)
+        session = Session(tree, name, term, {term: name}, arrived=arrived.append)
         member = Member(self, tree, session, arrived, stands=stands)
         self.members.append(member)
         return member

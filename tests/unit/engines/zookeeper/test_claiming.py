@@ -48,15 +48,14 @@ def test_ranges_are_the_numbers(numbers: set[int]) -> None:
             max_size=2,
         ),
     ),
-    st.booleans(),
 )
-def test_wants_are_read_as_they_were_written(asked: int, said: dict[bytes, Any], once: bool) -> None:
+def test_wants_are_read_as_they_were_written(asked: int, said: dict[bytes, Any]) -> None:
     wants = {function: [Want(function, *one) for one in some] for function, some in said.items()}
-    assert decode_wants(encode_wants(asked, wants, once=once)) == (asked, wants, once)
+    assert decode_wants(encode_wants(asked, wants)) == (asked, wants)
 
 
 def test_an_empty_record_wants_nothing() -> None:
-    assert decode_wants(b"") == (0, {}, False)
+    assert decode_wants(b"") == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -210,63 +209,6 @@ def test_what_was_dropped_is_not_given_back_in_place_of_another_job_of_its_name(
             await node.master.claims._give_back(arrived.at)  # noqa: SLF001 - the moment at which it happens
             assert await node.state(other.id) is State.LEASED
             assert nodes.tasks(paths.PENDING) == []
-
-    run(check())
-
-
-def test_a_want_that_is_for_once_is_over_with_its_answer() -> None:
-    async def check() -> None:
-        async with fleet() as nodes:
-            await nodes.master("m", standing=False)
-            node = await nodes.join("n", standing=False)
-            for member in nodes.members:
-                assert await member.claim() == []
-            job = await node.submitted()
-            await asyncio.sleep(0.1)
-            assert await node.state(job.id) is State.PENDING
-            assert [one.id for one in await node.claim()] == [job.id]
-
-    run(check())
-
-
-def test_a_claim_for_once_waits_for_what_is_being_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To a want that the claim before has left open: its own finds nothing any more."""
-
-    async def check() -> None:
-        async with fleet() as nodes:
-            node = await nodes.master(standing=False)
-            await nodes.join("n2", standing=False)
-            assert node.master.dispatcher is not None
-            dispatcher = node.master.dispatcher
-            dispatcher.workers.own.want(b"f", [ops.Want(b"f", 1)])
-            write, begun, may = dispatcher._giver._write, asyncio.Event(), asyncio.Event()  # noqa: SLF001 - the moment at which it happens
-
-            async def slow(*args: Any) -> Any:
-                begun.set()
-                await may.wait()
-                return await write(*args)
-
-            monkeypatch.setattr(dispatcher._giver, "_write", slow)  # noqa: SLF001 - the moment at which it happens
-            job = await node.submitted()
-            await begun.wait()
-            claim = asyncio.create_task(node.claim())
-            await asyncio.sleep(0)
-            may.set()
-            assert [one.id for one in await claim] == [job.id]
-
-    run(check())
-
-
-def test_a_want_that_was_for_once_is_over_for_the_next_master_too() -> None:
-    async def check() -> None:
-        async with fleet() as nodes:
-            master = await nodes.master("m", standing=False)
-            heir, node = await nodes.join("n2", standing=False), await nodes.join("n3", standing=False)
-            first, second = await master.submitted(), await master.submitted()
-            assert [job.id for job in await node.claim(limit=1)] == [first.id]
-            await master.kill()
-            await eventually(lambda: heir.is_quiet)
-            assert [job.id for job in await heir.claim()] == [second.id]
 
     run(check())
 

@@ -173,10 +173,10 @@ def test_a_connection_lost_while_the_master_takes_what_it_has_assigned_to_itself
     run(check())
 
 
-def test_a_single_answer_passes_over_what_was_cancelled() -> None:
+def test_an_answer_passes_over_what_was_cancelled() -> None:
     async def check() -> None:
         async with fleet() as nodes:
-            node = await nodes.master(standing=False)
+            node = await nodes.master()
             first, second = await node.submitted(), await node.submitted()
             await node.one(ops.Cancel(first.id, b"", 0))
             assert [job.id for job in await node.claim(limit=1)] == [second.id]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.journal import TOTAL, journal_data, total
 from mainspring.engines.zookeeper.master import cleaning, recovering
-from mainspring.engines.zookeeper.master.recovering import Recoverer, abandoned
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Write
+from mainspring.engines.zookeeper.master.recovering import abandoned
+from mainspring.engines.zookeeper.tree import Create, Delete, Node, Write
 from mainspring.errors import StoreFencedError
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Assign, LostAttempt, Recovered
@@ -85,31 +85,6 @@ def test_several_nodes_at_once_give_each_back_once() -> None:
             outcomes = await asyncio.gather(*(node.recover(lost.session.term) for node in (living, third)))
             assert sum(outcome.number for outcome in outcomes) == 20
             assert {pending(nodes, job)[2] for job in jobs} == {1}
-
-    run(check())
-
-
-def test_a_node_that_is_at_it_as_the_master_is_not_in_its_own_way() -> None:
-    async def check() -> None:
-        async with fleet() as nodes:
-            living, lost = await pair(nodes)
-            await lost.held()
-            await lost.kill()
-            under_way, go_on = asyncio.Event(), asyncio.Event()
-            children = living.tree.children
-
-            async def late(*arguments: Any) -> Any:
-                under_way.set()
-                await go_on.wait()
-                return await children(*arguments)
-
-            living.tree.children = late  # type: ignore[method-assign, assignment]
-            master = asyncio.create_task(Recoverer(living.session, Check(paths.MASTER_TERM)).step())
-            await under_way.wait()
-            assert await living.recover(lost.session.term) == Recovered(0, {}, False)
-            go_on.set()
-            assert await master == 1
-            assert nodes.queue(lost) == []
 
     run(check())
 

@@ -86,8 +86,6 @@ class Dispatcher:
         """Whether others may have left something pending of which this node does not know."""
         self._looking = False
         self._claims = self._session.memory(Claims)
-        self._answering = 0
-        """How many claims of this node itself are being answered."""
         self._began = self._loop.time()
 
     # ---- from this node, in memory ----
@@ -109,22 +107,14 @@ class Dispatcher:
         for function, some in wants.items():
             own.want(function, some)
         self.workers.own_room()
-        own.once = once = not self._session.standing
         self._news.set()
         unread = bool(self.index.unread(self._short(), 1))
         if not self.buckets.fresh and not unread:
-            self._answering += 1
-            try:
-                with contextlib.suppress(DeposedError):  # the loop will learn it as well
-                    await self._assign()
-            finally:
-                self._answering -= 1
-        coming = once and own.under_way > 0  # otherwise what comes later is told
-        if unread or self._looking or coming or (self._others and self.buckets.dirty):
+            with contextlib.suppress(DeposedError):  # the loop will learn it as well
+                await self._assign()
+        if unread or self._looking or (self._others and self.buckets.dirty):
             own.asked = max(own.asked, asked)
             return False
-        if once and own.asked == own.answered:
-            own.wants.clear()
         return True
 
     # ---- the loop ----
@@ -256,9 +246,6 @@ class Dispatcher:
             asked = self._asked.get(who)
             if worker.asked <= worker.answered:
                 self._asked.pop(who, None)
-                # What this node wants now was not asked for in the tree: some of it may be given again after a conflict.
-                if worker.once and not (worker is self._own and self._answering):
-                    worker.wants.clear()
             elif asked is None or asked[0] != worker.asked:
                 asked = self._asked[who] = worker.asked, now, self.buckets.changes
             if asked is not None and who in self._asked:
@@ -277,8 +264,6 @@ class Dispatcher:
                 entries.append(Entry([Write(paths.queue(worker.who), encode_notice(notice))]))
             if worker.answered == worker.asked:
                 self._asked.pop(worker.who, None)
-                if worker.once:
-                    worker.wants.clear()
                 if worker is self._own:
                     self._claims.answered(worker.answered)
         await self._reign.commit(entries)

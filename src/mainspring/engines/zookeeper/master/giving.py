@@ -105,8 +105,7 @@ class Giver:
             return []
         if worker is self._workers.own:
             return await self._reign.commit(entries)
-        if not worker.once:
-            worker.answered = worker.asked
+        worker.answered = worker.asked
         notice = worker.tell(self._reign.version, tasks)
         told = Entry([Write(paths.queue(worker.who), encode_notice(notice))])
         return (await self._reign.commit([*entries, told], [Check(paths.worker(worker.who))]))[:-1]

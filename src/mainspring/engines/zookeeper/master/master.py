@@ -12,13 +12,15 @@ from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.master.cleaning import clean
 from mainspring.engines.zookeeper.master.dispatching import Dispatcher
 from mainspring.engines.zookeeper.master.publishing import Publisher
-from mainspring.engines.zookeeper.master.recovering import Recoverer
+from mainspring.engines.zookeeper.master.recovering import abandoned
 from mainspring.engines.zookeeper.master.reign import DeposedError, stand, until_deposed
 from mainspring.engines.zookeeper.master.waking import Waker
+from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import LocalMaster
 from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreFencedError, StoreUnavailableError
+from mainspring.events.relay import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mainspring.zookeeper")
 
+TOLD_AGAIN: Final = 2.0
+"""Seconds until this node is told again of what lost workers have left, while anything is left."""
 OVER: Final = (DeposedError, SessionEndedError, StoreFencedError)
 """What a reign ends with, or a term."""
 
@@ -41,13 +45,8 @@ class Master:
         session: Session,
         tell: Callable[[int, Message], None],
     ) -> None:
-        """``tell`` sends a message to the node that has a term.
-
-        ``session.standing``: whether anything is done for which no operation asks: whether this node's claims stay open once
-        they are answered, and whether as the master it sees to lost workers, and to what is due.
-        """
+        """``tell`` sends a message to the node that has a term."""
         self._session = session
-        self._standing = session.standing
         self._tell = tell
         self.claims = session.memory(Claims)
         self.reign: Reign | None = None
@@ -83,11 +82,10 @@ class Master:
         works = {
             "zookeeper reign": until_deposed(reign),
             "zookeeper publications": publisher.run(),
-            "zookeeper recoveries": self._recover(reign, dispatcher, publisher),
+            "zookeeper losses": self._watch(reign, dispatcher, publisher),
             "zookeeper assignments": self._dispatch(reign, dispatcher),
+            "zookeeper waking": Waker(reign).run(),
         }
-        if self._standing:
-            works["zookeeper waking"] = Waker(reign).run()
         try:
             await together(works)
         finally:
@@ -95,19 +93,21 @@ class Master:
             session.elect(None)
             self.claims.rewrite()
 
-    async def _recover(self, reign: Reign, dispatcher: Dispatcher, publisher: Publisher) -> None:
-        """Give back what lost workers have left, at the start and whenever one goes."""
-        recoverer = Recoverer(reign.session, reign.guard)
+    async def _watch(self, reign: Reign, dispatcher: Dispatcher, publisher: Publisher) -> None:
+        """See to what lost workers have left, at the start and whenever one goes; this node gives back what they had."""
+        left = dispatcher.workers.left
         while True:
+            left.clear()
             publisher.look()
             try:
-                if self._standing:
-                    await recoverer.step()
+                lost = await abandoned(reign.tree)
+                if lost:
+                    reign.tell(reign.session.term, Abandoned(lost))
                 await clean(reign)
-                await dispatcher.workers.left.wait()
-                dispatcher.workers.left.clear()
             except StoreUnavailableError:
                 await asyncio.sleep(AGAIN)
+            else:
+                await news(left, TOLD_AGAIN if lost else None)
 
     async def _dispatch(self, reign: Reign, dispatcher: Dispatcher) -> None:
         await reign.read(self.claims.catch_up)

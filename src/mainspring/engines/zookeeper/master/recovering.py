@@ -6,17 +6,14 @@ worker itself cannot write any more: its ephemeral node is gone, which each of i
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
 from mainspring.engines.zookeeper import locating, paths, records, waiting
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal
-from mainspring.errors import StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.zookeeper.session import Session
-    from mainspring.engines.zookeeper.tree import Change, Check, Node, Tree
+    from mainspring.engines.zookeeper.tree import Change, Node, Tree
     from mainspring.jobs.model import Job
     from mainspring.storage.operation import Operation
 
@@ -102,13 +99,12 @@ def is_unwanted(result: Mapping[str, Any], living: Collection[int]) -> bool:
 class Recovery:
     """Gives back what one lost worker had."""
 
-    def __init__(self, session: Session, who: str, living: Collection[int], guards: Sequence[Check] = ()) -> None:
-        """``living`` are the terms of those that live, ``guards`` what the master writes under."""
+    def __init__(self, session: Session, who: str, living: Collection[int]) -> None:
+        """``living`` are the terms of those that live."""
         self._session = session
         self._tree = session.tree
         self._who = who
         self._living = living
-        self._guards = guards
         self.back: list[Waiting] = []
         """What is pending again."""
         self.lost: list[ops.LostAttempt] = []
@@ -166,11 +162,10 @@ class Recovery:
         )  # at once: what is given back first is assigned while the rest follows
 
     async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
-        verdicts = []
-        for verdict in await self._session.committer.commit(entries, self._guards):
+        verdicts: list[Conflict | None] = []
+        for verdict in await self._session.committer.commit(entries):
             if isinstance(verdict, Fenced):
-                raise StoreFencedError(f"{verdict.path} does not let this node write any more")
-            assert verdict is None or isinstance(verdict, Conflict)
+                raise self._session.over()
             verdicts.append(verdict)
         return verdicts
 
@@ -245,20 +240,7 @@ async def living(tree: Tree) -> list[int]:
 
 async def recover(session: Session, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
     """Give back what ended terms hold; see ``Recover``."""
-    turn = session.memory(_turn)
-    outcomes = []
-    for operation in operations:
-        if turn.locked():  # this node is the master, and at it: twice at once, each would only be in the other's way
-            outcomes.append(ops.Recovered(0, {}, more=False))
-            continue
-        async with turn:
-            outcomes.append(await _recover(session, operation))
-    return outcomes
-
-
-def _turn(_: Session) -> asyncio.Lock:
-    """Make what is held by whoever gives something back at this node."""
-    return asyncio.Lock()
+    return [await _recover(session, operation) for operation in operations]
 
 
 async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
@@ -272,7 +254,14 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     attempts: list[ops.LostAttempt] = []
     for who in lost:
         recovery = Recovery(session, who, alive)
-        more = await recovery.run(operation.rows - number) or more
+        more = await recovery.run(operation.rows - number)
+        if recovery.back or recovery.dropped:
+            log.warning(
+                "a worker is gone; its tasks are pending again",
+                worker=who,
+                tasks=len(recovery.back),
+                dropped=recovery.dropped,
+            )
         number += len(recovery.back)
         attempts += recovery.lost
         for one in recovery.back:
@@ -284,34 +273,3 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
 
 
 HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {ops.Recover: recover}
-
-
-class Recoverer:
-    """Gives back what the lost workers had, while one reign lasts."""
-
-    def __init__(self, session: Session, guard: Check) -> None:
-        self._session = session
-        self._guard = guard
-
-    async def step(self) -> int:
-        """Give back all that lost workers have left; returns how many workers were lost. Raises DeposedError."""
-        async with self._session.memory(_turn):
-            return await self._step()
-
-    async def _step(self) -> int:
-        lost = await _lost_workers(self._session.tree)
-        for who in lost:
-            recovery = Recovery(self._session, who, await living(self._session.tree), [self._guard])
-            try:
-                while await recovery.run(1 << 30):
-                    pass
-            except StoreFencedError as error:
-                raise DeposedError(str(error)) from error
-            if recovery.back or recovery.dropped:
-                log.warning(
-                    "a worker is gone; its tasks are pending again",
-                    worker=who,
-                    tasks=len(recovery.back),
-                    dropped=recovery.dropped,
-                )
-        return len(lost)

@@ -11,7 +11,7 @@ import structlog
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, Taker
 from mainspring.engines.zookeeper.master.reign import Reign
-from mainspring.engines.zookeeper.wants import Notice, decode_notice, decode_wants
+from mainspring.engines.zookeeper.wants import Notice, decode_wants
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ log = structlog.get_logger("mainspring.zookeeper")
 class Worker(Taker):
     """A living worker."""
 
-    __slots__ = ("answered", "asked", "leaving", "notice", "once", "sent_away", "term", "wants")
+    __slots__ = ("answered", "asked", "leaving", "notice", "sent_away", "term", "wants")
 
     def __init__(self, who: str) -> None:
         super().__init__(who, room=0)
@@ -38,7 +38,6 @@ class Worker(Taker):
         """It drains by itself, or because somebody asked it to."""
         self.wants: dict[bytes, list[OpenWant]] = {}
         self.asked = self.answered = 0
-        self.once = False
         self.notice: Notice | None = None
         """What it was told last; None: nothing yet by this master."""
 
@@ -160,13 +159,10 @@ class Workers:
         worker.room = QUEUE - queue.children - worker.under_way
         try:
             asked = decode_wants(node.data)
-            # What is for once is over with its answer, also where that came from the last master.
-            over = asked.once and queue.data and decode_notice(queue.data).answered >= asked.asked
         except (ValueError, KeyError, TypeError, AttributeError):
             log.warning("what a worker wants cannot be read", path=paths.wants(who))
             return
-        worker.asked, worker.once = asked.asked, asked.once
+        worker.asked = asked.asked
         worker.wants.clear()
-        if not over:
-            for function, wants in asked.wants.items():
-                worker.want(function, wants)
+        for function, wants in asked.wants.items():
+            worker.want(function, wants)
