@@ -50,6 +50,8 @@ class Node:
         self.term = 0
         """0: it has none at this moment."""
         self.held: dict[int, Job] = {}
+        self._said: dict[int, bytes] = {}
+        """The token of the last settlement of each job."""
         self.limit = world.chance.choice((1, 3, 10))
         self.dead = False
         self._put: deque[tuple[int, Entry]] = deque()
@@ -227,7 +229,7 @@ class Node:
                 await asyncio.sleep(0.2)
                 self._hungry.set()
                 continue
-            if term == self.term:
+            if term == self.term and not self._fenced.is_set():
                 for job in [job for some in jobs for job in some]:
                     self._check_claimed(job)
                     self.hold(job)
@@ -238,7 +240,8 @@ class Node:
 
     def _check_claimed(self, job: Job) -> None:
         self.check_held(job)
-        if job.id in self.held:
+        # What was given back may be here again before this node learns that it was.
+        if job.id in self.held and self._said.get(job.id) not in self.world.history.tokens:
             self.world.history.fault(f"job {job.id} is handed out twice by {self.who}")
 
     def check_held(self, job: Job) -> None:
@@ -267,7 +270,9 @@ class Node:
         if self.held.get(job.id) is not job and not is_late:
             return
         event = Event.SUCCEED if world.calm else chance.choice(ENDS)
-        world.settle(self, self.settlement(job, event), lambda: self._over(job))
+        settlement = self.settlement(job, event)
+        self._said[job.id] = settlement.result or settlement.error
+        world.settle(self, settlement, lambda: self._over(job))
 
     def settlement(self, job: Job, event: Event) -> Settlement:
         """Return a settlement that can be told from all others."""
