@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
+from mainspring.events.relay import Abandoned
 from mainspring.jobs import looking
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job, Options, Retry
@@ -157,6 +158,19 @@ def test_it_goes_to_another_worker_where_a_client_waits_at_another_node(nodes: l
     here.service.gone(worker)
     here.commit()
     assert here.given(other).job.id == job.id
+
+
+def test_what_ended_terms_have_left_is_given_back_when_the_engine_says_so() -> None:
+    content = SharedTables(ManualClock().wall)
+    here = Node(engine=SharedMemoryEngine(content))
+    there = Node(here, engine=SharedMemoryEngine(content))
+    job = here.background()
+    assert here.given(here.worker()).job.id == job.id
+    (gone, lives) = content.terms
+    content.ended.add(gone)
+    content.tell(lives, Abandoned([gone]))
+    there.commit()
+    assert there.given(there.worker()).job.id == job.id
 
 
 # ---- what is counted

@@ -11,6 +11,7 @@ import pytest
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.journal import TOTAL, journal_data, total
 from mainspring.engines.zookeeper.master import cleaning, recovering
+from mainspring.engines.zookeeper.master import master as module
 from mainspring.engines.zookeeper.master.recovering import abandoned
 from mainspring.engines.zookeeper.tree import Create, Delete, Node, Write
 from mainspring.errors import StoreFencedError
@@ -20,7 +21,7 @@ from mainspring.jobs.store import Assign, LostAttempt, Recovered
 from .a_master import Fleet, Member, eventually, fleet, run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from mainspring.jobs.model import Job
 
@@ -226,6 +227,22 @@ def test_the_master_gives_back_at_once_and_others_take_it() -> None:
             await lost.kill()
             await eventually(lambda: other.master.claims.waiting == 1)
             assert [one.id for one in await other.claim()] == [job.id]
+
+    run(check())
+
+
+def test_the_master_says_again_what_is_left_while_it_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master, lost = await nodes.master(), await nodes.join("n2")
+            await lost.held()
+            told: list[Sequence[int]] = []
+            monkeypatch.setattr(module, "TOLD_AGAIN", 0.01)
+            monkeypatch.setattr(master, "give_back", told.append)
+            await lost.kill()
+            await eventually(lambda: len(told) == 3)
+            await master.recover(lost.session.term)
+            assert {*map(tuple, told)} == {(lost.session.term,)}
 
     run(check())
 
