@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.postgres.server import name_of
-from tests.upgrades.old import unpack_source
+from tests.upgrades.old import unpack_source, with_source
 
 from mainspring.engines.postgres.migrate import MIGRATIONS
 
@@ -15,6 +15,7 @@ from .chaos import Chaos
 from .fleet import Fleet, Nursery
 from .hands import Hands, add, end_and_check
 from .ledger import SLACK
+from .processes import mainspring, node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,16 +25,37 @@ if TYPE_CHECKING:
 
     from .stores import Store
 
-SEEDS = range(2)
+SEEDS = 2
+LONG_SEEDS = 50
 OLD_SCHEMA = 7
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the code of the earlier version is."""
+    return unpack_source(tmp_path_factory.mktemp("old"))
+
+
+@pytest.fixture(scope="module")
+def old(source: Path) -> Iterator[Nursery]:
     """Give what starts nodes of the earlier version."""
-    source = unpack_source(tmp_path_factory.mktemp("old"))
     with Nursery(source) as nursery:
         yield nursery
+
+
+APP = """
+from mainspring import App, Retry, current_job
+
+app = App()
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+@app.task(retry=Retry(max_attempts=2, initial=0.01))
+def fail() -> None:
+    raise ValueError("twice" if current_job().attempt == 2 else "once")
+"""
 
 
 class Renewal:
@@ -63,13 +85,24 @@ class Renewal:
         seat.ready()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_fleet_is_renewed_node_by_node_under_load(
     old: Nursery, nursery: Nursery, tmp_path: Path, store: Store, seed: int
 ) -> None:
+    renew({"old": old, "new": nursery}, tmp_path, store, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(SEEDS, LONG_SEEDS))
+def test_many_fleets_are_renewed(old: Nursery, nursery: Nursery, tmp_path: Path, store: Store, seed: int) -> None:
+    renew({"old": old, "new": nursery}, tmp_path, store, seed)
+
+
+def renew(versions: dict[str, Nursery], directory: Path, store: Store, seed: int) -> None:
+    """Renew a fleet, and say that its clients and workers have seen nothing of it that they may not see."""
     with store.ways(3) as ways:
-        chaos = Chaos(old, tmp_path, ways, seed)
-        findings = chaos.run(Renewal({"old": old, "new": nursery}), len(Renewal.STEPS))
+        chaos = Chaos(versions["old"], directory, ways, seed)
+        findings = chaos.run(Renewal(versions), len(Renewal.STEPS))
     assert not findings.lost, findings
     assert not findings.violations, findings
     assert findings.overlap <= SLACK, findings
@@ -102,3 +135,20 @@ def test_schedules_of_nodes_of_two_versions(
             fleet.nursery = nursery
             nodes["new"] = fleet.start("new")
             end_and_check(nodes["new"], roots, added, hands)
+
+
+@pytest.mark.parametrize("which", ["node", "worker"])
+def test_workers_and_commands_of_one_version_at_a_node_of_the_other(source: Path, tmp_path: Path, which: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    old = with_source(source, {})
+    of_node: dict[str, Any]
+    of_worker: dict[str, Any]
+    of_node, of_worker = (old, {}) if which == "node" else ({}, old)
+    with (
+        node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path, **of_node) as server,
+        node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=(), **of_worker),
+    ):
+        done = mainspring("submit", "add", "[1, 2]", "--server", server.address, cwd=tmp_path, **of_worker)
+        assert (done.returncode, done.stdout) == (0, b"3"), done
+        failed = mainspring("submit", "fail", "--server", server.address, cwd=tmp_path, **of_worker)
+        assert b"ValueError: twice" in failed.stderr, failed

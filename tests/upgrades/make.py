@@ -31,7 +31,8 @@ def main() -> None:
 
 def source() -> bytes:
     """Return the commit's source, as git packs it. Raises CalledProcessError where the clone has no such commit."""
-    command = ["git", "archive", "--format=zip", "-0", ROUND_2_START, "src", f":(exclude){LEFT_OUT}"]
+    without = [f":(exclude,glob){pattern}" for pattern in LEFT_OUT]
+    command = ["git", "archive", "--format=zip", "-0", ROUND_2_START, "src", *without]
     return subprocess.run(command, cwd=HERE.parents[1], check=True, stdout=subprocess.PIPE).stdout
 
 
