@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mainspring.engines.memory import resources
 from mainspring.engines.memory.engine import execute
+from mainspring.engines.memory.queries import answer
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
 from mainspring.events.relay import Pending, Settled
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
-    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
     Carry = Callable[[Callable[[], None]], object]
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
@@ -99,6 +101,10 @@ class SharedMemoryEngine:
             if freed and term != self._term:
                 content.tell(term, Pending(sorted(freed)))
         committed(outcomes)
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query at once, whatever has become of the term."""
+        answered(answer(self._content.tables, query, budget))
 
     def _pending(self) -> dict[bytes, int]:
         """Return how many jobs of each function are pending."""

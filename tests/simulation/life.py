@@ -15,9 +15,10 @@ from mainspring.ids import Handles, NodeId, job_ids
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.reads import Reads
 
 from .clockwork import Clockwork
-from .store import SlowStore
+from .store import UNTIMED, SlowStore
 
 if TYPE_CHECKING:
     from random import Random
@@ -41,14 +42,15 @@ class Life:
         self.clock = clock
         self.loop = Clockwork(clock)
         self.store = SlowStore(engine, history, clock, chance)
-        opened = asyncio.run(engine.open(NodeId("n"), lambda function: function()))
+        opened = asyncio.run(engine.open(NodeId("n"), self.store.deliveries.put))
         self.term = opened.term
         self.commits = CommitQueue(
             self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
         )
         self._next_tick = math.inf
+        self.reads = Reads(self.store, self.loop.call_soon, budget=UNTIMED)
         self.service = JobService(
-            self.commits, clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at, **options
+            self.commits, self.reads, clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at, **options
         )
         self.service.settling._chance = chance.random
         jobs = JobCalls(self.service)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.errors import StoreError, StoreFullError
+from mainspring.errors import StoreError, StoreFullError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
+from mainspring.storage.query import Budget
 
 if TYPE_CHECKING:
     import random
@@ -16,8 +19,12 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
-    from mainspring.storage.engine import Answer, Committed, Engine, Opened
+    from mainspring.storage.engine import Answer, Answered, Committed, Engine, Opened
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Query
+
+UNTIMED: Final = Budget(seconds=math.inf)
+"""What a read may cost: how long it takes is not part of the simulation."""
 
 
 class History:
@@ -79,6 +86,10 @@ class SlowStore:
         self.shared, self.limits, self.lines = engine.shared, engine.limits, engine.lines
         self.full = False
         """Every group fails."""
+        self.away = False
+        """Every read fails."""
+        self.deliveries: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What the engine's threads want to be done on the node's."""
         self.failed = -1.0
         """Monotonic time of the last group that failed."""
         self._history = history
@@ -104,6 +115,17 @@ class SlowStore:
         self._group, self._committed, self._outcomes = group, committed, None
         if not self.full and self._chance.random() < 0.5:
             self._outcomes = self._execute(group)  # it is on disk long before the node hears of it
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query at once, also where the engine has a thread for it."""
+        if self.away:
+            answered(StoreUnavailableError("the simulated store is away"))
+            return
+        answers: list[Any] = []
+        self.engine.read(query, budget, answers.append)
+        while not answers:
+            self.deliveries.get()()
+        answered(answers[0])
 
     def finish(self) -> None:
         group, committed, outcomes = self._group, self._committed, self._outcomes

@@ -128,7 +128,7 @@ class Upgrade:
         assert (by_function[b"retried"].attempt, by_function[b"retried"].error) == (1, b'{"type":"E"}')
         assert store.opened.nodes[OLD_TERM] == "old"
         limits = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1), version=1)
-        assert store.group(ListLimits()) == [[limits]]
+        assert store.read(ListLimits()).items == [limits]
         assert s.stored("paused").state.paused
         assert [known.deployment.digest for known in s.declare("shop", b"another")] == [b"another", b"digest"]
 

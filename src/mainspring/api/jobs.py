@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.api.request import Request
 from mainspring.jobs.model import FUNCTION_LIMIT, State
@@ -54,6 +55,10 @@ class Listed(msgspec.Struct):
     """Some jobs, newest first."""
 
     jobs: list[JobInfo]
+    next: str | UnsetType | None = UNSET
+    """Of a partial answer: the handle ``before`` which the next one begins; None: no older job matches."""
+    searched_to: str | UnsetType | None = UNSET
+    """Of a partial answer: when the last job that was looked at was submitted; None: there is no older one."""
 
 
 class Cancelled(msgspec.Struct):
@@ -74,11 +79,14 @@ class List(Request[Listed]):
     """Jobs that meet all that is given, those before the job ``before``. Codes: ``invalid``, ``job_not_found``."""
 
     call = "jobs.list"
+    only_reads = True
     state: str | None = None
     function: str | None = None
     unique: str | None = None
     before: str | None = None
     limit: int = 100
+    partial: bool = False
+    """Whether the answer may come before there are as many jobs as the limit says, though there are more."""
 
 
 class Show(Request[JobDetails]):

@@ -23,6 +23,8 @@ class Request(msgspec.Struct, Generic[A], forbid_unknown_fields=True, omit_defau
 
     call: ClassVar[str] = ""
     """The name under which it can be read and sent; empty where it has bytes that JSON cannot hold."""
+    only_reads: ClassVar[bool] = False
+    """Whether it may take long and changes nothing: where whoever asks leaves, it ends."""
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:

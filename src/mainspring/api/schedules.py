@@ -179,6 +179,7 @@ class History(Request[Runs]):
     """What became of a schedule's times, those before a time where it is given. Codes: ``invalid``, ``schedule_not_found``."""
 
     call = "schedules.history"
+    only_reads = True
     name: str
     limit: int = 100
     before: float | None = None

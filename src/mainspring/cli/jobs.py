@@ -13,6 +13,7 @@ from mainspring.cli.display import print_fields, print_json, print_rows, printab
 from mainspring.cli.failures import DONE, complain, exit_code, explain
 from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
 from mainspring.cli.options import DURATION, LOCAL, Json, ServerOptions, plain
+from mainspring.cli.searching import Search
 from mainspring.cli.submit import write_result
 from mainspring.errors import MainspringError
 
@@ -73,12 +74,22 @@ def list_jobs(
     On a terminal a table of what fits: wider ones show more. Elsewhere one line a job with tabs between all columns, and a
     head; with --json an array.
 
+    Where few of very many jobs match, the search takes a while. Interrupted, it prints what it has found, and how far it has
+    searched.
+
     EXAMPLES
       mainspring jobs list --state failed
       mainspring jobs list --function thumbnail --limit 10 --json
     """
-    listed = ask(server.client(), List(state, function, unique, before, limit))
-    print_rows(COLUMNS, listed["jobs"], json=json, steps=STEPS)
+    search = Search(server.client(), List(state, function, unique, before, limit))
+    try:
+        search.run()
+    except (KeyboardInterrupt, MainspringError):
+        if search.next is not None:
+            print_rows(COLUMNS, search.jobs, json=json, steps=STEPS)
+            complain(f"searched back to jobs of {search.searched_to}; the rest begins with --before {search.next}")
+        raise
+    print_rows(COLUMNS, search.jobs, json=json, steps=STEPS)
     return DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue
     from mainspring.resources.model import Limits
+    from mainspring.storage.query import Page
+    from mainspring.storage.reads import Reads
 
     Change = Callable[[FunctionLimits, int], FunctionLimits]
     """Takes what is said of a function and the wall time in microseconds; returns what is to be said from now on."""
@@ -48,6 +51,7 @@ class Functions:
         self,
         ground: Ground,
         gates: Gates,
+        reads: Reads,
         serve: Callable[[FunctionQueue], None],
         *,
         kept: bool,
@@ -56,6 +60,7 @@ class Functions:
         self._dispatch, self._commits, self._clock = ground.dispatch, ground.commits, ground.clock
         self.kept = kept
         self._gates = gates
+        self._reads = reads
         self._serve = serve
         self._shared = shared
         self._said: dict[bytes, FunctionLimits] = {}
@@ -82,9 +87,9 @@ class Functions:
     def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Read what is said of all functions; nothing may be handed out before."""
 
-        def loaded(rows: list[FunctionLimits]) -> None:
+        def loaded(page: Page[FunctionLimits]) -> None:
             self._reading = False
-            for row in rows:
+            for row in page.items:
                 self._learn(row)
             then()
 
@@ -96,7 +101,7 @@ class Functions:
             then()
             return
         self._reading = True
-        self._commits.put(ListLimits(), loaded, not_loaded)
+        self._reads.gather(ListLimits(limit=sys.maxsize), loaded, not_loaded)
 
     def _learn(self, row: FunctionLimits) -> None:
         if row.version >= self.said(row.function).version:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.sharing import Shared
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
 
 class JobService:
@@ -69,6 +70,7 @@ class JobService:
     def __init__(
         self,
         commits: CommitQueue,
+        reads: Reads,
         clock: Clock,
         term: Term,
         handles: Handles,
@@ -153,7 +155,7 @@ class JobService:
         self.clients = clients = Clients(
             ground, window, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
         )
-        self.functions = Functions(ground, gates, window.serve, kept=keeps_limits, shared=not alone)
+        self.functions = Functions(ground, gates, reads, window.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(ground, window, settling, foreground, self.functions, slices)
         self._counting = Counting(ground, window)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
@@ -177,6 +179,7 @@ class JobService:
         self.monotonic, self.wall = clock.monotonic, clock.wall
         self.handle_of, self.id_of = handles.of, handles.parse
         self.put, self.soon, self.run_sliced = commits.put, slices.put, slices.start
+        self.ask, self.gather = reads.ask, reads.gather
         self.watch, self.unwatch = hub.watch, hub.leave
         self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
         self.foreground_of = table.foreground_of

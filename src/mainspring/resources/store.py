@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.resources.model import FunctionLimits
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
+from mainspring.storage.query import PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.resources.model import FunctionLimits, Rate
+    from mainspring.resources.model import Rate
 
 
-class ListLimits(Operation):
-    """Read what is said of all functions. Outcome: ``list[FunctionLimits]``, in any order."""
-
-    __slots__ = ()
+class ListLimits(PageQuery[FunctionLimits], frozen=True):
+    """Read what is said of functions, in an order of the store's own."""
 
     phase = Phase.READ
     reads = True

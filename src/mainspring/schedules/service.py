@@ -5,6 +5,7 @@ What is due fires at its time (``storage.agenda``). Where several nodes share th
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.clock import to_us
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
     Failed = Callable[[MainspringError], None]
 
@@ -74,6 +76,7 @@ class ScheduleService:
     def __init__(
         self,
         commits: CommitQueue,
+        reads: Reads,
         clock: Clock,
         timers: Timers,
         paused: Callable[[], bool] = lambda: False,
@@ -83,6 +86,7 @@ class ScheduleService:
     ) -> None:
         self.fires = fires
         self._commits = commits
+        self._reads = reads
         self._clock = clock
         self._timers = timers
         self._paused = paused
@@ -207,7 +211,8 @@ class ScheduleService:
 
     def find(self, done: Callable[[list[Stored]], None], failed: Failed, names: Sequence[str] | None = None) -> None:
         """Read schedules: those named, or all."""
-        self._commits.put(ListSchedules(names), done, failed)
+        query = ListSchedules(limit=sys.maxsize, names=None if names is None else tuple(names))
+        self._reads.gather(query, lambda page: done(page.items), failed)
 
     # ---- those who change ----
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 from msgspec import UNSET, UnsetType
 
 from mainspring.schedules.model import FireState
+from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.rules import STEP
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
+from mainspring.storage.query import PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire, Origin, Schedule
     from mainspring.schedules.parents import Join
-    from mainspring.schedules.reconcile import Deployment, Stored
+    from mainspring.schedules.reconcile import Deployment
 
 
 @runtime_checkable
@@ -248,21 +250,10 @@ class Upcoming(NamedTuple):
     """The first fire time of those that were not read; None where no other schedule has one."""
 
 
-class ListSchedules(Operation):
-    """Read schedules, in the order of their names: those that are named, or all. Outcome: ``list[Stored]``."""
+class ListSchedules(PageQuery[Stored], frozen=True, kw_only=True):
+    """Read schedules, in the order of their names: those that are named, or all. A place is a name."""
 
-    __slots__ = ("names",)
-
-    phase = Phase.READ
-    reads = True
-
-    def __init__(
-        self,
-        names: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__()
-        self.names = names
-        self.overtakes = True  # what is changed after it is guarded by versions
+    names: tuple[str, ...] | None = None
 
 
 # ---- what `work` needs of an engine ----

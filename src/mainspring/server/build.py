@@ -44,6 +44,7 @@ from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
 from mainspring.server.unserved import GRACE, Unserved
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.reads import Reads
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
 
@@ -150,6 +151,7 @@ def _put_together(
         pressure=lambda full: face.pause(full),  # noqa: PLW0108 - made below, here and elsewhere
         failing=lambda error: watch.failed(error, clock.monotonic()),
     )
+    reads = Reads(engine, loop.call_soon, failing=lambda error: watch.read_failed(error))  # noqa: PLW0108
     watch = StoreWatch(commits, clock.monotonic(), broken=end.fail)
     attempt_log = AttemptLog(loop.time, loop.call_later)
     fleet: Fleet | None = None
@@ -158,6 +160,7 @@ def _put_together(
         fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address)
     service = JobService(
         commits,
+        reads,
         job_clock,
         opened.term,
         handles,
@@ -204,6 +207,7 @@ def _put_together(
         engine.followers = Following(service, lambda: face.next_id())  # noqa: PLW0108
         schedules = ScheduleService(
             commits,
+            reads,
             job_clock,
             service.timers,
             lambda: service.paused,
@@ -214,8 +218,8 @@ def _put_together(
             schedules.alone()
         else:
             schedules.first = fleet.first_in_line
-        api.add(ScheduleCalls(schedules, commits, handles, job_clock).handlers)
-    oldest = Oldest(service.all_functions, commits, job_clock)
+        api.add(ScheduleCalls(schedules, reads, handles, job_clock).handlers)
+    oldest = Oldest(service.all_functions, reads, job_clock)
     unserved = Unserved(
         service.all_functions,
         service.registered,
@@ -230,6 +234,7 @@ def _put_together(
         engine,
         clock,
         commits,
+        reads,
         service,
         face,
         schedules=schedules,

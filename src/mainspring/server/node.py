@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.server.ticks import Ticks
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Engine
+    from mainspring.storage.reads import Reads
 
 COMMIT_SECONDS: Final = 10.0
 """How long a node that ends waits for its last group."""
@@ -51,6 +52,7 @@ class Node:
         engine: Engine,
         clock: Clock,
         commits: CommitQueue,
+        reads: Reads,
         service: JobService,
         face: GearmanFace,
         *,
@@ -66,6 +68,7 @@ class Node:
         self.engine = engine
         self.clock = clock
         self.commits = commits
+        self._reads = reads
         self.service = service
         self.face = face
         self.schedules = schedules
@@ -200,6 +203,7 @@ class Node:
         self.ticks.stop()
         self.face.close()
         self.commits.close()
+        self._reads.close()
         self._attempt_log.close()
         if self._keeping is not None:
             self._keeping.cancel()

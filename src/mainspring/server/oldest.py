@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
 MEASURED: Final = 100
 """Functions whose oldest jobs are looked for: those with the most waiting ones."""
@@ -27,9 +27,9 @@ SHARE: Final = 20
 class Oldest:
     """Knows since when the oldest waiting jobs of the functions with the most of them have waited."""
 
-    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], commits: CommitQueue, clock: Clock) -> None:
+    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads, clock: Clock) -> None:
         self._functions = functions
-        self._commits = commits
+        self._reads = reads
         self._clock = clock
         self._stored: dict[bytes, int] = {}
         """By function, the wall time in microseconds since which its oldest pending job in the store has waited."""
@@ -55,7 +55,7 @@ class Oldest:
             self._next = self._clock.monotonic() + EVERY
 
         self._next = float("inf")
-        self._commits.put(FirstInLine(functions), looked, not_looked)
+        self._reads.ask(FirstInLine(tuple(functions)), looked, not_looked)
 
     def ages(self) -> Iterator[tuple[bytes, float]]:
         """Return functions that have waiting jobs, with the seconds for which the oldest one has waited."""

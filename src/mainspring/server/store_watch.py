@@ -72,6 +72,11 @@ class StoreWatch:
         if self._limit.allows(cause, now):
             log.error("the store refused a group", error=cause, refused=self._refused)
 
+    def read_failed(self, error: StoreError) -> None:
+        """A query was not answered: one that found no way to the store says nothing of groups, one that found it damaged does."""
+        if isinstance(error, (StoreBrokenError, StoreCorruptError)):
+            self._broken(error)
+
     def look(self, now: float) -> None:
         """Do what is due: to be called several times a second."""
         silent = self._silent(now)

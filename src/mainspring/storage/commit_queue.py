@@ -19,7 +19,7 @@ from mainspring.storage.operation import DEFERRED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.storage.engine import Engine
+    from mainspring.storage.engine import GroupPort
     from mainspring.storage.operation import Operation
 
     Entry = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
@@ -53,7 +53,7 @@ class CommitQueue:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: GroupPort,
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], object],
         *,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.ids import NodeId, Term
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
     Committed = Callable[[Sequence[Any] | StoreError], None]
     """Takes the outcomes of a group in the order of its operations, or the reason why nothing of it has happened.
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     will be called for it."""
     Answer = Callable[[int, Any | StoreError], None]
     """Takes the outcome of one operation of a group, named by its place, apart from the others."""
+    Answered = Callable[[Any], None]
+    """Takes the answer to a query, or the StoreError that says why there is none."""
 
 
 class Opened(NamedTuple):
@@ -30,7 +33,32 @@ class Opened(NamedTuple):
     before it returns a job of theirs."""
 
 
-class Engine(Protocol):
+class QueryPort(Protocol):
+    """What answers queries."""
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query from what is committed, and call ``answered`` once, before returning or later on the node's thread.
+
+        It is called as `commit` is, and runs beside a group: neither waits for the other. The answer has all that was committed
+        before the call. A read that has spent its budget answers what it has found so far (`query.Page.next`), and each one gets
+        further than its beginning. Where the store is away it fails within seconds; it does not wait as a group does.
+        """
+
+
+class GroupPort(Protocol):
+    """What commits groups."""
+
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
+
+        ``answer`` is for outcomes that do not depend on the rest of the group: an engine may give them earlier or later, also
+        long after the group has ended, once for each of these operations. Among the outcomes they are DEFERRED.
+
+        Called on the node's thread, in its running loop where it has one. At most one group is under way at a time.
+        """
+
+
+class Engine(QueryPort, GroupPort, Protocol):
     """One implementation of the store.
 
     A group is one transaction: all of its operations happen, or none. (Where the store has no transactions of that size, each
@@ -61,15 +89,6 @@ class Engine(Protocol):
         ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
         On a shared store it may be called again once the term was ended, to begin another one.
         Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError, StoreUnavailableError or StoreError.
-        """
-
-    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
-        """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
-
-        ``answer`` is for outcomes that do not depend on the rest of the group: an engine may give them earlier or later, also
-        long after the group has ended, once for each of these operations. Among the outcomes they are DEFERRED.
-
-        Called on the node's thread, in its running loop where it has one. At most one group is under way at a time.
         """
 
     async def close(self) -> None:

@@ -63,7 +63,7 @@ class Probe(Operation):
     phase = Phase.PROBE
 
 
-def unknown(engine: str, kinds: Iterable[type[Operation]]) -> TypeError:
+def unknown(engine: str, kinds: Iterable[type]) -> TypeError:
     """Return the error of an engine that was asked for what it has no handler for: a defect, and never passed over in silence."""
     return TypeError(
         f"{engine} cannot do {', '.join(sorted(kind.__name__ for kind in kinds))}: it has no handler for it"

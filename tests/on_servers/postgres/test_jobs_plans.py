@@ -24,9 +24,9 @@ WRITTEN = set(SQL) - {"partitions", "top", "now"}
 """Those about jobs; the others read the catalogue, or nothing."""
 LISTS = {"list_jobs", "list_ended", "list_dead"}
 """They pass over jobs in the order of ids until enough match."""
-FIRST = {"next", "look", "sweep", "take_inbox"}
+FIRST = {"next", "look", "sweep", "take_inbox", "few_held", "few_pending", "few_pending_of", "few_scheduled"}
 """They take the first entries of an index."""
-ALL = {"held_elsewhere", "list_held"}
+ALL = {"held_elsewhere"}
 """They pass over all that is held, which is bounded by what runs."""
 SMALL = {"functions", "counts", "terms", "journal", "entry", "retired"}
 """Tables that hold little, or whose rows are all wanted."""
@@ -113,9 +113,13 @@ INDEXES = {
     "due": {"due", "jobs_pkey"},
     "expire": {"expiring", "jobs_pkey"},
     "next": {"due", "expiring"},
-    "list_pending": {"queue", "jobs_pkey"},
-    "list_scheduled": {"due", "jobs_pkey"},
-    "list_held": {"held", "jobs_pkey"},
+    "few_pending": {"queue"},
+    "few_pending_of": {"queue"},
+    "few_scheduled": {"due"},
+    "few_held": {"held"},
+    "list_these": {"jobs_pkey"},
+    "list_jobs": {"jobs_pkey"},
+    "mark_jobs": {"jobs_pkey"},
     "drop_foreground": {"jobs_pkey", "waits_pkey"},
     "leave": {"waits_pkey"},
 }
@@ -133,7 +137,18 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
                 taken = {step["Index Name"] for step in steps if "Index Name" in step}
                 assert taken == indexes, name
             # What is first in an index is not sorted.
-            for name in ("claim", "due", "expire", "lowest", "next", "take_inbox", "look"):
+            for name in (
+                "claim",
+                "due",
+                "expire",
+                "lowest",
+                "next",
+                "take_inbox",
+                "look",
+                "list_jobs",
+                "mark_jobs",
+                "mark_all",
+            ):
                 steps = await plan(other, name)
                 assert not [step for step in steps if step["Node Type"] == "Sort" and _sorts_a_table(step)], name
 

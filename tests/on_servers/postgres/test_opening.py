@@ -178,6 +178,10 @@ def test_a_node_can_be_seen_in_the_servers_own_list(database: str) -> None:
             names = await other.fetch(
                 "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND application_name <> ''"
             )
-            assert sorted(name for (name,) in names) == ["mainspring:some-node", "mainspring:some-node groups"]
+            assert sorted(name for (name,) in names) == [
+                "mainspring:some-node",
+                "mainspring:some-node groups",
+                "mainspring:some-node reads",
+            ]
 
     asyncio.run(test())

@@ -25,6 +25,8 @@ from mainspring.schedules.model import Every, Fire, Overlap, Reason, Schedule
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.clock import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.reads import Reads
+from mainspring.testing.conformance.paging import everything
 
 from .a_fleet import Node, node, session
 from .test_jobs_floors import slow
@@ -85,9 +87,7 @@ async def due(one: Node, now_us: int) -> list[ops.Due]:
 
 
 async def rows(one: Node, name: str) -> list[Fire]:
-    (found,) = await one.group(ListFires(name, limit=100_000))
-    assert isinstance(found, list)
-    return list(reversed(found))
+    return (await everything(one.engine, ListFires(name, limit=100_000)))[::-1]
 
 
 def families(number: int) -> list[Schedule]:
@@ -191,7 +191,9 @@ class Racer:
         self.lost = 0
         self._commits = CommitQueue(one.engine, loop.call_soon, loop.call_later)
         self._timers = Timers(lambda at: loop.call_later(max(at - time.monotonic(), 0), self._run))
-        self._service = ScheduleService(self._commits, SystemClock(), self._timers, lambda: self.ended)
+        self._service = ScheduleService(
+            self._commits, Reads(one.engine, loop.call_soon), SystemClock(), self._timers, lambda: self.ended
+        )
         self._commits.put = self._put  # type: ignore[method-assign]
 
     def _put(
@@ -381,7 +383,7 @@ def test_from_the_floor_no_dead_entries_are_passed(database: str) -> None:
 
             slow(one)
             assert len(await due_names(one, now_us)) == number
-            floor = one.engine._writer._memory[DueFloor]
+            floor = one.engine._writer.memory[DueFloor]
             dear, cheap = await passed(LOWEST), await passed(floor.place)
             assert cheap < dear / 2, "those of the last ten seconds are looked at, and no others"
 

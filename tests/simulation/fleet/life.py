@@ -18,7 +18,9 @@ from mainspring.server.clock import StoreClock
 from mainspring.server.fleet import Fleet
 from mainspring.server.settings import FleetSettings, ServerSettings, parse_store
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.reads import Reads
 from tests.simulation.clockwork import Clockwork
+from tests.simulation.store import UNTIMED
 
 from .errand import Errand, Moment
 
@@ -87,8 +89,10 @@ class FleetLife:
             way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
         )
         self.fleet = _Fleet(way, handles, store_clock, self._settings, strategy(self._settings.fleet.strategy))
+        self.reads = Reads(way, self.loop.call_soon, budget=UNTIMED)
         self.service = JobService(
             self.commits,
+            self.reads,
             store_clock,
             opened.term,
             handles,

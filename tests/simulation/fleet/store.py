@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Answer, Committed, Opened
+    from mainspring.storage.engine import Answer, Answered, Committed, Opened
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
     from .clocks import MachineClock
     from .content import Content
@@ -143,6 +144,12 @@ class Way:
             assert not writes or self._of not in self._history.ended_terms, "a group of an ended term was committed"
             self._history.note(self._name, group, outcomes)
         return outcomes
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        if self.cut:
+            answered(StoreUnavailableError("the simulated store is away"))
+        else:
+            self._engine.read(query, budget, answered)
 
     def holds_nothing(self) -> None:
         """The node is about to leave: it has given back what it held."""

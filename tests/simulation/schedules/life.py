@@ -103,7 +103,7 @@ class ScheduleLife(FleetLife):
         assert isinstance(way, ScheduleWay)
         way.attend(Following(service, lambda: self.face.next_id()))  # noqa: PLW0108 - another term has another one
         self.schedules = ScheduleService(
-            self.commits, self.store_clock, service.timers, lambda: service.dispatch.paused
+            self.commits, self.reads, self.store_clock, service.timers, lambda: service.dispatch.paused
         )
 
     def _begin(self) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import beginning, paths, records
 from mainspring.engines.zookeeper.tree import Delete
-from mainspring.errors import StoreError, StoreFencedError
+from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
-from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.queries.jobs import ListJobs
+from mainspring.testing.conformance.paging import everything
 from tests.zookeeper.memory import MemoryTree
 
 from .ensemble import Ensemble
@@ -332,6 +333,13 @@ class World:
             except StoreFencedError:
                 await asyncio.sleep(1.0)  # the node has just begun another term
 
+    async def _list(self, node: Node) -> list[Job]:
+        while True:
+            try:
+                return await asyncio.wait_for(everything(node.engine, ListJobs(limit=1_000_000)), CALM_SECONDS)
+            except StoreUnavailableError:
+                await asyncio.sleep(1.0)  # the node has just begun another term
+
     async def _check_end(self) -> None:
         history = self.history
         for job_id, told in self.submitted.items():
@@ -347,7 +355,7 @@ class World:
         node = self._node()
         assert node is not None
         counts = await self._ask(node, ops.Count())
-        jobs = await self._ask(node, ListJobs(JobFilter(limit=1_000_000)))
+        jobs = await self._list(node)
         recount = Counts()
         for job in jobs:
             recount.add(job.function, job.state, job.priority)

@@ -24,6 +24,7 @@ from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.service import JobService
 from mainspring.schedules.service import ScheduleService
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.ids import Term
     from mainspring.jobs.held import Held
-    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
 UNKNOWN = "H:n:1000000999999"
 
@@ -49,6 +51,12 @@ class Store(MemoryEngine):
             committed(self.error)
         else:
             super().commit(group, committed, answer)
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        if self.error is not None:
+            answered(self.error)
+        else:
+            super().read(query, budget, answered)
 
 
 class Side:
@@ -81,8 +89,10 @@ class Node:
         self.store = store
         self.clock = ManualClock()
         self.commits = CommitQueue(store, loop.call_soon, loop.call_later)
+        self.reads = Reads(store, loop.call_soon)
         self.service = JobService(
             self.commits,
+            self.reads,
             self.clock,
             term,
             Handles(nodes),
@@ -91,13 +101,13 @@ class Node:
         )
         next_id = job_ids(self.service.term)
         store.followers = Following(self.service, next_id)
-        self.schedules = ScheduleService(self.commits, self.clock, self.service.timers)
+        self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.jobs = JobCalls(self.service)
         self.refusals = count()
         self.api = Api(
             self.jobs.handlers,
             FunctionCalls(self.service, self.too_many).handlers,
-            ScheduleCalls(self.schedules, self.commits, self.service.handles, self.clock).handlers,
+            ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             SubmitCalls(self.service, next_id, self.too_many).handlers,
         )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import time
 from datetime import datetime
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from mainspring.cli.failures import INTERRUPTED, NO_SERVER
 from mainspring.cli.jobs import COLUMNS
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
+from mainspring.errors import ConnectionLostError, UsageError
 
 from .terminal import shown
 
@@ -92,3 +95,92 @@ def test_a_pipe_gets_everything(
     head, line, _ = capsys.readouterr().out.splitlines()
     assert head.split("\t") == list(COLUMNS)
     assert line.split("\t") == [str(jobs[0][name]) for name in COLUMNS]
+
+
+class Searched:
+    """A server that finds what it is asked for in several answers; ``knows_partial``: of this version."""
+
+    def __init__(self, *answers: dict[str, Any] | BaseException, knows_partial: bool = True) -> None:
+        self.answers = list(answers)
+        self.knows_partial = knows_partial
+        self.asked: list[dict[str, Any]] = []
+
+    def call(self, _method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if "partial" in params and not self.knows_partial:
+            raise UsageError("the params of jobs.list cannot be read: Object contains unknown field `partial`")
+        self.asked.append(params)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def found(*handles: str, following: str | None = None) -> dict[str, Any]:
+    return {
+        "jobs": [job(handle) for handle in handles],
+        "next": following,
+        "searched_to": TIME if following else None,
+    }
+
+
+def search(server: Searched, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(Client, "call", lambda _, method, params: server.call(method, params))
+    return main(["jobs", "list", "--json", *words])
+
+
+def test_a_search_goes_on_until_it_has_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = HANDLES
+    server = Searched(found(following="H:n:9"), found(first, following="H:n:5"), found(second, following="H:n:2"))
+    assert search(server, monkeypatch, "--limit", "2", "--function", "rare") == 0
+    assert [one["handle"] for one in json.loads(capsys.readouterr().out)] == HANDLES
+    asked = {"function": "rare", "partial": True}
+    assert server.asked == [
+        {**asked, "limit": 2},
+        {**asked, "limit": 2, "before": "H:n:9"},
+        {**asked, "limit": 1, "before": "H:n:5"},
+    ]
+
+
+def test_a_search_ends_where_there_is_no_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Searched(found(following="H:n:9"), found(HANDLES[0]))
+    assert search(server, monkeypatch) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_a_server_of_an_earlier_version_gives_whole_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Searched({"jobs": [job(handle) for handle in HANDLES]}, knows_partial=False)
+    assert search(server, monkeypatch) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert server.asked == [{"limit": 100}]
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"), [(KeyboardInterrupt(), INTERRUPTED), (ConnectionLostError("gone"), NO_SERVER)]
+)
+def test_a_search_that_is_stopped_says_how_far_it_was(
+    stop: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: object
+    try:
+        ended = search(Searched(found(HANDLES[0], following="H:n:9"), stop), monkeypatch)
+    except SystemExit as error:
+        ended = error.code
+    assert ended == code
+    out, err = capsys.readouterr()
+    assert [one["handle"] for one in json.loads(out)] == HANDLES[:1]
+    assert f"searched back to jobs of {TIME}; the rest begins with --before H:n:9" in err
+
+
+def test_a_search_that_never_began_says_nothing_of_how_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(Searched(ConnectionLostError("gone")), monkeypatch) != 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "searched" not in err

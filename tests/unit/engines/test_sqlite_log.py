@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -17,10 +18,12 @@ from mainspring.engines.sqlite.folding import READER, Folding
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
+from mainspring.queries.jobs import ListJobs
 from mainspring.storage.operation import Probe
+from mainspring.testing.conformance.paging import answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -143,3 +146,74 @@ def test_a_log_that_cannot_be_folded_is_told_of(tmp_path: Path, monkeypatch: pyt
         store(PAGES)
         assert len(said) == len(told)
     asyncio.run(engine.close())
+
+
+@pytest.fixture
+def folding(tmp_path: Path) -> Iterator[tuple[Folding, Callable[[], None]]]:
+    """The folding of a file, and what adds some pages to its log."""
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    opening.prepare(connection, tmp_path / "jobs.db", synchronous="normal")
+    connection.execute("CREATE TABLE filled (text)")
+    folding = Folding(connection, tmp_path / "jobs.db", PAGES)
+
+    def fill() -> None:
+        connection.execute("INSERT INTO filled VALUES (?)", ("x" * 4096,))
+        folding.after_commit()
+
+    yield folding, fill
+    connection.close()
+
+
+def test_reads_one_after_the_other_let_the_log_be_folded(
+    folding: tuple[Folding, Callable[[], None]], tmp_path: Path
+) -> None:
+    """There is no commit without a read beside it."""
+    log, fill = folding
+    reader = apsw.Connection(str(tmp_path / "jobs.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    for _ in range(100):
+        with log.reading():
+            reader.execute("BEGIN; SELECT count(*) FROM filled").fetchall()
+            for _ in range(5):
+                fill()
+            reader.execute("ROLLBACK")
+        log.after_read()
+    assert log_size(tmp_path / "jobs.db") < 4 * PAGES * 4096
+    reader.close()
+
+
+def test_no_read_begins_before_the_log_is_folded(folding: tuple[Folding, Callable[[], None]]) -> None:
+    log, fill = folding
+
+    def read() -> None:
+        with log.reading():
+            pass
+
+    following = threading.Thread(target=read)
+    with log.reading():
+        for _ in range(PAGES):
+            fill()
+        log.after_read()  # of an earlier read: this one is still under way
+        following.start()
+    following.join(0.1)
+    assert following.is_alive()
+    log.after_read()
+    following.join(10)
+    assert not following.is_alive()
+
+
+def test_a_read_waits_for_no_group_and_sees_what_was_committed(tmp_path: Path) -> None:
+    async def check() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        opened = await engine.open(NodeId("n"), asyncio.get_running_loop().call_soon_threadsafe)
+        next_id = job_ids(opened.term)
+        jobs = [Job(next_id(), b"f", b"payload") for _ in range(2)]
+        engine.commit([ops.Submit(jobs[:1])], lambda _: None, lambda _, __: None)
+        cursor = engine._tx.cursor  # noqa: SLF001 - a group is never left under way
+        cursor.execute("BEGIN IMMEDIATE")  # as a group does that is under way
+        cursor.execute("DELETE FROM jobs")
+        found = await answer(engine, ListJobs())
+        assert [job.id for job in found.items] == [jobs[0].id]
+        cursor.execute("ROLLBACK")
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(check(), 30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 from tests.simulation.clockwork import Clockwork
@@ -24,7 +24,9 @@ from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Change, FireSchedules, ListSchedules
 from mainspring.schedules.turns import first_in_line
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
+from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from mainspring.schedules.reconcile import Stored
     from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import PageQuery
+
+T = TypeVar("T")
 
 SECOND = 1_000_000
 START_US = 1_700_000_040 * SECOND
@@ -83,8 +88,10 @@ class Node:
         self.term = opened.term
         self._next_tick = math.inf
         self.commits = CommitQueue(_Store(self), self.loop.call_soon, self.loop.call_later)
+        self.reads = Reads(self.engine, self.loop.call_soon)
         self.service = JobService(
             self.commits,
+            self.reads,
             world.clock,
             opened.term,
             Handles(opened.nodes),
@@ -96,7 +103,7 @@ class Node:
         self.engine.followers = Following(self.service, new_id)
         self.new_id = new_id
         self.schedules = ScheduleService(
-            self.commits, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
+            self.commits, self.reads, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
         )
         if isinstance(self.engine, SharedMemoryEngine):
             self.schedules.first = lambda one: first_in_line(one, world.terms()) == self.term
@@ -234,8 +241,7 @@ class World:
 
     def rows(self, name: str = "a") -> list[Fire]:
         """What became of a schedule's fire times, the oldest first."""
-        (rows,) = self._read(ListFires(name, limit=1_000_000))
-        return list(reversed(rows))
+        return self._read(ListFires(name, limit=1_000_000))[::-1]
 
     def told(self, name: str = "a") -> list[str]:
         return [
@@ -244,12 +250,9 @@ class World:
         ]
 
     def stored(self, name: str = "a") -> Stored:
-        stored: Stored
-        ((stored,),) = self._read(ListSchedules([name]))
+        (stored,) = self._read(ListSchedules(names=(name,)))
         return stored
 
-    def _read(self, operation: Operation) -> list[Any]:
-        found: list[Any] = []
+    def _read(self, query: PageQuery[T]) -> list[T]:
         engine = self.nodes[0].engine if self.tables is not None else self.engine
-        engine.commit([operation], found.append, lambda _, __: None)
-        return list(found[0])
+        return asyncio.run(everything(engine, query))

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from mainspring.queries.jobs import FirstInLine
 
 
-class Entry(NamedTuple):
-    """What the store was asked, and by whom."""
+class Asked(NamedTuple):
+    """A query that waits for its answer."""
 
-    operation: FirstInLine
-    done: Callable[[dict[bytes, int]], None]
+    functions: tuple[bytes, ...]
+    done: Callable[[Any], None]
     failed: Callable[[StoreError], None]
 
 
@@ -38,17 +38,17 @@ class Looker:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.dispatch = Dispatch()
-        self.asked: list[Entry] = []
+        self.asked: list[Asked] = []
         self.oldest = Oldest(self.dispatch.queues.values, self, self.clock)  # type: ignore[arg-type]
 
-    def put(self, *entry: Any) -> None:
-        self.asked.append(Entry(*entry))
+    def ask(self, query: FirstInLine, done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
+        self.asked.append(Asked(query.functions, done, failed))
 
     def look(self) -> list[bytes] | None:
         """Return what the store is asked for now."""
         before = len(self.asked)
         self.oldest.look()
-        return list(self.asked[-1].operation.functions) if len(self.asked) > before else None
+        return list(self.asked[-1].functions) if len(self.asked) > before else None
 
     def stored(self, name: bytes, number: int = 1) -> FunctionQueue:
         queue = self.dispatch.queue(name)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.text import failure_of, line, rfc3339, text
-from mainspring.api.answers.waiting import Later
+from mainspring.api.answers.waiting import Later, found_by
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.jobs import STATES, Cancel, Cancelled, JobDetails, JobInfo, List, Listed, Missed, Retry, Show, Watch
 from mainspring.errors import NotFoundError
 from mainspring.jobs.model import Job, Priority, State
-from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.queries.jobs import ListJobs
+from mainspring.queries.overlay import with_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,27 +41,15 @@ class JobCalls:
         state = STATES[request.state] if request.state is not None else None
         function = request.function.encode() if request.function is not None else None
         unique = request.unique.encode() if request.unique is not None else None
-        # What runs is known to the store only after a while: ask it for all that is held, and see who has it.
-        asked = State.LEASED if state is State.RUNNING else state
-        stored = await self._stored(JobFilter(asked, function, unique, before, request.limit))
-        jobs = {job.id: _elsewhere(job) for job in stored}
-        for held in self._service.in_memory():
-            if held.job.id in jobs or not held.stored or state is State.RUNNING:
-                jobs[held.job.id] = held.seen()
-
-        def matches(job: Job) -> bool:
-            return (
-                (state is None or job.state == state)
-                and (function is None or job.function == function)
-                and (unique is None or job.unique == unique)
-                and (before is None or job.id < before)
-            )
-
-        newest = sorted((job for job in jobs.values() if matches(job)), key=lambda job: -job.id)
-        return Listed([self._info(job) for job in newest[: request.limit]])
-
-    def _stored(self, which: JobFilter) -> Later[list[Job]]:
-        return Later(lambda done, failed: self._service.put(ListJobs(which), done, failed))
+        query = ListJobs(state=state, function=function, unique=unique, after=before, limit=request.limit)
+        page = await found_by(self._service.ask if request.partial else self._service.gather, query)
+        page = page._replace(items=[_elsewhere(job) for job in page.items])
+        page = with_held(page, query, self._service.in_memory())
+        jobs = [self._info(job) for job in page.items]
+        if not request.partial:
+            return Listed(jobs)
+        following = None if page.next is None else self._service.handle_of(page.next).decode()
+        return Listed(jobs, following, rfc3339(page.searched_us))
 
     async def _show(self, request: Show) -> JobDetails:
         service, job_id = self._service, self._job_id(request.handle)

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from mainspring.api.answers.text import line, rfc3339, text
-from mainspring.api.answers.waiting import Later, in_turns
+from mainspring.api.answers.waiting import Later, found_by, in_turns
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.schedules import (
     Add,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Schedule
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.service import Declaration, ScheduleService
-    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
 
 EDITS = 5
@@ -60,9 +60,9 @@ EDITS = 5
 class ScheduleCalls:
     """Answers for a node's schedules."""
 
-    def __init__(self, service: ScheduleService, commits: CommitQueue, handles: Handles, clock: Clock) -> None:
+    def __init__(self, service: ScheduleService, reads: Reads, handles: Handles, clock: Clock) -> None:
         self._service = service
-        self._commits = commits
+        self._reads = reads
         self._handles = handles
         self._clock = clock
         self.handlers: Handlers = {
@@ -119,15 +119,12 @@ class ScheduleCalls:
     async def _history(self, request: History) -> Runs:
         if not 1 <= request.limit <= 1000:
             raise ApiError(Code.INVALID, f"limit is a number from 1 to 1000, not {request.limit}")
-        rows = await self._fires(request)
+        before_us = None if request.before is None else round(request.before * 1_000_000)
+        query = ListFires(request.name, after=before_us, limit=request.limit)
+        rows = (await found_by(self._reads.gather, query)).items
         if not rows:  # no row yet, or no such schedule
             await self._one(request.name)
         return Runs([self._run(row) for row in rows])
-
-    def _fires(self, request: History) -> Later[list[Fire]]:
-        before_us = None if request.before is None else round(request.before * 1_000_000)
-        operation = ListFires(request.name, before_us, request.limit)
-        return Later(lambda done, failed: self._commits.put(operation, done, failed))
 
     # ---- changing ----
 

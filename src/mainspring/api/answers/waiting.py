@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
     from mainspring.api.errors import Problem
+    from mainspring.storage.query import Page, PageQuery
 
     Done = Callable[[Any], None]
     Failed = Callable[[MainspringError], None]
@@ -35,6 +36,16 @@ class Later(Generic[T]):
 
     def __await__(self) -> Generator[Ask, T, T]:
         return (yield self._ask)
+
+
+async def found_by(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
+    """Return the answer to a query. Once nobody waits for the call any more, nothing more is read for it."""
+    there = True
+    try:
+        page: Page[T] = await Later(lambda done, failed: ask(query, done, failed, lambda: there))
+    finally:
+        there = False
+    return page
 
 
 def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Generator[None, None, T]) -> Later[T]:
@@ -69,6 +80,11 @@ class Answering:
         self._is_running = False
         self._is_over = False
         self._go_on(partial(work.send, None))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be done for it any more."""
+        return self._is_over
 
     def end(self) -> None:
         """Nobody waits for the answer any more: what the call has to undo it undoes, and no function is called."""

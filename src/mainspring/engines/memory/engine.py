@@ -8,7 +8,6 @@ from mainspring.engines.memory import jobs, queries, resources, schedules
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.engines.memory.tables import Tables
 from mainspring.ids import Term
-from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
 from mainspring.storage.phases import Phase
@@ -20,14 +19,13 @@ if TYPE_CHECKING:
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Ended, Followers
     from mainspring.schedules.store import SchedulesPort
-    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
 _HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
-    ListJobs: queries.list_jobs,
-    FirstInLine: queries.first_in_line,
     **schedules.READERS,
     Probe: lambda _, __: None,
 }
@@ -62,6 +60,10 @@ class MemoryEngine:
         """Run the group at once."""
         del answer
         committed(execute(self._tables, group, self, self._terms))
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query at once."""
+        answered(queries.answer(self._tables, query, budget))
 
     async def close(self) -> None:
         """Nothing to release; the content stays for the next ``open``."""

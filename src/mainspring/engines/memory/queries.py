@@ -1,36 +1,81 @@
-"""The read side in memory."""
+"""The queries in memory."""
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_left
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.jobs.model import State
-from mainspring.queries.jobs import MOST_KEYS
+from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
+from mainspring.queries.schedules import ListFires
+from mainspring.resources.store import ListLimits
+from mainspring.schedules.store import ListSchedules
+from mainspring.storage.at_once import at_once
+from mainspring.storage.operation import unknown
+from mainspring.storage.query import Meter, in_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
-    from mainspring.queries.jobs import FirstInLine, ListJobs
+    from mainspring.resources.model import FunctionLimits
+    from mainspring.schedules.model import Fire
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.storage.query import Budget, Page, Query
 
 
-def list_jobs(tables: Tables, operation: ListJobs) -> list[Job]:
+def answer(tables: Tables, query: Query[Any], budget: Budget) -> Any:
+    """Answer a query from some tables."""
+    reader = READERS.get(type(query))
+    if reader is None:
+        raise unknown("the memory engine", [type(query)])
+    return at_once(reader(tables, query, Meter(budget)))
+
+
+class _Jobs:
+    """``Searched`` in dictionaries. Sorting the ids for each page takes a hundredth of a second where there are a million."""
+
+    def __init__(self, tables: Tables, query: ListJobs) -> None:
+        self._jobs = tables.jobs
+        self._order = sorted(tables.jobs)
+        self._query = query
+
+    async def few(self, most: int) -> list[Job] | None:
+        """There are no indexes."""
+        del most
+        return None
+
+    async def mark(self, before: int | None, rows: int) -> Mark | None:
+        """Return where a part ends."""
+        at = self._place(before) - rows
+        if at < 0:
+            return None
+        job = self._jobs[self._order[at]]
+        return Mark(job.id, job.created_us)
+
+    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
+        """Return what matches of a part."""
+        found: list[Job] = []
+        for at in range(self._place(before) - 1, bisect_left(self._order, low) - 1, -1):
+            job = self._jobs[self._order[at]]
+            if self._query.matches(job):
+                found.append(copy(job))
+                if len(found) >= most:
+                    break
+        return found
+
+    def _place(self, before: int | None) -> int:
+        return len(self._order) if before is None else bisect_left(self._order, before)
+
+
+async def list_jobs(tables: Tables, query: ListJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
-    which = operation.filter
-    before, state, function, unique = which.before, which.state, which.function, which.unique
-    matching = (
-        job_id
-        for job_id, job in tables.jobs.items()
-        if (before is None or job_id < before)
-        and (state is None or job.state == state)
-        and (function is None or job.function == function)
-        and (unique is None or job.unique == unique)
-    )
-    return [copy(tables.jobs[job_id]) for job_id in heapq.nlargest(which.limit, matching)]
+    return await search(_Jobs(tables, query), query, meter)
 
 
-def first_in_line(tables: Tables, operation: FirstInLine) -> dict[bytes, int]:
+async def first_in_line(tables: Tables, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Read since when the first ones have waited; see ``FirstInLine``."""
     jobs = tables.jobs
 
@@ -39,7 +84,7 @@ def first_in_line(tables: Tables, operation: FirstInLine) -> dict[bytes, int]:
         return job is not None and job.state == State.PENDING
 
     found = {}
-    for function in operation.functions:
+    for function in query.functions:
         firsts = [
             jobs[job_id]
             for pending in tables.pending.get(function, ())
@@ -48,3 +93,48 @@ def first_in_line(tables: Tables, operation: FirstInLine) -> dict[bytes, int]:
         if firsts:
             found[function] = min(max(job.created_us, job.due_us) for job in firsts)
     return found
+
+
+async def list_limits(tables: Tables, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
+    """Read what is said of functions."""
+
+    async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
+        names = _behind(tables.limits, after)[:most]
+        return [(name, tables.limits[name]) for name in names]
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_schedules(tables: Tables, query: ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names."""
+    known = tables.schedules
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        wanted = known if query.names is None else known.keys() & set(query.names)
+        return [(name, known[name]) for name in _behind(wanted, after)[:most]]
+
+    return await in_parts(query, meter, behind)
+
+
+def _behind(names: Iterable[Any], after: Any) -> list[Any]:
+    return sorted(name for name in names if after is None or name > after)
+
+
+async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first."""
+    rows = tables.fires.get(query.name, {})
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
+        times = sorted((at for at in rows if after is None or at < after), reverse=True)
+        return [(at, copy(rows[at])) for at in times[:most]]
+
+    return await in_parts(query, meter, behind)
+
+
+READERS: dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]] = {
+    ListJobs: list_jobs,
+    FirstInLine: first_in_line,
+    ListLimits: list_limits,
+    ListSchedules: list_schedules,
+    ListFires: list_fires,
+}

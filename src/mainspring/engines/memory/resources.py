@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 
-def list_limits(tables: Tables, operation: ops.ListLimits) -> list[FunctionLimits]:
-    """Read what is said of functions; see ``ListLimits``."""
-    del operation
-    return list(tables.limits.values())
-
-
 def save_limits(tables: Tables, operation: ops.SaveLimits) -> FunctionLimits:
     """Write what is said of a function; see ``SaveLimits``."""
     said = operation.said
@@ -82,7 +76,6 @@ def end(tables: Tables, term: int) -> None:
 
 
 HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
-    ops.ListLimits: list_limits,
     ops.SaveLimits: save_limits,
     ops.Acquire: acquire,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory import jobs
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Ended, Submit
-from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
@@ -216,20 +214,6 @@ def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
-def list_schedules(tables: Tables, operation: ops.ListSchedules) -> list[Stored]:
-    """List schedules."""
-    names = sorted(tables.schedules) if operation.names is None else sorted(operation.names)
-    return [tables.schedules[name] for name in names if name in tables.schedules]
-
-
-def list_fires(tables: Tables, operation: ListFires) -> list[Fire]:
-    """List rows, the newest first."""
-    rows = tables.fires.get(operation.name, {})
-    before_us = operation.before_us
-    times = sorted((at for at in rows if before_us is None or at < before_us), reverse=True)
-    return [copy(rows[at]) for at in times[: operation.rows]]
-
-
 WRITERS: Sequence[type[Operation]] = (
     ops.SaveSchedules,
     ops.Declare,
@@ -238,8 +222,4 @@ WRITERS: Sequence[type[Operation]] = (
     ops.TriggerSchedule,
     ops.ForgetFires,
 )
-READERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
-    ops.FindDue: find_due,
-    ops.ListSchedules: list_schedules,
-    ListFires: list_fires,
-}
+READERS: dict[type[Operation], Callable[[Tables, Any], object]] = {ops.FindDue: find_due}

@@ -1,4 +1,4 @@
-"""A store that a fleet shares: PostgreSQL, two connections for each node."""
+"""A store that a fleet shares: PostgreSQL, three connections for each node."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mainspring.engines.postgres import address, failures, journal, membership, 
 from mainspring.engines.postgres.connection import connect, disconnect
 from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
+from mainspring.engines.postgres.reading import Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.watch import SLOW, Watch
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
     from mainspring.nodes.store import Cluster
-    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load("engine.sql")
@@ -97,6 +99,7 @@ class PostgresEngine:
         self._group: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._control: Control | None = None
+        self._reader: Reader | None = None
         self._ear: Callable[[Message], None] | None = None
 
     # ---- opening ----
@@ -141,6 +144,8 @@ class PostgresEngine:
         term = await self._begin(connection, node)
         await self._writer.begin(term, self._patience)
         self._term = term
+        self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory)
+        await self._reader.open(self._patience)
         await control.start()
         self._start(self._relay.run(), "messages")
         self._start(self._fold_on(), "folding")
@@ -200,6 +205,11 @@ class PostgresEngine:
             outcomes.__cause__ = error
         self._group = None
         committed(outcomes)
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query on a connection of its own, whatever has become of the term."""
+        assert self._reader is not None, "the store is open"
+        self._reader.read(query, budget, answered)
 
     def _committed(self, tx: Transaction) -> None:
         if tx.settlements:
@@ -321,6 +331,9 @@ class PostgresEngine:
         control, self._control = self._control, None
         if control is None:
             return
+        if self._reader is not None:
+            await self._reader.close()
+            self._reader = None
         await self._writer.close()  # whatever is under way there has the term's lock
         if control.started and self._term:
             with contextlib.suppress(StoreError):

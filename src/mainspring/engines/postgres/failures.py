@@ -107,7 +107,7 @@ def explain(error: BaseException, address: Address) -> StoreError:
         return full(address, error)
     if isinstance(error, asyncpg.TooManyConnectionsError):
         return StoreUnavailableError(
-            f"{at} has no connection left ({error}): raise its max_connections; each node needs two"
+            f"{at} has no connection left ({error}): raise its max_connections; each node needs three"
         )
     if is_away(error):
         return StoreUnavailableError(f"{at} cannot be reached ({_reason(error)})")

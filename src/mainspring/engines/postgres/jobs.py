@@ -17,7 +17,6 @@ from mainspring.engines.postgres import (
     waiting,
 )
 from mainspring.jobs import store as ops
-from mainspring.queries.jobs import FirstInLine, ListJobs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -47,6 +46,4 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     ops.Look: queries.look,
     ops.Count: queries.count,
     ops.CountLive: queries.count_live,
-    ListJobs: queries.list_jobs,
-    FirstInLine: queries.first_in_line,
 }

@@ -362,49 +362,65 @@ SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
 
 -- Lists are in the order of ids. Jobs are passed from the newest on until enough match; where few are in the state that is asked
 -- for, its index gives them sooner.
+-- name: mark_jobs
+SELECT id, created_us FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
+
+-- name: mark_ended
+SELECT id, created_us FROM ended WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
+
+-- name: mark_dead
+SELECT id, created_us FROM dead WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
+
+-- name: mark_all
+SELECT id, created_us FROM (
+    SELECT id, created_us FROM jobs WHERE id < $1
+    UNION ALL SELECT id, created_us FROM ended WHERE id < $1
+    UNION ALL SELECT id, created_us FROM dead WHERE id < $1
+) AS every
+ORDER BY id DESC LIMIT 1 OFFSET $2;
+
 -- name: list_jobs
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
 FROM jobs
-WHERE id < $1 AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+WHERE id < $1 AND id >= $6
+    AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
 ORDER BY id DESC LIMIT $5;
 
--- name: list_scheduled
-WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state = 0 AND due_us > -1)
-SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM few JOIN jobs ON jobs.id = ANY (ARRAY[few.id])
-WHERE few.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY few.id DESC LIMIT $5;
+-- Where few jobs are in a state, its index gives all of them sooner.
+-- name: few_scheduled
+SELECT id FROM jobs WHERE state = 0 AND due_us > -1 LIMIT $1;
 
--- name: list_pending
-WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state = 1 AND function > 0 AND ($3::int IS NULL OR function = $3))
-SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM few JOIN jobs ON jobs.id = ANY (ARRAY[few.id])
-WHERE few.id < $1 AND state = $2 AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY few.id DESC LIMIT $5;
+-- name: few_pending
+SELECT id FROM jobs WHERE state = 1 AND function > 0 LIMIT $1;
 
--- name: list_held
-WITH few AS MATERIALIZED (SELECT id FROM jobs WHERE state IN (2, 3))
-SELECT jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+-- name: few_pending_of
+SELECT id FROM jobs WHERE state = 1 AND function = $2 LIMIT $1;
+
+-- name: few_held
+SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1;
+
+-- name: list_these
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
-FROM few JOIN jobs ON jobs.id = ANY (ARRAY[few.id])
-WHERE few.id < $1 AND state = $2 AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
-ORDER BY few.id DESC LIMIT $5;
+FROM jobs
+WHERE id = ANY ($6::bigint[]) AND id < $1 AND state = $2
+    AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+ORDER BY id DESC LIMIT $5;
 
 -- name: list_ended
 SELECT id, function, 4, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground
 FROM ended
-WHERE id < $1 AND ($2::smallint IS NULL OR $2 = 4) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+WHERE id < $1 AND id >= $6 AND ($2::smallint IS NULL OR $2 = 4) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
 ORDER BY id DESC LIMIT $5;
 
 -- name: list_dead
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground
 FROM dead
-WHERE id < $1 AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
+WHERE id < $1 AND id >= $6
+    AND ($2::smallint IS NULL OR state = $2) AND ($3::int IS NULL OR function = $3) AND ($4::bytea IS NULL OR uniq = $4)
 ORDER BY id DESC LIMIT $5;
 
 -- ---- what is old ----

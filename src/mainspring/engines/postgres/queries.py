@@ -1,11 +1,11 @@
-"""What only reads."""
+"""What only reads, with all that came before it. Lists are in `lists`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import inbox, journal, rows
-from mainspring.engines.postgres.floors import LOWEST, Floors
+from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.queries.jobs import FirstInLine, JobFilter, ListJobs
 
-_PENDING, _LEASED, _RUNNING, _SUCCEEDED = map(int, (State.PENDING, State.LEASED, State.RUNNING, State.SUCCEEDED))
+_PENDING, _SUCCEEDED = int(State.PENDING), int(State.SUCCEEDED)
 
 
 async def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
@@ -143,67 +142,3 @@ async def _numbers(tx: Transaction, functions: Iterable[bytes]) -> dict[int, byt
     await tx.functions.find(("default", name) for name in names)
     known = tx.functions.numbers
     return {known["default", name]: name for name in names if ("default", name) in known}
-
-
-async def first_in_line(tx: Transaction, operations: Sequence[FirstInLine]) -> list[dict[bytes, int]]:
-    """Read since when the first ones have waited; see ``FirstInLine``. Slow scans begin where claims did."""
-    names = sorted({name for operation in operations for name in operation.functions})
-    await tx.functions.find(("default", name) for name in names)
-    numbers = {number: name for name in names if (number := tx.functions.numbers.get(("default", name))) is not None}
-    known = tx.memory(Floors).functions
-    begins = [
-        floor.places if (floor := known.get(number)) is not None and floor.scans.slow else [LOWEST] * 3
-        for number in numbers
-    ]
-    places = [[places[level] for places in begins] for level in range(3)]
-    records = await tx.connection.fetch(SQL["first_in_line"], list(numbers), *places)
-    found = {numbers[function]: time_us for function, time_us in records}
-    return [{name: found[name] for name in operation.functions if name in found} for operation in operations]
-
-
-# ---- lists ----
-
-_FEW = {State.SCHEDULED: "list_scheduled", State.PENDING: "list_pending", State.LEASED: "list_held"}
-"""The statement for a counted state that takes its index."""
-
-
-async def list_jobs(tx: Transaction, operations: Sequence[ListJobs]) -> list[list[Job]]:
-    """List jobs, newest first. Where no index helps, this passes over the jobs, from the newest on, until enough match."""
-    return [await _list(tx, operation.filter) for operation in operations]
-
-
-async def _list(tx: Transaction, which: JobFilter) -> list[Job]:
-    function = None
-    if which.function is not None:
-        await tx.functions.find([("default", which.function)])
-        function = tx.functions.numbers.get(("default", which.function))
-        if function is None:
-            return []
-    before = rows.LARGEST_ID if which.before is None else min(which.before, rows.LARGEST_ID)
-    state = None if which.state is None else int(which.state)
-    values = (before, state, function, which.unique, which.limit)
-    found: dict[int, Job] = {}
-    # A job that ends between two statements is seen in both: in its newer state, it is seen last.
-    for statement in await _statements(tx, which):
-        for job in await rows.stored(tx, await tx.connection.fetch(SQL[statement], *values)):
-            found[job.id] = job
-    return [found[job_id] for job_id in sorted(found, reverse=True)[: which.limit]]
-
-
-async def _statements(tx: Transaction, which: JobFilter) -> list[str]:
-    if which.state is None:
-        return ["list_jobs", "list_ended", "list_dead"]
-    if which.state is State.SUCCEEDED:
-        return ["list_ended"]
-    if which.state.ended:
-        return ["list_dead"]
-    return [await _live(tx, which.state, which.limit)]
-
-
-async def _live(tx: Transaction, state: State, limit: int) -> str:
-    """Choose a statement: the index passes all jobs of the state, the other one as many as it takes to meet enough of them."""
-    counted = _LEASED if state is State.RUNNING else int(state)
-    numbers = await journal.counts(tx)
-    number = sum(jobs for (_, one, _), jobs in numbers.items() if one == counted)
-    total = sum(jobs for (_, one, _), jobs in numbers.items() if one < _SUCCEEDED)
-    return _FEW[State(counted)] if number * number <= limit * total else "list_jobs"

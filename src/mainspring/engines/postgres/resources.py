@@ -21,18 +21,12 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.storage.operation import Operation
 
-_SQL = load("resources.sql")
+SQL = load("resources.sql")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FunctionLimits).decode
 
 Pool = tuple[int, bytes]
 """The number of a function, and the name of one of its pools."""
-
-
-async def list_limits(tx: Transaction, operations: Sequence[ops.ListLimits]) -> list[list[FunctionLimits]]:
-    """Read what is said of functions; see ``ListLimits``."""
-    said = [_decode(row[0]) for row in await tx.connection.fetch(_SQL["limits"])]
-    return [said for _ in operations]
 
 
 async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
@@ -43,8 +37,8 @@ async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> 
         said = operations[index].said
         function = tx.functions.number("default", said.function)
         wanted = msgspec.structs.replace(said, version=said.version + 1)
-        row = await tx.connection.fetchrow(_SQL["save_limits"], function, wanted.version, _encode(wanted))
-        row = row or await tx.connection.fetchrow(_SQL["limits_of"], function)
+        row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, _encode(wanted))
+        row = row or await tx.connection.fetchrow(SQL["limits_of"], function)
         assert row is not None
         outcomes[index] = _decode(row[0])
     return [outcomes[index] for index in range(len(operations))]
@@ -57,11 +51,11 @@ async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[li
     if not pools:
         return [[] for _ in operations]
     columns = [pool[0] for pool in pools], [pool[1] for pool in pools]
-    await tx.connection.fetch(_SQL["lock_pools"], *columns)
-    division = _Division(await tx.connection.fetchval(_SQL["now_us"]))
-    for function, pool, term, *holding in await tx.connection.fetch(_SQL["holdings"], *columns):
+    await tx.connection.fetch(SQL["lock_pools"], *columns)
+    division = _Division(await tx.connection.fetchval(SQL["now_us"]))
+    for function, pool, term, *holding in await tx.connection.fetch(SQL["holdings"], *columns):
         division.holdings.setdefault((function, pool), {})[term] = rules.Holding(*holding)
-    for function, pool, number, per_us, burst, *bucket in await tx.connection.fetch(_SQL["buckets"], *columns):
+    for function, pool, number, per_us, burst, *bucket in await tx.connection.fetch(SQL["buckets"], *columns):
         division.buckets[function, pool] = Rate(number, per_us, burst), rules.Bucket(*bucket)
     outcomes = [[division.ask(_pool(tx, ask), op.term, ask) for ask in op.asks] for op in operations]
     await division.write(tx)
@@ -115,20 +109,20 @@ class _Division:
         if kept:
             own = [self._held[entry] for entry in kept]
             await tx.connection.fetch(
-                _SQL["hold"],
+                SQL["hold"],
                 *_columns(kept),
                 [one.tokens for one in own],
                 [one.wanted for one in own],
                 [one.asked_us for one in own],
             )
         if gone:
-            await tx.connection.fetch(_SQL["let_go"], *_columns(gone))
+            await tx.connection.fetch(SQL["let_go"], *_columns(gone))
         if self._filled:
             pools = sorted(self._filled)
             rates = [self.buckets[pool][0] for pool in pools]
             levels = [self.buckets[pool][1] for pool in pools]
             await tx.connection.fetch(
-                _SQL["fill"],
+                SQL["fill"],
                 [pool[0] for pool in pools],
                 [pool[1] for pool in pools],
                 [rate.number for rate in rates],
@@ -144,7 +138,6 @@ def _columns(entries: list[tuple[Pool, int]]) -> tuple[list[int], list[bytes], l
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
-    ops.ListLimits: list_limits,
     ops.SaveLimits: save_limits,
     ops.Acquire: acquire,
 }

@@ -1,5 +1,5 @@
 -- name: limits
-SELECT said FROM limits;
+SELECT function, said FROM limits WHERE function > $1 ORDER BY function LIMIT $2;
 
 -- name: save_limits
 INSERT INTO limits AS stored (function, version, said) VALUES ($1, $2, $3)

@@ -24,18 +24,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from mainspring.engines.postgres import rows
 from mainspring.engines.postgres.catalogue import Known
 from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules, decode_state, fires_of
+from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules
 from mainspring.jobs import store as job_ops
-from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
-from mainspring.schedules.model import Schedule
-from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.retention import forget, ripe
 
 if TYPE_CHECKING:
@@ -43,11 +37,9 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.store import Ended
-    from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
 
-_schedule = msgspec.msgpack.Decoder(Schedule).decode
 FROZEN: Final = 6.0
 """Seconds for which a node that is frozen may keep its locks: after five, the server ends its session."""
 SLACK: Final = 10_000_000
@@ -156,29 +148,6 @@ async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     return ops.Upcoming(due, found[-1][2] if len(found) > len(due) else None)
 
 
-async def list_schedules(tx: Transaction, operations: Sequence[ops.ListSchedules]) -> list[list[Stored]]:
-    """List schedules; see ``ListSchedules``."""
-    outcomes = []
-    for operation in operations:
-        if operation.names is None:
-            found = await tx.connection.fetch(SQL["schedules"])
-        else:
-            found = await tx.connection.fetch(SQL["schedules_named"], list(operation.names))
-        outcomes.append([Stored(_schedule(schedule), decode_state(state)) for schedule, state in found])
-    return outcomes
-
-
-async def list_fires(tx: Transaction, operations: Sequence[ListFires]) -> list[list[Fire]]:
-    """List rows, the newest first; see ``ListFires``. The nodes of their jobs are known then: handles are made of both."""
-    outcomes = []
-    for operation in operations:
-        before_us = rows.LARGEST_ID if operation.before_us is None else operation.before_us
-        found = fires_of(await tx.connection.fetch(SQL["history"], operation.name, before_us, operation.rows))
-        await tx.nodes.meet(row.job for row in found if row.job)
-        outcomes.append(found)
-    return outcomes
-
-
 HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
     ops.SaveSchedules: write,
     ops.Declare: write,
@@ -187,6 +156,4 @@ HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awa
     ops.TriggerSchedule: write,
     ops.ForgetFires: forget_fires,
     ops.FindDue: find_due,
-    ops.ListSchedules: list_schedules,
-    ListFires: list_fires,
 }

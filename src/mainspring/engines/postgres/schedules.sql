@@ -149,14 +149,14 @@ UNION ALL
 SELECT next_us FROM schedules WHERE next_us IS NOT NULL AND (next_us, name) > ($1::bigint, $2::text) ORDER BY next_us, name LIMIT 1;
 
 -- name: schedules
-SELECT p.schedule, s.state FROM schedules AS s
+SELECT s.name, p.schedule, s.state FROM schedules AS s
 CROSS JOIN LATERAL (SELECT schedule FROM specifications WHERE name = s.name OFFSET 0) AS p
-ORDER BY s.name;
+WHERE s.name > $1 ORDER BY s.name LIMIT $2;
 
 -- name: schedules_named
-SELECT p.schedule, s.state FROM schedules AS s
+SELECT s.name, p.schedule, s.state FROM schedules AS s
 CROSS JOIN LATERAL (SELECT schedule FROM specifications WHERE name = s.name OFFSET 0) AS p
-WHERE s.name = ANY ($1::text[]) ORDER BY s.name;
+WHERE s.name > $1 AND s.name = ANY ($3::text[]) ORDER BY s.name LIMIT $2;
 
 -- name: history
-SELECT fire FROM fires WHERE schedule = $1 AND fire_us < $2 ORDER BY fire_us DESC LIMIT $3;
+SELECT fire_us, fire FROM fires WHERE schedule = $1 AND fire_us < $2 ORDER BY fire_us DESC LIMIT $3;

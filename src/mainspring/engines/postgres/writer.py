@@ -71,7 +71,8 @@ class Writer:
         self._name = name
         self._nodes = nodes
         self._functions = Functions()
-        self._memory: Memory = {}
+        self.memory: Memory = {}
+        """What the handlers remember from group to group."""
         self._committed = committed
         self.followers: Callable[[], Followers | None] = lambda: None
         """Set by the engine: who is told of jobs that a group makes by itself."""
@@ -86,7 +87,7 @@ class Writer:
     async def begin(self, term: int, patience: float | None) -> None:
         """Run groups under a term from now on; raises StoreError where there is no connection for them."""
         self._term, self._number = term, 0
-        self._memory.clear()
+        self.memory.clear()
         connection = self._connection
         if connection is not None and not connection.is_closed():
             try:
@@ -185,7 +186,7 @@ class Writer:
     def transaction(self, connection: Connection[Record]) -> Transaction:
         """Return what one attempt on a connection shares."""
         self._functions.connection = self._nodes.connection = connection
-        tx = Transaction(connection, self._term, self._functions, self._nodes, self._memory)
+        tx = Transaction(connection, self._term, self._functions, self._nodes, self.memory)
         tx.followers = self.followers()
         return tx
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import finding, jobs, opening, probing, queries, resources, schedules
+from mainspring.engines.sqlite import finding, jobs, opening, probing, resources, schedules
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
+from mainspring.engines.sqlite.reading import Reader
 from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
-from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.storage.commit_queue import PAUSES
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
@@ -34,20 +34,17 @@ if TYPE_CHECKING:
 
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Ended, Followers
-    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
     Probe: probing.probe,
 }
-_READERS: dict[type[Operation], Callable[[Any, Any], object]] = {
-    **schedules.READERS,
-    FirstInLine: queries.first_in_line,
-}
 _WRITING = frozenset(schedules.WRITERS)
-_KNOWN = _HANDLERS.keys() | _READERS.keys() | _WRITING | {ListJobs}
+_KNOWN = _HANDLERS.keys() | schedules.READERS.keys() | _WRITING
 _FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
 """What follows from the ends of jobs, by their owners."""
 THREAD_ROWS = 64
@@ -90,8 +87,9 @@ class SqliteEngine:
         """Whether the transaction under way may write."""
         self._must_forget = False
         """Whether the file could not be read after a transaction was rolled back."""
-        self._lists: Sequence[tuple[int, Any]] = ()
-        """The lists that the group under way asks for, each with its place in the group."""
+        self._is_in_thread = False
+        """Whether the group under way is in the engine's thread."""
+        self._reader: Reader | None = None
 
     # ---- opening ----
 
@@ -103,6 +101,7 @@ class SqliteEngine:
         self._lock.take()
         try:
             opened = await self._open_patiently(node)
+            self._reader = Reader(self._path, self._folding, deliver)
         except (apsw.Error, StoreFullError) as error:
             failure = self._explain(error) if isinstance(error, apsw.Error) else error
             self._close()
@@ -153,8 +152,7 @@ class SqliteEngine:
         Where another program has locked the file, the group fails with StoreBusyError at once: no lock is waited for.
 
         A statement is over sooner than another thread can have the interpreter, row by row, beside a busy loop; the wait for
-        the disk needs no interpreter at all. Lists are left to the thread too: they may have to pass over every job there is.
-        So are large results.
+        the disk needs no interpreter at all. Large results are read in the thread, too.
         """
         del answer
         outcomes = self._try(lambda: self._execute(group))
@@ -162,7 +160,8 @@ class SqliteEngine:
             committed = self._following(committed)
         if isinstance(outcomes, StoreError):
             committed(outcomes)
-        elif self._lists or self._tx.large or sum(operation.rows for operation in group) > self._thread_rows:
+        elif self._tx.large or sum(operation.rows for operation in group) > self._thread_rows:
+            self._is_in_thread = True
             self._work.put((outcomes, committed))
         else:
             committed(self._try(lambda: self._end(outcomes)))
@@ -183,10 +182,14 @@ class SqliteEngine:
         while (work := self._work.get()) is not None:
             outcomes, committed = work
             ended = self._try(lambda outcomes=outcomes: self._end(outcomes))  # type: ignore[misc]
-            self._deliver(lambda then=committed, what=ended: then(what))  # type: ignore[misc]
+            self._deliver(lambda then=committed, what=ended: self._out_of_thread(then, what))  # type: ignore[misc]
+
+    def _out_of_thread(self, committed: Committed, outcomes: list[Any] | StoreError) -> None:
+        self._is_in_thread = False
+        self._fold_after_read()
+        committed(outcomes)
 
     def _execute(self, group: Sequence[Operation]) -> list[Any]:
-        self._lists = ()
         self._is_writing = False
         if all(operation.overtakes for operation in group):
             self._tx.cursor.execute("BEGIN")  # a reader needs no lock that a writer may have
@@ -201,17 +204,37 @@ class SqliteEngine:
         return outcomes
 
     def _end(self, outcomes: list[Any]) -> list[Any]:
-        for index, operation in self._lists:
-            outcomes[index] = queries.list_jobs(self._tx, operation)
         if self._tx.large:
             finding.read_large(self._tx)
         self._lock.check()  # what goes into a file that was moved away is not acknowledged
         self._tx.cursor.execute("COMMIT")
+        self._fold(self._folding.after_commit)
+        return outcomes
+
+    def _fold(self, fold: Callable[[], None]) -> None:
         try:
-            self._folding.after_commit()
+            fold()
         except StoreBrokenError as failure:
             self._break(failure)  # from the next group on: this one is on the disk
-        return outcomes
+
+    # ---- reading ----
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query in a thread of its own, beside the groups."""
+        if self._broken is not None:
+            answered(self._broken)
+            return
+        assert self._reader is not None, "the store is open"
+
+        def after_read(answer: Any) -> None:
+            self._fold_after_read()
+            answered(answer)
+
+        self._reader.read(query, budget, after_read)
+
+    def _fold_after_read(self) -> None:
+        if not self._is_in_thread:
+            self._fold(self._folding.after_read)
 
     def _try(self, step: Callable[[], list[Any]]) -> list[Any] | StoreError:
         """Take a step of a transaction; where it fails, nothing of the transaction has happened."""
@@ -246,7 +269,6 @@ class SqliteEngine:
         if not plan.keys() <= _KNOWN:
             raise unknown("SQLite", plan.keys() - _KNOWN)
         outcomes: list[Any] = [None] * len(group)
-        self._lists = plan.pop(ListJobs, ())
         for kind, placed in plan.items():
             if kind.phase >= Phase.SLICES:
                 self._follow()
@@ -264,8 +286,8 @@ class SqliteEngine:
         handler = _HANDLERS.get(kind)
         if handler is not None:
             answers = handler(self._tx, operations)
-        elif kind in _READERS:
-            answers = [_READERS[kind](self._tx, operation) for operation in operations]
+        elif kind in schedules.READERS:
+            answers = [schedules.READERS[kind](self._tx, operation) for operation in operations]
         else:
             answers = [schedules.run(self._schedules, operation) for operation in operations]
         for (place, _), outcome in zip(placed, answers, strict=True):
@@ -297,6 +319,10 @@ class SqliteEngine:
             self._work.put(None)
             self._thread.join()
             self._thread = None
+        if self._reader is not None:
+            self._folding.let_in()
+            self._reader.close()
+            self._reader = None
         try:
             if self._connection is not None:
                 self._connection.close()

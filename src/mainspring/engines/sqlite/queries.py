@@ -1,39 +1,99 @@
-"""The read side on SQLite."""
+"""The queries on SQLite, each inside one transaction of the reader's connection."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.model import Priority, State
-from mainspring.queries.jobs import MOST_KEYS
+from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
+from mainspring.queries.schedules import ListFires
+from mainspring.resources.model import FunctionLimits
+from mainspring.resources.store import ListLimits
+from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.store import ListSchedules
+from mainspring.storage.query import Page, Query, in_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
-    from mainspring.queries.jobs import FirstInLine, ListJobs
+    from mainspring.storage.query import Meter
+
+_schedule = msgspec.msgpack.Decoder(Schedule).decode
+_state = msgspec.msgpack.Decoder(ScheduleState).decode
+_fire = msgspec.msgpack.Decoder(Fire).decode
+_limits = msgspec.msgpack.Decoder(FunctionLimits).decode
+_FEW = {
+    State.SCHEDULED: "few_scheduled",
+    State.PENDING: "few_queued",
+    State.LEASED: "few_queued",
+    State.RUNNING: "few_queued",
+    State.FAILED: "few_unsuccessful",
+    State.CANCELLED: "few_unsuccessful",
+    State.EXPIRED: "few_unsuccessful",
+}
+"""The index of a state."""
 
 
-def list_jobs(tx: Transaction, operation: ListJobs) -> list[Job]:
-    """List jobs, newest first. Where no index helps, this passes over the jobs, from the newest on, until enough match."""
-    which = operation.filter
-    function = None
-    if which.function is not None:
-        function = tx.functions.find(which.function)
-        if function is None:
-            return []
-    before = LARGEST_ID if which.before is None else min(which.before, LARGEST_ID)
-    statement = SQL["list" if which.state is None else _by_state(tx, which.state, which.limit)]
-    values = (before, which.state, function, which.unique, which.limit)
-    return rows.stored(tx.cursor.execute(statement, values), tx.functions)
+class _Jobs:
+    """``Searched`` in a file."""
+
+    def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
+        self._tx = tx
+        self._query = query
+        self._function = function
+
+    async def few(self, most: int) -> list[Job] | None:
+        """Read by the index of the state that is asked for."""
+        query, function = self._query, self._function
+        statement = None if query.state is None else _FEW.get(query.state)
+        if statement is None:
+            return None
+        if statement == "few_queued" and function is not None:
+            statement = "few_queued_of"
+        ids = [job_id for (job_id,) in self._tx.cursor.execute(SQL[statement], (query.state, function, most + 1))]
+        return None if len(ids) > most else self._list("list_these", query.after, query.limit, json.dumps(ids))
+
+    async def mark(self, before: int | None, rows: int) -> Mark | None:
+        """Return where a part ends."""
+        for found in self._tx.cursor.execute(SQL["mark"], (_id(before), rows - 1)):
+            return Mark(*found)
+        return None
+
+    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
+        """Return what matches of a part."""
+        return self._list("list", before, most, low)
+
+    def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
+        query = self._query
+        values = (_id(before), query.state, self._function, query.unique, most, among)
+        return rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions)
 
 
-def first_in_line(tx: Transaction, operation: FirstInLine) -> dict[bytes, int]:
+def _id(before: int | None) -> int:
+    return LARGEST_ID if before is None else min(before, LARGEST_ID)
+
+
+async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
+    """List jobs, newest first."""
+    function = None if query.function is None else tx.functions.find(query.function)
+    if query.function is not None and function is None:
+        return Page([])
+    return await search(_Jobs(tx, query, function), query, meter)
+
+
+async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
     """Read since when the first ones have waited; see ``FirstInLine``."""
     found = {}
-    for name in operation.functions:
+    for name in query.functions:
         function = tx.functions.find(name)
         if function is None:
             continue
@@ -47,20 +107,48 @@ def first_in_line(tx: Transaction, operation: FirstInLine) -> dict[bytes, int]:
     return found
 
 
-_INDEXES = {
-    State.SCHEDULED: "list_scheduled",
-    State.PENDING: "list_queue",
-    State.LEASED: "list_queue",
-    State.RUNNING: "list_queue",
-    State.FAILED: "list_unsuccessful",
-    State.CANCELLED: "list_unsuccessful",
-    State.EXPIRED: "list_unsuccessful",
+async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
+    """Read what is said of functions, in the order of their names."""
+
+    async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
+        return [(function, _limits(said)) for function, said in tx.cursor.execute(SQL["limits"], (after or b"", most))]
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_schedules(tx: Transaction, query: ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names."""
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        return [_stored(row) for row in tx.cursor.execute(SQL["schedules"], (after or "", most))]
+
+    async def named(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        names = sorted(name for name in set(query.names or ()) if name > (after or ""))
+        found = (_stored((name, *row)) for name in names for row in tx.cursor.execute(SQL["schedule"], (name,)))
+        return [one for one, _ in zip(found, range(most), strict=False)]
+
+    return await in_parts(query, meter, behind if query.names is None else named)
+
+
+def _stored(row: Sequence[Any]) -> tuple[str, Stored]:
+    name, schedule, state = row
+    return name, Stored(_schedule(schedule), _state(state))
+
+
+async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first."""
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
+        found = tx.cursor.execute(SQL["history"], (query.name, _id(after), most))
+        return [(fire_us, _fire(row)) for fire_us, row in found]
+
+    return await in_parts(query, meter, behind)
+
+
+READERS: dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]] = {
+    ListJobs: list_jobs,
+    FirstInLine: first_in_line,
+    ListLimits: list_limits,
+    ListSchedules: list_schedules,
+    ListFires: list_fires,
 }
-
-
-def _by_state(tx: Transaction, state: State, limit: int) -> str:
-    """Choose a statement: the index passes all jobs of the state, the other one as many as it takes to meet enough of them."""
-    index = _INDEXES.get(state)
-    counted = State.LEASED if state is State.RUNNING else state
-    ((number, total),) = tx.cursor.execute(SQL["state_share"], (counted,))
-    return index if index is not None and number * number <= limit * total else "list"

@@ -28,11 +28,6 @@ _decode = msgspec.msgpack.Decoder(FunctionLimits).decode
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 
 
-def list_limits(tx: Transaction, operations: Sequence[ops.ListLimits]) -> list[list[FunctionLimits]]:
-    """Read what is said of functions; see ``ListLimits``."""
-    return [[_decode(said) for _, said in tx.cursor.execute(SQL["limits"])] for _ in operations]
-
-
 def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
     """Write what is said of a function; see ``SaveLimits``."""
     return [_save_limits(tx, operation.said) for operation in operations]
@@ -108,7 +103,6 @@ def _rising(tx: Transaction, function: int, priority: int, after: bytes | None) 
 
 
 HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]]] = {
-    ops.ListLimits: list_limits,
     ops.SaveLimits: save_limits,
     job_ops.ClaimByKey: claim_by_key,
 }

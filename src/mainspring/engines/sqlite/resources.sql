@@ -1,5 +1,5 @@
 -- name: limits
-SELECT version, said FROM limits;
+SELECT function, said FROM limits WHERE namespace = 'default' AND function > ? ORDER BY function LIMIT ?;
 
 -- name: limits_of
 SELECT version, said FROM limits WHERE namespace = 'default' AND function = ?;

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.engines.sqlite import submitting
-from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.store import Ended, Submit
-from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
@@ -200,21 +198,6 @@ def find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
-def list_schedules(tx: Transaction, operation: ops.ListSchedules) -> list[Stored]:
-    """List schedules."""
-    if operation.names is None:
-        return _stored(tx.cursor.execute(SQL["schedules"]))
-    names = sorted(set(operation.names))
-    return [one for name in names for one in _stored(tx.cursor.execute(SQL["schedule"], (name,)))]
-
-
-def list_fires(tx: Transaction, operation: ListFires) -> list[Fire]:
-    """List rows, the newest first."""
-    before_us = LARGEST_ID if operation.before_us is None else operation.before_us
-    rows = tx.cursor.execute(SQL["history"], (operation.name, before_us, operation.rows))
-    return [_fire(row) for (row,) in rows]
-
-
 WRITERS: Sequence[type[Operation]] = (
     ops.SaveSchedules,
     ops.Declare,
@@ -223,8 +206,4 @@ WRITERS: Sequence[type[Operation]] = (
     ops.TriggerSchedule,
     ops.ForgetFires,
 )
-READERS: dict[type[Operation], Callable[[Transaction, Any], Any]] = {
-    ops.FindDue: find_due,
-    ops.ListSchedules: list_schedules,
-    ListFires: list_fires,
-}
+READERS: dict[type[Operation], Callable[[Transaction, Any], Any]] = {ops.FindDue: find_due}

@@ -2,7 +2,7 @@
 SELECT schedule, state FROM schedules WHERE name = ?;
 
 -- name: schedules
-SELECT schedule, state FROM schedules ORDER BY name;
+SELECT name, schedule, state FROM schedules WHERE name > ? ORDER BY name LIMIT ?;
 
 -- name: specifications
 SELECT name, schedule FROM schedules;
@@ -43,7 +43,7 @@ INSERT INTO fires (standing, job, fire, schedule, fire_us) VALUES (?, ?, ?, ?, ?
 UPDATE fires SET standing = ?, job = ?, fire = ? WHERE schedule = ? AND fire_us = ?;
 
 -- name: history
-SELECT fire FROM fires WHERE schedule = ? AND fire_us < ? ORDER BY fire_us DESC LIMIT ?;
+SELECT fire_us, fire FROM fires WHERE schedule = ? AND fire_us < ? ORDER BY fire_us DESC LIMIT ?;
 
 -- name: joined
 SELECT fire, jobs.id, jobs.state, jobs.term, jobs.attempt, jobs.started_us, jobs.ended_us, jobs.error

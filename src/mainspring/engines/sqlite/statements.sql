@@ -116,13 +116,36 @@ FROM jobs WHERE id = ?;
 -- name: result
 SELECT result FROM jobs WHERE id = ?;
 
--- Lists are in the order of ids. Without an index, jobs are passed from the newest on until enough match; where few jobs are in
--- the state that is asked for, its partial index gives them sooner.
+-- A list is in the order of ids, and passes over all jobs from the newest on, a part at a time: up to this one.
+-- name: mark
+SELECT id, created_us FROM jobs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
+
 -- name: list
 SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key
 FROM jobs
-WHERE id < ?1 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+WHERE id < ?1 AND id >= ?6 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
+ORDER BY id DESC LIMIT ?5;
+
+-- Where few jobs are in a state, its partial index gives all of them sooner.
+-- name: few_scheduled
+SELECT id FROM jobs INDEXED BY due WHERE state = 0 LIMIT ?3;
+
+-- name: few_queued
+SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND state = ?1 LIMIT ?3;
+
+-- name: few_queued_of
+SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND state = ?1 AND function = ?2 LIMIT ?3;
+
+-- name: few_unsuccessful
+SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > 4 AND state = ?1 LIMIT ?3;
+
+-- name: list_these
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL, key
+FROM jobs
+WHERE id IN (SELECT value FROM json_each(?6))
+    AND id < ?1 AND state = ?2 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
 ORDER BY id DESC LIMIT ?5;
 
 -- The first job of the line without a key, and those of the first lines with one: each is a step in the index.
@@ -146,30 +169,6 @@ SELECT (
     WHERE state = 1 AND state BETWEEN 1 AND 3 AND function = ?1 AND priority = ?2 AND key = keys.key
     ORDER BY id LIMIT 1)
 FROM keys WHERE keys.key IS NOT NULL;
-
--- name: list_scheduled
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
-FROM jobs INDEXED BY due WHERE state = 0
-    AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
-ORDER BY id DESC LIMIT ?5;
-
--- name: list_queue
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
-FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3
-    AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
-ORDER BY id DESC LIMIT ?5;
-
--- name: list_unsuccessful
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
-FROM jobs INDEXED BY unsuccessful WHERE state > 4
-    AND state = ?2 AND id < ?1 AND (?3 IS NULL OR function = ?3) AND (?4 IS NULL OR uniq = ?4)
-ORDER BY id DESC LIMIT ?5;
-
--- name: state_share
-SELECT total(iif(state = ?, number, 0)), total(number) FROM counts;
 
 -- name: counts
 SELECT function, state, priority, number FROM counts WHERE number <> 0;

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from mainspring.engines.zookeeper import beginning, membership, paths, terms
+from mainspring.engines.zookeeper import beginning, lists, membership, paths, terms
 from mainspring.engines.zookeeper.handlers import check, handle
+from mainspring.engines.zookeeper.lists import READERS
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.master.recovering import abandoned
 from mainspring.engines.zookeeper.relay import Relay
@@ -20,6 +21,7 @@ from mainspring.events.relay import Pending
 from mainspring.ids import Term
 from mainspring.quantities import format_duration
 from mainspring.storage.engine import Opened
+from mainspring.storage.operation import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     from mainspring.ids import NodeId
     from mainspring.jobs.store import Followers
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
 T = TypeVar("T")
 
@@ -41,6 +44,8 @@ MAX_VALUE: Final = 480 * 1024
 an ensemble takes about a megabyte (``jute.maxbuffer``)."""
 LEAVE: Final = 2.0
 """Seconds at the end to tell the others that this node leaves."""
+ANSWER: Final = 5.0
+"""Seconds for the answer to a query."""
 AGAIN: Final = 0.5
 """Seconds between attempts to begin while the ensemble does not answer."""
 
@@ -167,6 +172,32 @@ class ZookeeperEngine:
             outcomes.__cause__ = error
         self._group = None
         committed(outcomes)
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query beside the groups, or say why not."""
+        if type(query) not in READERS:
+            raise unknown("ZooKeeper", [type(query)])
+        if self._session is None:
+            answered(StoreUnavailableError("the next term has not begun yet"))
+        else:
+            self._start(self._read(self._session, query, budget, answered), "read")
+
+    async def _read(self, session: Session, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        answer: Any
+        try:
+            async with asyncio.timeout(ANSWER):
+                answer = await lists.answer(session, query, budget)
+        except TimeoutError:
+            answer = StoreUnavailableError("the ensemble does not answer")
+        except StoreError as error:
+            answer = error
+        except asyncio.CancelledError:
+            answered(StoreUnavailableError("the term has ended"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asked would wait for ever
+            answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
+            answer.__cause__ = error
+        answered(answer)
 
     # ---- the relay ----
 

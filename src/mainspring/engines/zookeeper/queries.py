@@ -1,4 +1,4 @@
-"""Look-ups, counts and lists: what only reads.
+"""Look-ups and counts: what only reads. Lists are in `lists`.
 
 Where the ensemble is away they fail, and whoever asked is told.
 """
@@ -13,19 +13,15 @@ from mainspring.engines.zookeeper import locating, paths
 from mainspring.engines.zookeeper.journal import TOTAL, total
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, State
-from mainspring.queries.jobs import ListJobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.zookeeper.journal import Counts
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
-    from mainspring.queries.jobs import JobFilter
     from mainspring.storage.operation import Operation
 
-PAGE: Final = 200
-"""Jobs that are read at once for a list."""
 PORTION: Final = 64
 """Jobs that are read at once for a look-up: each has up to a megabyte."""
 _PENDING: Final = int(State.PENDING)
@@ -182,56 +178,10 @@ async def first(session: Session, root: str, after_us: int) -> paths.Timed | Non
     return None
 
 
-# ---- lists ----
-
-
-async def list_jobs(session: Session, operations: Sequence[ListJobs]) -> list[list[Job]]:
-    """List jobs, newest first."""
-    await session.tree.sync()
-    return [await _list(session, operation.filter) for operation in operations]
-
-
-async def _list(session: Session, which: JobFilter) -> list[Job]:
-    """Read from the newest on, as far as the page goes: each job has its result's node from its submission on."""
-    jobs: list[Job] = []
-    async for ids in newest(session, which.before):
-        for start in range(0, len(ids), PAGE):
-            page = ids[start : start + PAGE]
-            seen = await locating.look(session, page)
-            for job_id in page:
-                job = seen[job_id].job() if job_id in seen else None
-                if job is not None and _matches(job, which):
-                    job.result = b""
-                    jobs.append(job)
-            if len(jobs) >= which.limit:
-                return jobs[: which.limit]
-    return jobs
-
-
-async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
-    """Return the ids of all jobs below one, a block at a time, newest first."""
-    blocks = paths.blocks_of(await session.tree.children(paths.RESULTS))
-    for block in sorted(map(paths.first_of_block, blocks), reverse=True):
-        if before is not None and block >= before:
-            continue
-        handles = paths.handles_of(await session.tree.children(paths.block(block)))
-        ids = sorted(map(paths.id_of, handles), reverse=True)
-        yield ids if before is None else [job_id for job_id in ids if job_id < before]
-
-
-def _matches(job: Job, which: JobFilter) -> bool:
-    return (
-        (which.state is None or job.state == which.state)
-        and (which.function is None or job.function == which.function)
-        and (which.unique is None or job.unique == which.unique)
-    )
-
-
 HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
     ops.Find: find,
     ops.FindUnique: find_unique,
     ops.Count: count,
     ops.CountLive: count_live,
     ops.Look: look,
-    ListJobs: list_jobs,
 }

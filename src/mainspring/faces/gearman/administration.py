@@ -10,7 +10,7 @@ from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.jobs.roster import BEGIN, PAGE
-from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
 from mainspring.wire.gearman.uniques import said_unique
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
     from mainspring.jobs.roster import Page, Place
-    from mainspring.jobs.service import JobService
     from mainspring.wire.gearman.admin import Command
 
 LISTED = 10_000
@@ -147,14 +146,14 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     for start in range(0, len(in_memory), PAGE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE]])
     for state in (State.PENDING, State.SCHEDULED):
-        stored: list[Job] = yield partial(_list, service, JobFilter(state=state, limit=LISTED))
+        stored: list[Job] = yield partial(_list, peer, ListJobs(state=state, limit=LISTED))
         stored.reverse()
         for start in range(0, len(stored), PAGE):
             yield b"".join([line(job, True) for job in stored[start : start + PAGE]])
 
 
-def _list(service: JobService, which: JobFilter, then: Callable[[list[Job] | StoreError], None]) -> None:
-    service.put(ListJobs(which), then, then)
+def _list(peer: Peer, query: ListJobs, then: Callable[[list[Job] | StoreError], None]) -> None:
+    peer.service.gather(query, lambda page: then(page.items), then, lambda: not peer.reading.ended)
 
 
 def _cancel_job(peer: Peer, asked: Command) -> None:

@@ -81,7 +81,9 @@ class Calls:
             _fault(peer, call_id, problem)
             peer.unanswered.remove(COST)
 
-        self._api.start(request, answer, fault)
+        under_way = self._api.start(request, answer, fault)
+        if request.only_reads:
+            peer.searches = [search for search in (*peer.searches, under_way) if not search.is_over]
 
     def _watch(self, peer: Peer, call_id: bytes, request: Watch) -> None:
         if peer.end_watch is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from mainspring.api.answers.waiting import Answering
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import Worker
     from mainspring.wire.gearman.connection import Message
@@ -51,6 +52,8 @@ class Peer:
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
         self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
         self.end_watch: Callable[[], None] | None = None
+        self.searches: list[Answering] = []
+        """Calls under way that only read, and some that are over."""
 
     @property
     def worker(self) -> Worker | None:
@@ -120,6 +123,8 @@ class Peer:
         self.outgoing.lost()
         if self.end_watch is not None:
             self.end_watch()
+        for search in self.searches:
+            search.end()
         self.service.client_gone(self.plain)
         self.service.client_gone(self.results)
         self.worker_side.gone()

@@ -16,9 +16,11 @@ from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
-from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.queries.jobs import ListJobs
 from mainspring.storage.engine import Engine
 from mainspring.storage.operation import DEFERRED
+from mainspring.storage.reads import BUDGET
+from mainspring.testing.conformance.paging import answer, everything
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.storage.engine import Opened
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, PageQuery, Query
 
 T = TypeVar("T")
 
@@ -193,6 +196,14 @@ class Store:
                 raise outcome
         return [await late if outcome is DEFERRED else outcome for outcome, late in zip(outcomes, later, strict=True)]
 
+    def read(self, query: Query[T], budget: Budget = BUDGET) -> T:
+        """Ask a query once; raises the StoreError where it failed."""
+        return self._run(answer(self.engine, query, budget))
+
+    def all_of(self, query: PageQuery[T], budget: Budget = BUDGET) -> list[T]:
+        """Return what a query finds, up to its limit, however many reads it takes."""
+        return self._run(everything(self.engine, query, budget))
+
     # ---- what a shared store has beyond that ----
 
     @property
@@ -343,19 +354,13 @@ class Store:
 
     def list(self, **which: Any) -> list[Job]:
         """List jobs; without a limit all that match."""
-        (jobs,) = self.group(ListJobs(JobFilter(**{"limit": EVERYTHING, **which})))
-        assert isinstance(jobs, list)
-        return jobs
+        return self.all_of(ListJobs(**{"limit": EVERYTHING, **which}))
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts, and check that they are what counting finds."""
-        counts, live, jobs = self.group(
-            ops.Count(),
-            ops.CountLive(limit=EVERYTHING),
-            ListJobs(JobFilter(limit=EVERYTHING)),
-        )
+        counts, live = self.group(ops.Count(), ops.CountLive(limit=EVERYTHING))
         recount = Counts()
-        for job in jobs:
+        for job in self.list():
             recount.add(job.function, job.state, job.priority)
         assert counts == recount, "the counts are those of the jobs"
         assert live.counts == {key: number for key, number in counts.items() if not State(key[1]).ended}

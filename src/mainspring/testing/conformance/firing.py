@@ -178,7 +178,7 @@ class Firing:
         times = [START + minute * MINUTE for minute in range(10)]
         assert [row.fire_us for row in s.history("a")] == times
         assert [row.fire_us for row in s.history("a", limit=3)] == times[-3:]
-        assert [row.fire_us for row in s.history("a", limit=3, before_us=times[5])] == times[2:5]
+        assert [row.fire_us for row in s.history("a", limit=3, after=times[5])] == times[2:5]
         assert s.history("unknown") == []
 
     def test_many_schedules_fire_in_one_group(self, s: Scheduling) -> None:

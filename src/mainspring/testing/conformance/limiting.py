@@ -13,6 +13,7 @@ from mainspring.jobs.rules import Event
 from mainspring.queries.jobs import FirstInLine
 from mainspring.resources import store as resources
 from mainspring.resources.model import OWN, FunctionLimits, Limits, Rate, pool_of
+from mainspring.storage.query import Budget
 from mainspring.testing.conformance.driver import NOW, Store, again
 
 SECOND = 1_000_000
@@ -62,7 +63,7 @@ class Limiting:
     def test_a_key_that_waits_is_not_hidden_behind_the_jobs_of_others(self, store: Store) -> None:
         times = {b"": 7, b"a": 8, b"b": 5, b"c": 9}
         store.submit(*[store.job(key=key, created_us=NOW + number) for key, number in times.items()])
-        (found,) = store.group(FirstInLine([b"f"]))
+        found = store.read(FirstInLine((b"f",)))
         assert found in ({b"f": NOW + 5}, {b"f": NOW + 7}), "there is a line for each key, or one for all"
 
     def test_a_job_keeps_its_key(self, store: Store) -> None:
@@ -142,7 +143,17 @@ class Limiting:
         (stored,) = store.group(resources.SaveLimits(said))
         assert stored == FunctionLimits(b"f\xff", commanded=said.commanded, paused=True, version=1)
         store.reopen()
-        assert store.group(resources.ListLimits()) == [[stored]]
+        assert store.read(resources.ListLimits()).items == [stored]
+
+    def test_what_is_said_is_read_in_parts(self, store: Store) -> None:
+        said = [FunctionLimits(b"f%d" % number, commanded=Limits(number + 1)) for number in range(7)]
+        store.group(*[resources.SaveLimits(one) for one in said])
+        page = store.read(resources.ListLimits(), Budget(rows=4, part=3))
+        assert len(page.items) == 4
+        assert page.next is not None
+        found = store.all_of(resources.ListLimits(), Budget(rows=4, part=3))
+        assert {one.function: one.commanded for one in found} == {one.function: one.commanded for one in said}
+        assert len(store.read(resources.ListLimits(), Budget(seconds=0.0, part=3)).items) == 3
 
     def test_of_two_who_write_the_second_is_told_what_the_first_wrote(self, store: Store) -> None:
         first = FunctionLimits(b"f", commanded=Limits(1))

@@ -125,9 +125,7 @@ class Reading:
     def _first_in_line(self, store: Store, *functions: bytes) -> dict[bytes, int]:
         if not store.engine.lines:
             pytest.skip("the pending jobs of this engine stand in no lines")
-        (found,) = store.group(FirstInLine(functions))
-        assert isinstance(found, dict)
-        return found
+        return store.read(FirstInLine(functions))
 
     def test_the_oldest_first_in_line_is_found_of_each_function(self, store: Store) -> None:
         assert self._first_in_line(store, b"f") == {}
@@ -162,12 +160,12 @@ class Reading:
     def test_lists_are_newest_first_and_in_pages(self, store: Store) -> None:
         jobs = [store.submitted() for _ in range(7)]
         ids = [job.id for job in reversed(jobs)]
-        pages, before = [], None
-        while page := store.list(limit=3, before=before):
+        pages, after = [], None
+        while page := store.list(limit=3, after=after):
             pages.append([job.id for job in page])
-            before = page[-1].id
+            after = page[-1].id
         assert pages == [ids[:3], ids[3:6], ids[6:]]
-        assert store.list(before=10**19 - 1, limit=1)[0].id == ids[0]
+        assert store.list(after=10**19 - 1, limit=1)[0].id == ids[0]
 
     def test_filters_hold_together(self, store: Store) -> None:
         for function in (b"f", b"g"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.jobs.model import Priority, Retry
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Origin, Overlap
+from mainspring.storage.query import Budget
 from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling, at, named
 
 
@@ -37,6 +39,30 @@ class Registering:
         assert (state.version, state.next_us, state.origin, state.paused) == (1, START, Origin.CLI, False)
         assert s.stored("b").state.next_us is None
         assert s.read("b", "unknown") == [s.stored("b")]
+
+    def test_schedules_are_read_in_parts(self, s: Scheduling) -> None:
+        for name in "badc":
+            s.add(name)
+        names = [stored.schedule.name for stored in s.read()]
+        assert names == ["a", "b", "c", "d"]
+        for budget in (Budget(rows=3, part=2), Budget(seconds=0.0, part=3)):
+            page = s.store.read(ops.ListSchedules(), budget)
+            assert ([stored.schedule.name for stored in page.items], page.next) == (["a", "b", "c"], "c")
+            assert s.store.all_of(ops.ListSchedules(), budget) == s.read()
+            some = s.store.all_of(ops.ListSchedules(names=("d", "x", "b")), Budget(rows=1))
+            assert [stored.schedule.name for stored in some] == ["b", "d"]
+
+    def test_histories_are_read_in_parts(self, s: Scheduling) -> None:
+        s.add("a")
+        for number in range(4):
+            s.at(number)
+            s.fire("a")
+        times = [row.fire_us for row in s.history("a")]
+        assert len(times) == 4
+        for budget in (Budget(rows=3, part=2), Budget(seconds=0.0, part=3)):
+            page = s.store.read(ListFires("a"), budget)
+            assert ([row.fire_us for row in page.items], page.next) == (times[:0:-1], times[1])
+            assert [row.fire_us for row in s.store.all_of(ListFires("a"), budget)] == times[::-1]
 
     def test_versions_guard_changes(self, s: Scheduling) -> None:
         schedule = s.add("a", trigger=at(5))

@@ -184,8 +184,7 @@ class Scheduling:
 
     def read(self, *names: str) -> list[Stored]:
         """List schedules."""
-        (stored,) = self.group(ops.ListSchedules(names or None))
-        return list(stored)
+        return self.store.all_of(ops.ListSchedules(limit=EVERYTHING, names=names or None))
 
     def stored(self, name: str) -> Stored:
         """Read one."""
@@ -194,8 +193,7 @@ class Scheduling:
 
     def history(self, name: str, **which: Any) -> list[Fire]:
         """Read the rows of one, the oldest first."""
-        (rows,) = self.group(ListFires(name, **{"limit": EVERYTHING, **which}))
-        return list(reversed(rows))
+        return self.store.all_of(ListFires(name, **{"limit": EVERYTHING, **which}))[::-1]
 
     def told(self, name: str) -> list[str]:
         """Say in a word each what became of the fire times of a schedule, the oldest first."""

@@ -11,6 +11,7 @@ from mainspring.testing.conformance.holding import Holding
 from mainspring.testing.conformance.lifetime import Lifetime
 from mainspring.testing.conformance.limiting import Limiting
 from mainspring.testing.conformance.reading import Reading
+from mainspring.testing.conformance.searching import Searching
 from mainspring.testing.conformance.submitting import Submitting
 from mainspring.testing.conformance.waiting import Waiting
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class JobsSuite(Submitting, Holding, Waiting, Reading, Lifetime):
+class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Lifetime):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are recounted."""
 
     @pytest.fixture

@@ -16,6 +16,7 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
+from mainspring.testing.conformance.paging import everything
 from mainspring.testing.conformance.scheduling import Noted
 
 from . import a_session
@@ -86,12 +87,12 @@ class Scheduler:
         return number
 
     async def schedules(self, *names: str) -> dict[str, Stored]:
-        stored: list[Stored] = await self.ask(ops.ListSchedules(names or None))
+        stored = await everything(self.node, ops.ListSchedules(limit=EVERYTHING, names=names or None))
         return {one.schedule.name: one for one in stored}
 
     async def rows(self, name: str, **which: Any) -> list[Fire]:
         """Read the rows of a schedule, the oldest first."""
-        rows: list[Fire] = await self.ask(ListFires(name, **{"limit": EVERYTHING, **which}))
+        rows = await everything(self.node, ListFires(name, **{"limit": EVERYTHING, **which}))
         return rows[::-1]
 
     async def told(self, name: str) -> list[str]:

@@ -11,6 +11,7 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 from mainspring.engines.zookeeper import (
     beginning,
     cancelling,
+    lists,
     locating,
     paths,
     queries,
@@ -28,11 +29,12 @@ from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.queries.jobs import JobFilter, ListJobs
+from mainspring.queries.jobs import ListJobs
 from mainspring.testing.conformance.driver import new_job
+from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from typing import Self
 
     import pytest
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.store import Followers
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Budget, Query
 
 T = TypeVar("T")
 
@@ -151,8 +154,13 @@ class Node:
         return None if job is None else State(job.state)
 
     async def listed(self, **which: Any) -> list[Job]:
-        jobs: list[Job] = await self.one(ListJobs(JobFilter(**{"limit": 10**6, **which})))
-        return jobs
+        return await everything(self, ListJobs(**{"limit": 10**6, **which}))
+
+    def read(self, query: Query[Any], budget: Budget, answered: Callable[[Any], None]) -> None:
+        """Answer a query, as the engine does."""
+        asyncio.ensure_future(lists.answer(self.session, query, budget)).add_done_callback(
+            lambda task: answered(task.exception() or task.result())
+        )
 
     async def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts; they have to be what counting finds."""

@@ -54,14 +54,16 @@ class Node:
         return peer
 
     def commit(self) -> None:
+        self.life.settle()
         while not self.life.commits.idle:
             self.life.commits.hurry()
             self.life.settle()
 
     def fail(self) -> None:
-        self.life.store.full = True
+        store = self.life.store
+        store.full = store.away = True
         self.commit()
-        self.life.store.full = False
+        store.full = store.away = False
 
     def wait(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds

@@ -57,7 +57,7 @@ def test_jobs_are_shown_wherever_they_are(node: Node) -> None:
 
 def test_a_store_that_fails_cannot_be_shown(node: Node) -> None:
     client = node.connect()
-    node.life.store.full = True
+    node.life.store.away = True
     assert client.text("show jobs").startswith("ERR STORE")
     assert not client.closed
 
@@ -67,7 +67,7 @@ def test_what_was_listed_before_the_store_failed_does_not_look_whole(node: Node)
     client = node.connect()
     client.background()
     node.commit()
-    node.life.store.full = True
+    node.life.store.away = True
     client.send(b"show jobs\n")
     assert not client.listed().endswith(".\n")
     assert client.closed

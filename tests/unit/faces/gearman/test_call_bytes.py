@@ -117,10 +117,10 @@ def unexpected() -> NodeStatus:
 def prepare(node: Node) -> None:
     """Let a node answer all calls."""
     node.engine.followers = Following(node.service, node.face.next_id)
-    schedules = ScheduleService(node.life.commits, node.clock, node.service.timers)
+    schedules = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     for part in (
         FunctionCalls(node.service, lambda: node.face.too_many_functions().decode()),
-        ScheduleCalls(schedules, node.life.commits, node.service.handles, node.clock),
+        ScheduleCalls(schedules, node.life.reads, node.service.handles, node.clock),
         LoneNodeCalls(lambda: ROW),
         StatusCalls(node.service, unexpected),
     ):

@@ -10,6 +10,7 @@ import pytest
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
 from mainspring.faces.gearman.calls import WATCHER_BACKLOG
+from mainspring.storage.query import Budget
 from mainspring.wire.gearman.packets import Type
 
 from .a_face import F, G, Node
@@ -117,6 +118,36 @@ def test_jobs_are_listed_newest_first_and_page_by_page(node: Node) -> None:
     assert listed(unique="u") == []
     assert listed(state="pending") == handles
     assert listed(state="running") == []
+
+
+def test_a_list_says_where_it_goes_on_and_how_far_it_has_searched(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = node.connect(extended=True)
+    _, (rare,) = tool.ask(Type.SUBMIT_JOB_BG, G, b"", b"")
+    handles = [tool.background() for _ in range(5)]
+    monkeypatch.setattr(node.life.reads, "_budget", Budget(rows=4))  # a budget is not for tools to choose
+    whole = tool.call("jobs.list", function="g")
+    assert [job["handle"] for job in whole["jobs"]] == [rare]
+    assert whole.keys() == {"jobs"}, "a client of an earlier version gets what it knows"
+    part = tool.call("jobs.list", function="g", partial=True)
+    oldest = tool.call("jobs.show", handle=handles[1])
+    assert part == {"jobs": [], "next": handles[1], "searched_to": oldest["created_at"]}
+    rest = tool.call("jobs.list", function="g", partial=True, before=part["next"])
+    assert ([job["handle"] for job in rest["jobs"]], rest["next"]) == ([rare], None)
+
+
+def test_nothing_is_searched_for_a_tool_that_has_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, asked = node.connect(extended=True), list[object]()
+    read = node.life.store.read
+
+    def noted(query: Any, *rest: Any) -> None:
+        asked.append(query)
+        read(query, *rest)
+
+    monkeypatch.setattr(node.life.store, "read", noted)
+    tool.say(Type.CALL, b"7", b"jobs.list", b"{}")
+    tool.wire.end()
+    node.commit()
+    assert asked == []
 
 
 def test_lists_know_what_runs_although_the_store_does_not_yet(node: Node) -> None:

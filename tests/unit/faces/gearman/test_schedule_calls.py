@@ -29,8 +29,8 @@ MINUTE = 60.0
 @pytest.fixture
 def schedules(node: Node) -> ScheduleService:
     node.engine.followers = Following(node.service, node.face.next_id)
-    service = ScheduleService(node.life.commits, node.clock, node.service.timers)
-    node.life.api.add(ScheduleCalls(service, node.life.commits, node.service.handles, node.clock).handlers)
+    service = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
+    node.life.api.add(ScheduleCalls(service, node.life.reads, node.service.handles, node.clock).handlers)
     return service
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper.schedules import history, mending, reading, writing
-from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 
 if TYPE_CHECKING:
@@ -22,6 +21,4 @@ HANDLERS: Final[dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitab
     ops.TriggerSchedule: writing.trigger,
     ops.ForgetFires: history.forget,
     ops.FindDue: reading.find_due,
-    ops.ListSchedules: reading.list_schedules,
-    ListFires: reading.list_fires,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
@@ -16,14 +17,16 @@ from mainspring.engines.zookeeper.tree import Delete
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import ScheduleState
 from mainspring.schedules.reconcile import Stored
+from mainspring.storage.query import Page, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.schedules.places import DueName
     from mainspring.engines.zookeeper.session import Session
     from mainspring.queries.schedules import ListFires
-    from mainspring.schedules.model import Fire
+    from mainspring.schedules.model import Fire, Schedule
+    from mainspring.storage.query import Meter
 
 SWEPT_AFTER: Final = 10
 """Minutes after which the parent of a minute goes, if it is empty: it comes back where something is as late as that."""
@@ -90,38 +93,48 @@ async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
 # ---- schedules and rows ----
 
 
-async def list_schedules(session: Session, operations: Sequence[ops.ListSchedules]) -> list[list[Stored]]:
-    """List schedules; see ``ListSchedules``."""
-    return [await patiently(session, partial(schedules, session, operation.names)) for operation in operations]
-
-
-async def schedules(session: Session, names: Sequence[str] | None) -> list[Stored]:
-    """Read schedules by their names, or all; what others have committed just now is known."""
+async def schedules(session: Session, names: Sequence[str]) -> list[Stored]:
+    """Read schedules by their names; what others have committed just now is known."""
     specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
-    wanted = sorted(specs if names is None else specs.keys() & set(names))
-    states = await session.tree.get_many([places.state(name) for name in wanted])
+    return [stored for _, stored in await _stored(session, specs, sorted(specs.keys() & set(names)))]
+
+
+async def _stored(session: Session, specs: Mapping[str, Schedule], names: Sequence[str]) -> list[tuple[str, Stored]]:
+    states = await session.tree.get_many([places.state(name) for name in names])
     return [
-        Stored(specs[name], contents.decode(node.data, ScheduleState))
-        for name, node in zip(wanted, states, strict=True)
+        (name, Stored(specs[name], contents.decode(node.data, ScheduleState)))
+        for name, node in zip(names, states, strict=True)
         if node is not None
     ]
 
 
-async def list_fires(session: Session, operations: Sequence[ListFires]) -> list[list[Fire]]:
-    """List rows, the newest first; see ``ListFires``. The nodes of their jobs are known then: handles are made of both."""
-    await patiently(session, session.tree.sync)
-    outcomes = []
-    for operation in operations:
-        page = partial(_history, session, operation.name, operation.before_us, operation.rows)
-        rows = await patiently(session, page)
-        await locating.meet(session, [row.job for row in rows if row.job])
-        outcomes.append(rows)
-    return outcomes
+async def list_schedules(session: Session, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names; what others have committed just now is known."""
+    specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
+    names = sorted(specs if query.names is None else specs.keys() & set(query.names))
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        found: list[tuple[str, Stored]] = []
+        left = names if after is None else names[bisect_right(names, after) :]
+        while left and len(found) < most:
+            some, left = left[: most - len(found)], left[most - len(found) :]
+            found += await _stored(session, specs, some)
+        return found
+
+    return await in_parts(query, meter, behind)
 
 
-async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[Fire]:
+async def list_fires(session: Session, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
+    await session.tree.sync()
+    page = await in_parts(query, meter, partial(_history, session, query.name))
+    await locating.meet(session, [row.job for row in page.items if row.job])
+    return page
+
+
+async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[tuple[int, Fire]]:
     """Read blocks from the newest to the oldest, until there is enough."""
-    rows: list[Fire] = []
+    rows: list[tuple[int, Fire]] = []
     parent = places.fires(name)
     for block in reversed(paths.numbers_of(await session.tree.children(parent))):
         if len(rows) >= limit:
@@ -132,5 +145,6 @@ async def _history(session: Session, name: str, before_us: int | None, limit: in
         times = [time for time in reversed(listed) if before_us is None or time < before_us]
         wanted = times[: limit - len(rows)]
         found = await session.tree.get_many([places.row(name, time) for time in wanted])
-        rows.extend(contents.decode_row(node.data).fire for node in found if node is not None)
+        decoded = [contents.decode_row(node.data).fire for node in found if node is not None]
+        rows += [(fire.fire_us, fire) for fire in decoded]
     return rows

@@ -1,0 +1,164 @@
+"""The queries on PostgreSQL, each inside one transaction of the reader's connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.engines.postgres import resources, rows, schedule_tables
+from mainspring.engines.postgres.floors import LOWEST, Floors
+from mainspring.engines.postgres.rows import LARGEST_ID, SQL
+from mainspring.jobs.model import Job, State
+from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
+from mainspring.queries.schedules import ListFires
+from mainspring.resources.model import FunctionLimits
+from mainspring.resources.store import ListLimits
+from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.store import ListSchedules
+from mainspring.storage.query import Page, Query, in_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.storage.query import Meter
+
+_schedule = msgspec.msgpack.Decoder(Schedule).decode
+_state = msgspec.msgpack.Decoder(ScheduleState).decode
+_fire = msgspec.msgpack.Decoder(Fire).decode
+_limits = msgspec.msgpack.Decoder(FunctionLimits).decode
+_FEW: Final = {
+    State.SCHEDULED: "few_scheduled",
+    State.PENDING: "few_pending",
+    State.LEASED: "few_held",
+    State.RUNNING: "few_held",
+}
+"""The index of a state."""
+_ALL: Final = ("mark_all", "list_jobs", "list_ended", "list_dead")
+_LIVE: Final = ("mark_jobs", "list_jobs")
+_DEAD: Final = ("mark_dead", "list_dead")
+_ONE: Final = {
+    State.SUCCEEDED: ("mark_ended", "list_ended"),
+    State.FAILED: _DEAD,
+    State.CANCELLED: _DEAD,
+    State.EXPIRED: _DEAD,
+}
+"""The statements that search the table of a state."""
+
+
+class _Jobs:
+    """``Searched`` in the tables of live, succeeded and dead jobs."""
+
+    def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
+        self._tx = tx
+        self._query = query
+        self._function = function
+        state = query.state
+        self._mark, *self._lists = _ALL if state is None else _ONE.get(state, _LIVE)
+
+    async def few(self, most: int) -> list[Job] | None:
+        """Read by the index of the state that is asked for."""
+        query, function = self._query, self._function
+        statement = None if query.state is None else _FEW.get(query.state)
+        if statement is None:
+            return None
+        values = [most + 1]
+        if statement == "few_pending" and function is not None:
+            statement = "few_pending_of"
+            values.append(function)
+        ids = [row[0] for row in await self._tx.connection.fetch(SQL[statement], *values)]
+        return None if len(ids) > most else await self._list("list_these", query.after, query.limit, ids)
+
+    async def mark(self, before: int | None, rows: int) -> Mark | None:
+        """Return where a part ends; the node of that job is known then."""
+        found = await self._tx.connection.fetchrow(SQL[self._mark], _id(before), rows - 1)
+        if found is None:
+            return None
+        await self._tx.nodes.meet([found[0]])
+        return Mark(*found)
+
+    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
+        """Return what matches of a part."""
+        found = [job for statement in self._lists for job in await self._list(statement, before, most, low)]
+        return sorted(found, key=lambda job: -job.id)[:most]
+
+    async def _list(self, statement: str, before: int | None, most: int, among: object) -> list[Job]:
+        query = self._query
+        state = None if query.state is None else int(query.state)
+        values = (_id(before), state, self._function, query.unique, most, among)
+        return await rows.stored(self._tx, await self._tx.connection.fetch(SQL[statement], *values))
+
+
+def _id(before: int | None) -> int:
+    return LARGEST_ID if before is None else min(before, LARGEST_ID)
+
+
+async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
+    """List jobs, newest first."""
+    function = None
+    if query.function is not None:
+        await tx.functions.find([("default", query.function)])
+        function = tx.functions.numbers.get(("default", query.function))
+        if function is None:
+            return Page([])
+    return await search(_Jobs(tx, query, function), query, meter)
+
+
+async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[bytes, int]:
+    """Read since when the first ones have waited; see ``FirstInLine``. Slow scans begin where claims did."""
+    await tx.functions.find(("default", name) for name in query.functions)
+    known = tx.functions.numbers
+    numbers = {known["default", name]: name for name in sorted(set(query.functions)) if ("default", name) in known}
+    floors = tx.memory(Floors).functions
+    begins = [
+        floor.places if (floor := floors.get(number)) is not None and floor.scans.slow else [LOWEST] * 3
+        for number in numbers
+    ]
+    places = [[places[level] for places in begins] for level in range(3)]
+    records = await tx.connection.fetch(SQL["first_in_line"], list(numbers), *places)
+    return {numbers[function]: time_us for function, time_us in records}
+
+
+async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[FunctionLimits]:
+    """Read what is said of functions, in the order of their numbers."""
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, FunctionLimits]]:
+        found = await tx.connection.fetch(resources.SQL["limits"], after or 0, most)
+        return [(function, _limits(said)) for function, said in found]
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_schedules(tx: Transaction, query: ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names."""
+    statement = schedule_tables.SQL["schedules" if query.names is None else "schedules_named"]
+    named = [] if query.names is None else [list(query.names)]
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        found = await tx.connection.fetch(statement, after or "", most, *named)
+        return [(name, Stored(_schedule(schedule), _state(state))) for name, schedule, state in found]
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
+
+    async def behind(after: int | None, most: int) -> Sequence[tuple[int, Fire]]:
+        found = await tx.connection.fetch(schedule_tables.SQL["history"], query.name, _id(after), most)
+        return [(fire_us, _fire(row)) for fire_us, row in found]
+
+    page = await in_parts(query, meter, behind)
+    await tx.nodes.meet(row.job for row in page.items if row.job)
+    return page
+
+
+READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
+    ListJobs: list_jobs,
+    FirstInLine: first_in_line,
+    ListLimits: list_limits,
+    ListSchedules: list_schedules,
+    ListFires: list_fires,
+}

@@ -1,0 +1,82 @@
+"""Queries on a connection of their own, in a thread of their own: no group waits for them.
+
+A reader of a write-ahead log sees what was committed when it began, and holds up nobody but who folds the log; see `folding`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from mainspring.engines.sqlite.failures import explain
+from mainspring.engines.sqlite.queries import READERS
+from mainspring.engines.sqlite.transaction import Transaction
+from mainspring.errors import StoreError
+from mainspring.storage.at_once import at_once
+from mainspring.storage.operation import unknown
+from mainspring.storage.query import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mainspring.engines.sqlite.folding import Folding
+    from mainspring.storage.engine import Answered
+    from mainspring.storage.query import Budget, Query
+
+BUSY_MS = 2000
+"""Milliseconds that a read waits where another program has locked the file even against readers."""
+
+
+class Reader:
+    """Answers queries about a file, one after the other; ``deliver`` runs a function on the node's own thread."""
+
+    def __init__(self, path: Path, folding: Folding, deliver: Callable[[Callable[[], None]], object]) -> None:
+        """Open the file, which is in use already. Raises apsw.Error."""
+        self._path = path
+        self._folding = folding
+        self._deliver = deliver
+        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._connection.set_busy_timeout(BUSY_MS)
+        self._tx = Transaction(self._connection.cursor())
+        self._asked: queue.SimpleQueue[tuple[Query[Any], Budget, Answered] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sqlite reads", daemon=True)
+        self._thread.start()
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query; ``answered`` is called on the node's thread."""
+        if type(query) not in READERS:
+            raise unknown("SQLite", [type(query)])
+        self._asked.put((query, budget, answered))
+
+    def close(self) -> None:
+        """End the thread, and close the connection."""
+        self._asked.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            query, budget, answered = asked
+            with self._folding.reading():
+                outcome = self._answer(query, budget)
+            self._deliver(lambda then=answered, what=outcome: then(what))  # type: ignore[misc] # of this round
+
+    def _answer(self, query: Query[Any], budget: Budget) -> Any:
+        try:
+            self._tx.cursor.execute("BEGIN")  # all statements of a read see the same
+            try:
+                return at_once(READERS[type(query)](self._tx, query, Meter(budget)))
+            finally:
+                self._tx.cursor.execute("ROLLBACK")
+        except apsw.Error as error:
+            failure = explain(error, self._path, self._connection.system_errno)
+            failure.__cause__ = error
+            return failure
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs one answer, not the thread
+            failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
+            failure.__cause__ = error
+            return failure

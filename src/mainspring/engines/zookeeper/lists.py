@@ -1,0 +1,92 @@
+"""The queries on ZooKeeper. Where the ensemble is away they fail, and whoever asked is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.engines.zookeeper import locating, paths
+from mainspring.engines.zookeeper.schedules import reading
+from mainspring.queries.jobs import ListJobs, Mark, search
+from mainspring.queries.schedules import ListFires
+from mainspring.schedules.store import ListSchedules
+from mainspring.storage.query import Meter, Query
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.jobs.model import Job
+    from mainspring.storage.query import Budget, Page
+
+PAGE: Final = 200
+"""Rows that are read at once."""
+
+
+async def answer(session: Session, query: Query[Any], budget: Budget) -> Any:
+    """Answer a query. Raises StoreError."""
+    budget = budget._replace(part=min(budget.part, PAGE))
+    return await READERS[type(query)](session, query, Meter(budget, asyncio.get_running_loop().time))
+
+
+class _Jobs:
+    """``Searched`` in a tree: each job has its result's node from its submission on."""
+
+    def __init__(self, session: Session, query: ListJobs) -> None:
+        self._session = session
+        self._query = query
+        self._blocks = newest(session, query.after)
+        self._listed: deque[int] = deque()
+        self._part: list[Job] = []
+
+    async def few(self, most: int) -> list[Job] | None:
+        """There are no indexes."""
+        del most
+        return None
+
+    async def mark(self, before: int | None, rows: int) -> Mark | None:
+        """Read the next part, which begins where the one before has ended."""
+        del before
+        async for ids in self._blocks:
+            self._listed.extend(ids)
+            if len(self._listed) >= rows:
+                break
+        ids = [self._listed.popleft() for _ in range(min(rows, len(self._listed)))]
+        seen = await locating.look(self._session, ids)
+        self._part = [seen[job_id].job() for job_id in ids if job_id in seen]
+        if len(ids) < rows:
+            return None
+        return Mark(ids[-1], self._part[-1].created_us if self._part else 0)
+
+    async def between(self, low: int, before: int | None, most: int) -> list[Job]:
+        """Return what matches of that part."""
+        del low, before
+        found = [job for job in self._part if self._query.matches(job)][:most]
+        for job in found:
+            job.result = b""
+        return found
+
+
+async def list_jobs(session: Session, query: ListJobs, meter: Meter) -> Page[Job]:
+    """List jobs, newest first."""
+    await session.tree.sync()
+    return await search(_Jobs(session, query), query, meter)
+
+
+async def newest(session: Session, before: int | None) -> AsyncIterator[list[int]]:
+    """Return the ids of all jobs below one, a block at a time, newest first."""
+    blocks = paths.blocks_of(await session.tree.children(paths.RESULTS))
+    for block in sorted(map(paths.first_of_block, blocks), reverse=True):
+        if before is not None and block >= before:
+            continue
+        handles = paths.handles_of(await session.tree.children(paths.block(block)))
+        ids = sorted(map(paths.id_of, handles), reverse=True)
+        yield ids if before is None else [job_id for job_id in ids if job_id < before]
+
+
+READERS: Final[dict[type[Query[Any]], Callable[[Session, Any, Meter], Awaitable[Any]]]] = {
+    ListJobs: list_jobs,
+    ListSchedules: reading.list_schedules,
+    ListFires: reading.list_fires,
+}

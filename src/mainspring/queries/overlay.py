@@ -1,0 +1,40 @@
+"""What a node knows better than its store, put over a page of jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.jobs.model import State
+from mainspring.storage.query import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.model import Job
+    from mainspring.queries.jobs import ListJobs
+
+
+def with_held(page: Page[Job], query: ListJobs, held: Iterable[Held]) -> Page[Job]:
+    """Return the page with what a node holds: that runs before the store knows it, and some of it is not stored at all.
+
+    A job that was not searched for yet is left to its own page.
+    """
+    jobs = {job.id: job for job in page.items}
+    for one in held:
+        if one.job.id in jobs or not one.stored or query.state is State.RUNNING:
+            jobs[one.job.id] = one.seen()
+    newest = sorted(
+        (
+            job
+            for job in jobs.values()
+            if query.matches(job)
+            and (query.after is None or job.id < query.after)
+            and (page.next is None or job.id >= page.next)
+        ),
+        key=lambda job: -job.id,
+    )
+    if len(newest) <= query.limit:
+        return page._replace(items=newest)
+    last = newest[query.limit - 1]
+    return Page(newest[: query.limit], last.id, last.created_us)

@@ -1,0 +1,46 @@
+"""Asking an engine queries: a read, or one after the other until there is no more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
+
+from mainspring.errors import StoreError
+from mainspring.storage.reads import BUDGET
+
+if TYPE_CHECKING:
+    from mainspring.storage.engine import QueryPort
+    from mainspring.storage.query import Budget, PageQuery, Query
+
+T = TypeVar("T")
+
+
+async def answer(engine: QueryPort, query: Query[T], budget: Budget = BUDGET) -> T:
+    """Return the answer to one read; raises its StoreError."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[Any] = loop.create_future()
+
+    def tell(outcome: Any) -> None:
+        assert not answered.done(), "a query is answered once"
+        answered.set_result(outcome)
+
+    engine.read(query, budget, tell)
+    outcome = await answered
+    if isinstance(outcome, StoreError):
+        raise outcome
+    found: T = outcome
+    return found
+
+
+async def everything(engine: QueryPort, query: PageQuery[T], budget: Budget = BUDGET) -> list[T]:
+    """Return what a query finds, up to its limit, however many reads it takes."""
+    items: list[T] = []
+    after = query.after
+    while True:
+        page = await answer(engine, replace(query, after=after, limit=query.limit - len(items)), budget)
+        items += page.items
+        after = page.next
+        if after is None or len(items) >= query.limit:
+            return items

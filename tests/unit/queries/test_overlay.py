@@ -1,0 +1,47 @@
+"""What a node holds is shown as it is there, and in its place."""
+
+from __future__ import annotations
+
+from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.held import Held
+from mainspring.jobs.model import Job, State
+from mainspring.queries.jobs import ListJobs
+from mainspring.queries.overlay import with_held
+from mainspring.storage.query import Page
+
+QUEUE = Dispatch().queue(b"f")
+
+
+def job(number: int, state: State = State.PENDING) -> Job:
+    return Job(number, b"f", b"", state=int(state), created_us=number)
+
+
+def held(number: int, *, stored: bool = False) -> Held:
+    return Held(job(number), b"H:n:%d" % number, QUEUE, stored=stored)
+
+
+def ids(page: Page[Job]) -> list[int]:
+    return [job.id for job in page.items]
+
+
+def test_a_job_in_memory_alone_is_in_the_page_of_its_place() -> None:
+    page = Page([job(9), job(7)], 5, 5)
+    shown = with_held(page, ListJobs(after=10, limit=9), [held(number) for number in (11, 10, 8, 5, 4)])
+    assert ids(shown) == [9, 8, 7, 5]
+    assert (shown.next, shown.searched_us) == (5, 5)
+    last = with_held(Page([job(3)]), ListJobs(after=5, limit=9), [held(number) for number in (8, 5, 4)])
+    assert (ids(last), last.next) == ([4, 3], None)
+
+
+def test_a_page_that_grows_too_long_ends_earlier() -> None:
+    shown = with_held(Page([job(9), job(7)]), ListJobs(limit=2), [held(8)])
+    assert (ids(shown), shown.next, shown.searched_us) == ([9, 8], 8, 8)
+
+
+def test_a_job_that_is_stored_and_not_listed_stays_out() -> None:
+    assert ids(with_held(Page([job(9)]), ListJobs(limit=9), [held(8, stored=True)])) == [9]
+
+
+def test_what_is_no_longer_as_it_was_asked_for_stays_out() -> None:
+    page = Page([job(9, State.LEASED)])
+    assert ids(with_held(page, ListJobs(state=State.RUNNING), [])) == []
