@@ -68,6 +68,23 @@ def test_calls_are_awaited() -> None:
     run(test())
 
 
+def test_a_defect_is_raised_to_who_awaits_the_call_and_to_nobody_else() -> None:
+    async def test() -> None:
+        answers: list[Any] = []
+
+        async def wait(_: Wait) -> None:
+            await Later[None](lambda done, _: answers.append(done))
+            raise ZeroDivisionError
+
+        task = asyncio.create_task(Api({Wait: wait}).call(Wait()))
+        await asyncio.sleep(0)
+        answers[0](None)
+        with pytest.raises(ZeroDivisionError):
+            await task
+
+    run(test())
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["no value", "a value in the same turn"])
 def test_a_call_ends_with_the_task_that_awaits_it(late: bool) -> None:
     async def test() -> None:

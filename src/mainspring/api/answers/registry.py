@@ -39,9 +39,15 @@ class Api:
         self._handlers |= handlers
         self.requests |= {request.call: request for request in handlers if request.call}
 
-    def start(self, request: Request[A], done: Callable[[A], None], failed: Callable[[Problem], None]) -> Answering:
-        """Begin a call; ``done`` or ``failed`` is called with its outcome, at once where that is known."""
-        return Answering(self._handlers[type(request)](request), done, failed)
+    def start(
+        self,
+        request: Request[A],
+        done: Callable[[A], None],
+        failed: Callable[[Problem], None],
+        broken: Callable[[Exception], None] | None = None,
+    ) -> Answering:
+        """Begin a call; ``done`` or ``failed`` is called with its outcome, at once where that is known. See `Answering`."""
+        return Answering(self._handlers[type(request)](request), done, failed, broken)
 
     async def call(self, request: Request[A]) -> A:
         """Return the answer to a request. Raises ApiError. Where this is cancelled, the call has ended: nobody waits for it."""
@@ -51,11 +57,14 @@ class Api:
             if not answer.done():
                 answer.set_result(value)
 
-        def failed(problem: Problem) -> None:
+        def broken(error: Exception) -> None:
             if not answer.done():
-                answer.set_exception(ApiError(problem.code, problem.message))
+                answer.set_exception(error)
 
-        under_way = self.start(request, done, failed)
+        def failed(problem: Problem) -> None:
+            broken(ApiError(problem.code, problem.message))
+
+        under_way = self.start(request, done, failed, broken)
         try:
             return await answer
         finally:

@@ -66,14 +66,22 @@ def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Ge
 
 
 class Answering:
-    """A call under way. ``done`` or ``failed`` is called once, in the constructor where nothing has to be waited for."""
+    """A call under way. ``done`` or ``failed`` is called once, in the constructor where nothing has to be waited for.
 
-    __slots__ = ("_done", "_failed", "_is_over", "_is_running", "_next", "_work")
+    A defect of what answers is raised to whatever brought the value, or given to ``broken``.
+    """
+
+    __slots__ = ("_broken", "_done", "_failed", "_is_over", "_is_running", "_next", "_work")
 
     def __init__(
-        self, work: Coroutine[Ask, Any, Any], done: Callable[[Any], None], failed: Callable[[Problem], None]
+        self,
+        work: Coroutine[Ask, Any, Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Problem], None],
+        broken: Callable[[Exception], None] | None = None,
     ) -> None:
         self._work = work
+        self._broken = broken
         self._done = done
         self._failed = failed
         self._next: Callable[[], Ask] | None = None
@@ -121,5 +129,10 @@ class Answering:
         except MainspringError as error:
             self._is_over = True
             self._failed(problem_of(error))
+        except Exception as defect:
+            self._is_over = True
+            if self._broken is None:
+                raise
+            self._broken(defect)
         else:
             ask(self._came, self._went_wrong)
