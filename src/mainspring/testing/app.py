@@ -180,7 +180,7 @@ class InMemory:
         if worker.held or any(link.session.unsettled for link in worker.links):
             return False
         names = {function.name.encode() for function in self._app.registry}
-        return not any(queue.waiting() for queue in node.service.dispatch.queues.values() if queue.name in names)
+        return not any(queue.waiting() for queue in node.service.queues() if queue.name in names)
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         """Look again and again, in real time: what is waited for lies in several parts, and none tells of all."""
