@@ -17,5 +17,5 @@ def version() -> str:
 
 def core() -> str:
     """Say what the hot core is: ``compiled`` where it was built with ``MAINSPRING_COMPILE=1``, otherwise ``pure Python``."""
-    found = importlib.util.find_spec("mainspring.jobs.window")
+    found = importlib.util.find_spec("mainspring.jobs.serving")
     return "compiled" if found is not None and not (found.origin or "").endswith(".py") else "pure Python"

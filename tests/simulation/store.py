@@ -131,7 +131,7 @@ class SlowStore:
         group, committed, outcomes = self._group, self._committed, self._outcomes
         assert group is not None
         assert committed is not None
-        self._group = None
+        self._group = self._outcomes = None
         if outcomes is None and self.full:
             self.failed = self._clock.monotonic()
             committed(StoreFullError("the simulated disk is full"))

@@ -265,7 +265,7 @@ def test_jobs_handed_out_without_a_term(monkeypatch: Plant) -> None:
     def resume(self: JobService) -> None:
         self.dispatch.paused = self._ends
         for queue in self.dispatch.queues.values():
-            self.window.serve(queue)
+            self.serving.serve(queue)
 
     monkeypatch.setattr(JobService, "resume", resume)
     is_caught(1000, by="which is not its own")

@@ -84,7 +84,7 @@ def test_the_token_of_a_job_that_was_dropped_while_it_was_handed_out(monkeypatch
             held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
-                self._window.release(held)
+                self._serving.release(held)
 
     monkeypatch.setattr(Noting, "_dropped", dropped)
     is_caught(400, by="never ends")

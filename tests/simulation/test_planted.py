@@ -15,8 +15,8 @@ from mainspring.jobs.ends import Ends
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.lookups import Lookups
+from mainspring.jobs.serving import Serving
 from mainspring.jobs.uniques import Uniques
-from mainspring.jobs.window import Window
 from mainspring.jobs.workers import Workers
 from mainspring.wire.gearman.packets import Type, response
 
@@ -61,7 +61,7 @@ def test_jobs_acknowledged_before_the_commit(monkeypatch: Plant, store: str) -> 
 
 
 def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkeypatch: Plant) -> None:
-    def forgetful(self: Window, worker: Worker) -> Held | None:
+    def forgetful(self: Serving, worker: Worker) -> Held | None:
         if worker.asleep or worker.woken_for is not None:
             self._dispatch.answered(worker)
             self._dispatch.rouse(worker)
@@ -71,7 +71,7 @@ def test_nobody_woken_in_the_place_of_one_that_took_another_functions_job(monkey
             self.claiming.refill(held.queue)
         return held
 
-    monkeypatch.setattr(Window, "grab", forgetful)
+    monkeypatch.setattr(Serving, "grab", forgetful)
     is_caught(200)
 
 
@@ -120,21 +120,21 @@ def test_a_question_overtaken_by_a_background_job(monkeypatch: Plant) -> None:
 
 def test_a_foreground_job_dropped_while_it_is_being_stored(monkeypatch: Plant) -> None:
     def eager(self: Ends, held: Held) -> None:
-        window = self._window
-        window.take_back(held)
+        serving = self._serving
+        serving.take_back(held)
         if self._table.held.get(held.handle) is held:
             if not held.stored and not self._listeners.of(held.job.id):
-                window.release(held)
+                serving.release(held)
                 return
             self._dispatch.push(held, first=True)
-            window.serve(held.queue)
+            serving.serve(held.queue)
 
     def hasty(self: Clients, listener: Any) -> None:
         listener.gone = True
         for job_id in self._listeners.leave(listener, 1000):
             held = self._table.find(job_id)
             if held is not None and not held.stored and held.worker is None:
-                self._window.release(held)
+                self._serving.release(held)
 
     monkeypatch.setattr(Ends, "_again", eager)
     monkeypatch.setattr(Clients, "gone", hasty)

@@ -49,6 +49,6 @@ def test_nobody_reaches_through_the_service(package: str) -> None:
 
 
 def test_a_reach_is_found_under_a_name_too() -> None:
-    assert reaches("def f():\n    self.service.window.grab(worker)") == ["self.service.window.grab"]
-    assert reaches("def f():\n    window = service.window\n    window.grab(worker)") == ["window.grab"]
+    assert reaches("def f():\n    self.service.serving.grab(worker)") == ["self.service.serving.grab"]
+    assert reaches("def f():\n    window = service.serving\n    window.grab(worker)") == ["window.grab"]
     assert reaches("def f():\n    self._service.grab(worker)") == []

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.lookups import Lookups
     from mainspring.jobs.model import Job
     from mainspring.jobs.noting import Noting
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
     from mainspring.jobs.uniques import Uniques
     from mainspring.jobs.waking import Waking
-    from mainspring.jobs.window import Window
     from mainspring.slices import Slices
 
 PART = 500
@@ -43,7 +43,7 @@ class Clients:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         settling: Settling,
         ends: Ends,
         waking: Waking,
@@ -57,7 +57,7 @@ class Clients:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._clock, self._handles, self._listeners = ground.clock, ground.handles, ground.listeners
         self._hub = ground.hub
-        self._window = window
+        self._serving = serving
         self._settling = settling
         self._ends = ends
         self._waking = waking
@@ -111,7 +111,7 @@ class Clients:
         for job_id in alone:
             held = self._table.find(job_id)
             if held is not None and not held.stored and not held.adopting and held.worker is None:
-                self._window.release(held)
+                self._serving.release(held)
         if self._noting is not None and alone:
             self._noting.left(alone)
         if self._listeners.waits(listener):
@@ -198,7 +198,7 @@ class Clients:
 
             def redriven(outcome: Redriven) -> None:
                 if queue is not None:
-                    self._window.no_longer_away(queue)
+                    self._serving.no_longer_away(queue)
                 if outcome.job is None or not outcome.redriven:
                     refuse(outcome.job, outcome.rival)
                     return
@@ -208,11 +208,11 @@ class Clients:
                     self._hub.publish(outcome.job)
                 done(outcome.job)
                 if queue is not None:
-                    self._window.serve(queue)
+                    self._serving.serve(queue)
 
             def not_redriven(error: StoreError) -> None:
                 if queue is not None:
-                    self._window.no_longer_away(queue)
+                    self._serving.no_longer_away(queue)
                 failed(error)
 
             self._commits.put(Redrive(job_id, job.function), redriven, not_redriven)

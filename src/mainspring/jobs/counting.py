@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Counted
-    from mainspring.jobs.window import Window
     from mainspring.storage.operation import Operation
 
 AGAIN: Final = 0.25
@@ -31,10 +31,10 @@ TOGETHER: Final = 250
 class Counting:
     """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
 
-    def __init__(self, ground: Ground, window: Window) -> None:
+    def __init__(self, ground: Ground, serving: Serving) -> None:
         self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
         self._clock = ground.clock
-        self._window = window
+        self._serving = serving
         self._next: dict[bytes, FunctionQueue] = {}
         """What is asked for once the question under way is answered."""
         self._asking = False
@@ -73,12 +73,12 @@ class Counting:
         for queue in asked.values():
             queue.away = max(queue.away - queue.leased, 0)
         count_coming(self._commits.waiting, asked)
-        window = self._window
+        serving = self._serving
         for queue in asked.values():
             queue.counted = True
             queue.claiming = False
-            window.serve(queue)
-            window.answer(queue)
+            serving.serve(queue)
+            serving.answer(queue)
 
     def _not_counted(self, asked: Mapping[bytes, FunctionQueue], error: StoreError) -> None:
         del error  # the service hears of it from every operation that somebody waits for
@@ -91,7 +91,7 @@ class Counting:
 
         for queue in asked.values():
             queue.claiming = False
-            self._window.answer(queue)
+            self._serving.answer(queue)
         self._timers.at(self._clock.monotonic() + AGAIN, again)
 
 

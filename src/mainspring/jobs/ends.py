@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.gate import Gate
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
-    from mainspring.jobs.window import Window
 
     Acknowledge = Callable[[bool], None]
     """Takes whether the settlement was recorded; False says that it was stale."""
@@ -84,7 +84,7 @@ class Ends:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         *,
         wake_at: Callable[[int], None],
         drop: Callable[[Settlement], None] | None = None,
@@ -93,7 +93,7 @@ class Ends:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
         self._telling, self._hub = ground.telling, ground.hub
-        self._window = window
+        self._serving = serving
         self._wake_at = wake_at
         self._drop = drop
         self._attempts_ended = attempts_ended
@@ -120,7 +120,7 @@ class Ends:
             assert held.then is not None
             held.then.append(lambda: self._end_deferred(held, settlement, exception, acknowledge))
             self.deferred += 1
-            self._window.take_back(held)
+            self._serving.take_back(held)
             return
         gate = held.gate
         if gate is not None:
@@ -129,14 +129,14 @@ class Ends:
             worker = held.worker
             if worker is not None and rules.owner(settlement.job.options) is not None:
                 settlement.worker = worker.face.name()
-            self._window.release(held)
+            self._serving.release(held)
             self._put(_Pending(settlement, exception, acknowledge, gate, worker))
         else:
             if gate is not None:
                 gate.give_back(held.job.key)
             self._end_foreground(held, settlement, exception)
             if gate is not None:
-                self._window.serve(held.queue)
+                self._serving.serve(held.queue)
             if acknowledge is not None:
                 acknowledge(True)
 
@@ -222,11 +222,11 @@ class Ends:
                 self._wake_at(settlement.due_us)
             else:
                 queue.backlog[job.priority] += 1
-                self._window.serve(queue)
+                self._serving.serve(queue)
             if hub.active:
                 hub.publish(_settled_job(settlement))
         for queue in freed:
-            self._window.serve(queue)
+            self._serving.serve(queue)
         for ended in self._attempts_ended:
             ended(settlements)
 
@@ -260,7 +260,7 @@ class Ends:
     # ---- jobs that are nowhere but in memory ----
 
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
-        window = self._window
+        serving = self._serving
         job = held.job
         self._told.append(settlement)
         if (
@@ -271,7 +271,7 @@ class Ends:
             self.tell_ends()
         after = rules.target(settlement.event)
         if after >= _SUCCEEDED:
-            window.release(held)
+            serving.release(held)
             job = _settled_job(settlement)
             self._telling.tell(job, exception, handle=held.handle, is_kept=False)
             if self._hub.active:
@@ -281,7 +281,7 @@ class Ends:
             self._again(held)
         else:
             job.attempt = settlement.counted
-            window.take_back(held)
+            serving.take_back(held)
             wait = settlement.due_us / 1_000_000 - self._clock.wall()
             self._timers.at(self._clock.monotonic() + wait, lambda: self._again(held))
 
@@ -294,15 +294,15 @@ class Ends:
 
     def _again(self, held: Held) -> None:
         """Put a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
-        window = self._window
-        window.take_back(held)
+        serving = self._serving
+        serving.take_back(held)
         held.numerator = held.denominator = b"0"
         if self._table.held.get(held.handle) is not held:
             return
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
-            window.release(held)
+            serving.release(held)
             return
-        window.again(held)
+        serving.again(held)
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Attempts were lost with their node, and their jobs are back in their places."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.lookups import Lookups
     from mainspring.jobs.noting import Noting
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Found
     from mainspring.jobs.uniques import Uniques
-    from mainspring.jobs.window import Window
 
 _LEASED, _PENDING = int(State.LEASED), int(State.PENDING)
 
@@ -48,7 +48,7 @@ class Foreground:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         claiming: Claiming,
         intake: Intake,
         uniques: Uniques,
@@ -59,7 +59,7 @@ class Foreground:
     ) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._listeners, self._hub = ground.listeners, ground.hub
-        self._window = window
+        self._serving = serving
         self._claiming = claiming
         self._intake = intake
         self._uniques = uniques
@@ -127,7 +127,7 @@ class Foreground:
         if self._hub.active:
             self._hub.publish(job)
         self._dispatch.push(held)
-        self._window.serve(held.queue)
+        self._serving.serve(held.queue)
 
     # ---- where others may run it, or join it ----
 
@@ -178,7 +178,7 @@ class Foreground:
         if noting is None:
             return
         job, term, on_the_way = held.job, self._table.term, self._table.on_the_way
-        self._window.release(held)
+        self._serving.release(held)
         on_the_way.add(job.id)
         job.foreground, job.state = True, _PENDING
         held.queue.backlog[job.priority] += 1
@@ -206,4 +206,4 @@ class Foreground:
         if self._listeners.of(job.id):
             held = self._table.hold(job, stored=False)
             self._dispatch.push(held)
-            self._window.serve(held.queue)
+            self._serving.serve(held.queue)

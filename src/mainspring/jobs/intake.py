@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.listeners import Listener
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.uniques import Uniques
-    from mainspring.jobs.window import Window
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
     """Takes the ids that the jobs of a batch have, in order, and what is known of those that were joined."""
@@ -37,14 +37,14 @@ class Intake:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         claiming: Claiming,
         uniques: Uniques,
         wake_at: Callable[[int], None],
     ) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._listeners, self._hub = ground.listeners, ground.hub
-        self._window = window
+        self._serving = serving
         self._claiming = claiming
         self._uniques = uniques
         self._wake_at = wake_at
@@ -112,7 +112,7 @@ class Intake:
 
     def stored(self, jobs: Sequence[Job]) -> None:
         """Do what new rows are for: hand out those that are leased to this node, look for the others in time."""
-        window, dispatch, term = self._window, self._dispatch, self._table.term
+        serving, dispatch, term = self._serving, self._dispatch, self._table.term
         queues = dispatch.queues
         if self._hub.active:
             for job in jobs:
@@ -127,7 +127,7 @@ class Intake:
                     queue.gate.arrived(job.key)
                 if job.term == term:
                     queue.leased += 1
-                    dispatch.push(window.hold(job))
+                    dispatch.push(serving.hold(job))
                 else:  # the term has ended since: the node that ended it gives the job back
                     queue.away += 1
                 touched[queue] = None
@@ -140,7 +140,7 @@ class Intake:
             if job.expires_us:
                 self._wake_at(job.expires_us)
         for queue in touched:
-            window.serve(queue)
+            serving.serve(queue)
             if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
                 self._claiming.refill(queue)
 
@@ -159,9 +159,9 @@ class Intake:
                 if queue.gate is not None:
                     queue.gate.arrived(job.key)
             elif job.state == _PENDING:
-                self._window.no_longer_pending(queue, job.priority)
+                self._serving.no_longer_pending(queue, job.priority)
             else:
-                self._window.no_longer_away(queue)
+                self._serving.no_longer_away(queue)
         return stored
 
     def _not_submitted(self, jobs: list[Job], error: StoreError, refused: Refused) -> None:
@@ -256,4 +256,4 @@ class Intake:
             and not (held.stored or held.adopting or held.worker)
             and not self._listeners.of(held.job.id)
         ):
-            self._window.release(held)  # its client left meanwhile
+            self._serving.release(held)  # its client left meanwhile

@@ -11,16 +11,16 @@ from mainspring.quantities import format_duration
 if TYPE_CHECKING:
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
-    from mainspring.jobs.window import Window
 
 
 class Limits:
     """Sets the timers of jobs. ``lost_limit`` as in Settling."""
 
-    def __init__(self, ground: Ground, window: Window, settling: Settling, *, lost_limit: int | None) -> None:
+    def __init__(self, ground: Ground, serving: Serving, settling: Settling, *, lost_limit: int | None) -> None:
         self._clock = ground.clock
-        self._window = window
+        self._serving = serving
         self._settling = settling
         self._lost_limit = lost_limit
 
@@ -44,7 +44,7 @@ class Limits:
         """Expire a job in time that waits here: the store does that only to what waits there."""
         if not rules.was_tried(held.job):
             wait = held.job.expires_us / 1_000_000 - self._clock.wall()
-            self._window.limit(held, max(wait, 0), lambda: self._settling.expired(held))
+            self._serving.limit(held, max(wait, 0), lambda: self._settling.expired(held))
 
     # ---- running ----
 
@@ -60,10 +60,10 @@ class Limits:
             if heartbeat is None:
                 heartbeat = ability.heartbeat
         if timeout is not None:
-            self._window.limit(held, timeout, lambda: self._time_out(held, timeout, requeue=requeue))
+            self._serving.limit(held, timeout, lambda: self._time_out(held, timeout, requeue=requeue))
         if heartbeat is not None and held.worker is not None and held.worker.streams:
             held.beat = self._clock.monotonic()
-            self._window.limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
+            self._serving.limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
 
     def _time_out(self, held: Held, timeout: float, *, requeue: bool) -> None:
         assert held.worker is not None
@@ -80,7 +80,7 @@ class Limits:
         assert held.worker is not None
         left = held.beat + heartbeat - self._clock.monotonic()
         if left > 0:
-            self._window.limit(held, left, lambda: self._miss_beat(held, heartbeat))
+            self._serving.limit(held, left, lambda: self._miss_beat(held, heartbeat))
             return
         held.worker.face.stop(held, b"lost")
         why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"

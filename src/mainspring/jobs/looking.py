@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.ground import Ground
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Outlook, Taken
-    from mainspring.jobs.window import Window
 
 LOOK_EVERY = 1.0
 """Seconds between looks at what waits in the store. Nodes that have nothing to do share them: together they look so often."""
@@ -31,10 +31,10 @@ COUNT_PATIENCE: Final = 1.0
 class Looking:
     """Looks at what waits. ``wake_at`` is called with the time at which a job of the store is due."""
 
-    def __init__(self, ground: Ground, window: Window, wake_at: Callable[[int], None]) -> None:
+    def __init__(self, ground: Ground, serving: Serving, wake_at: Callable[[int], None]) -> None:
         self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
         self._clock = ground.clock
-        self._window = window
+        self._serving = serving
         self._wake_at = wake_at
         self._looking = self._taking = False
         self._idle = False
@@ -124,7 +124,7 @@ class Looking:
         count_coming(self._commits.waiting, counted)
         for queue in list(counted.values()):
             if queue.stirs():
-                self._window.serve(queue)
+                self._serving.serve(queue)
         if outlook.next_us:
             self._wake_at(outlook.next_us)
         if outlook.inbox and not self._taking:
@@ -154,4 +154,4 @@ class Looking:
             queue = self._dispatch.known(function)
             if queue is not None:
                 queue.backlog[priority] += number
-                self._window.serve(queue)
+                self._serving.serve(queue)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held
     from mainspring.jobs.rules import Settlement
-    from mainspring.jobs.window import Window
+    from mainspring.jobs.serving import Serving
 
 ASK_MOST: Final = 1000
 """Jobs that are asked for at once."""
@@ -34,10 +34,10 @@ class Noting:
     ``noted`` is called once all that was waited for is noted under a new term.
     """
 
-    def __init__(self, ground: Ground, window: Window, noted: Callable[[], None]) -> None:
+    def __init__(self, ground: Ground, serving: Serving, noted: Callable[[], None]) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._handles, self._listeners, self._telling = ground.handles, ground.listeners, ground.telling
-        self._window = window
+        self._serving = serving
         self._noted = noted
         self.lookups = Lookups(ground, self.find)
         self._leaves: dict[Leave, list[Held]] = {}
@@ -164,7 +164,7 @@ class Noting:
     def drop(self, settlement: Settlement) -> None:
         """Drop a foreground job that its worker has left, as if its last client had left only now."""
         job = settlement.job
-        window = self._window
+        serving = self._serving
 
         def done(dropped: set[int]) -> None:
             self._stay(self._leaves.pop(operation))
@@ -173,9 +173,9 @@ class Noting:
                 if queue is None:
                     pass  # the store alone counts it
                 elif rules.target(settlement.event) is State.PENDING:
-                    window.no_longer_pending(queue, job.priority)
+                    serving.no_longer_pending(queue, job.priority)
                 else:
-                    window.no_longer_away(queue)
+                    serving.no_longer_away(queue)
 
         def failed(error: StoreError) -> None:
             del error  # the settlement has failed as well: the job is dropped when that is tried again
@@ -194,21 +194,21 @@ class Noting:
         return False
 
     def _dropped(self, ids: set[int]) -> None:
-        window = self._window
+        serving = self._serving
         for job_id in ids:
             held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
                 gate, held.gate = held.gate, None
-                window.release(held)
+                serving.release(held)
                 if gate is not None:  # it was handed out meanwhile
                     gate.give_back(held.job.key)
-                    window.serve(held.queue)
+                    serving.serve(held.queue)
 
     def _stay(self, withdrawn: Iterable[Held]) -> None:
-        window = self._window
+        serving = self._serving
         for held in withdrawn:
             # Another answer of this kind may have come before, and it may run since.
             if self._table.held.get(held.handle) is held and held.worker is None and not held.queued:
                 self._dispatch.restore(held)
-                window.serve(held.queue)
+                serving.serve(held.queue)

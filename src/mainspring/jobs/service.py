@@ -30,6 +30,7 @@ from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remembered import Remembered
 from mainspring.jobs.reports import Reports
 from mainspring.jobs.roster import Roster
+from mainspring.jobs.serving import Serving
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Find
@@ -39,7 +40,6 @@ from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
 from mainspring.jobs.waking import Waking
-from mainspring.jobs.window import Window
 from mainspring.jobs.workers import Workers
 from mainspring.slices import Slices
 
@@ -111,7 +111,7 @@ class JobService:
         gates = Gates(clock, (lambda _: open_own) if leased is None else leased.opener)
         self.table = table = JobTable(dispatch, gates, handles, term)
         ground = Ground(table, dispatch, commits, timers, clock, handles, listeners, telling, hub)
-        self.window = window = Window(
+        self.serving = serving = Serving(
             ground,
             gates,
             entered=self._entered,
@@ -122,28 +122,28 @@ class JobService:
             leased=leased,
             share=None if shared is None else shared.share,
         )
-        self._waking = waking = Waking(ground, window)
+        self._waking = waking = Waking(ground, serving)
         self.wake_at = waking.wake_at
-        self.noting = noting = None if alone else Noting(ground, window, self._noted)
+        self.noting = noting = None if alone else Noting(ground, serving, self._noted)
         self.lookups = lookups = Lookups(ground, self._find) if noting is None else noting.lookups
         self.attempts = Attempts()
         self.ends = ends = Ends(
             ground,
-            window,
+            serving,
             wake_at=waking.wake_at,
             drop=None if noting is None else noting.drop,
             attempts_ended=(self.attempts.ended, *attempts_ended),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.uniques = uniques = Uniques(commits)
-        self.intake = intake = Intake(ground, window, window.claiming, uniques, waking.wake_at)
+        self.intake = intake = Intake(ground, serving, serving.claiming, uniques, waking.wake_at)
         self.foreground = foreground = Foreground(
-            ground, window, window.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
+            ground, serving, serving.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
         )
-        self._limits = Limits(ground, window, settling, lost_limit=lost_limit)
+        self._limits = Limits(ground, serving, settling, lost_limit=lost_limit)
         self._upkeep = Upkeep(
             ground,
-            window,
+            serving,
             ends,
             waking,
             slices,
@@ -153,24 +153,24 @@ class JobService:
         )
         holders = None if shared is None else Holders(ground, shared.relay)
         self.clients = clients = Clients(
-            ground, window, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
+            ground, serving, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
         )
-        self.functions = Functions(ground, gates, reads, window.serve, kept=keeps_limits, shared=not alone)
-        self._workers = there = Workers(ground, window, settling, foreground, self.functions, slices)
-        self._counting = Counting(ground, window)
+        self.functions = Functions(ground, gates, reads, serving.serve, kept=keeps_limits, shared=not alone)
+        self._workers = there = Workers(ground, serving, settling, foreground, self.functions, slices)
+        self._counting = Counting(ground, serving)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits)
         self.census = Census(dispatch, commits, clock)
         reports = Reports(ground, None if shared is None else shared.relay)
-        self.looking = looking = None if alone else Looking(ground, window, waking.wake_at)
+        self.looking = looking = None if alone else Looking(ground, serving, waking.wake_at)
         self.sharing: Sharing | None = None
         if shared is not None:
             assert noting is not None
             assert holders is not None
             assert looking is not None
-            assert window.leasing is not None
+            assert serving.leasing is not None
             self.sharing = Sharing(
-                ground, window, shared.relay, window.leasing, looking, noting, holders, reports, ends, clients
+                ground, serving, shared.relay, serving.leasing, looking, noting, holders, reports, ends, clients
             )
         self._ends = False
         barriers = Barriers(ground, ends)
@@ -189,7 +189,7 @@ class JobService:
         self.withdraw = dispatch.withdraw
         self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
         self.ready, self.gone = there.ready, there.gone
-        self.grab, self.sleep = window.ask, window.sleep
+        self.grab, self.sleep = serving.ask, serving.sleep
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
         self.try_again, self.tell_ends = ends.try_again, ends.tell_ends
@@ -292,9 +292,9 @@ class JobService:
         """
         self.dispatch.paused = True
         self.table.term = Term(0)
-        if self.window.leasing is not None:
-            self.window.leasing.forget()
-        for held, worker in self.window.forget_stored():
+        if self.serving.leasing is not None:
+            self.serving.leasing.forget()
+        for held, worker in self.serving.forget_stored():
             held.queue.leased -= 1
             held.queue.away += 1
             if held.gate is not None:
@@ -328,7 +328,7 @@ class JobService:
         if self._ends or not self.table.term:
             return
         self.dispatch.paused = False
-        self.window.serve_all()
+        self.serving.serve_all()
 
     def hand_back(self) -> None:
         """Hand out nothing more, and give back what waits here: a node that ends politely leaves no job under suspicion."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.looking import Looking
     from mainspring.jobs.noting import Noting
     from mainspring.jobs.reports import Reports
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Recovered
-    from mainspring.jobs.window import Window
 
 ASK_EVERY = 5.0
 """Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
@@ -47,7 +47,7 @@ class Sharing:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         relay: Relay,
         leasing: Leasing,
         looking: Looking,
@@ -58,7 +58,7 @@ class Sharing:
         clients: Clients,
     ) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._window = window
+        self._serving = serving
         self._leasing = leasing
         self._looking = looking
         self._noting = noting
@@ -80,7 +80,7 @@ class Sharing:
                     if queue is not None and queue.gate is not None:
                         self._leasing.hint(queue)
                     if queue is not None and queue.workers:
-                        self._window.hint(queue)
+                        self._serving.hint(queue)
             case Settled(ids):
                 self._noting.ask(ids)
             case Abandoned(terms):
@@ -120,7 +120,7 @@ class Sharing:
             for (function, _), number in outcome.pending.items():
                 queue = self._dispatch.known(function)
                 if queue is not None:
-                    self._window.no_longer_away(queue, number)
+                    self._serving.no_longer_away(queue, number)
             self._looking.add_pending(outcome.pending)
             self._ends.recovered(outcome.lost)
             if outcome.more:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.waking import Waking
-    from mainspring.jobs.window import Window
     from mainspring.slices import Slices
 
 TICK = 0.25
@@ -41,7 +41,7 @@ class Upkeep:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         ends: Ends,
         waking: Waking,
         slices: Slices,
@@ -52,7 +52,7 @@ class Upkeep:
     ) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
         self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
-        self._window = window
+        self._serving = serving
         self._ends = ends
         self._waking = waking
         self._slices = slices
@@ -75,7 +75,7 @@ class Upkeep:
             self._pass_over_silent(now)
             if self._ends.unsettled:
                 self._ends.try_again()
-            self._window.next_suspect()
+            self._serving.next_suspect()
             self._look_at_functions(now)
             self._waking.look()
         if now - self._swept >= self._sweep_every:
@@ -91,7 +91,7 @@ class Upkeep:
         """Fit the windows of all functions to their workers, and serve each: where they are many, a part in each turn."""
         if self._passing or now < self._pass_at:
             return
-        window = self._window
+        serving = self._serving
         order = self._dispatch.order
         seconds, self._looked = now - self._looked, now
 
@@ -102,7 +102,7 @@ class Upkeep:
             ]:  # no copy of all: it would keep those that are forgotten meanwhile
                 for queue in part:
                     if queue.stirs():
-                        window.look_after(queue, seconds)
+                        serving.look_after(queue, seconds)
                 start += len(part)
                 yield
 

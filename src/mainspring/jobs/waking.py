@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.model import Job
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Woken
-    from mainspring.jobs.window import Window
 
 SOON: Final = 0.25
 """Seconds of a difference between the clocks that a timer waits for; where there is more, the wall clock was stepped."""
@@ -23,10 +23,10 @@ SLEW: Final = 0.001
 class Waking:
     """Has the store make jobs pending when they are due, and expire late ones."""
 
-    def __init__(self, ground: Ground, window: Window) -> None:
+    def __init__(self, ground: Ground, serving: Serving) -> None:
         self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
         self._clock, self._telling, self._hub = ground.clock, ground.telling, ground.hub
-        self._window = window
+        self._serving = serving
         self._next_us = 0
         self._waking = False
 
@@ -62,9 +62,9 @@ class Waking:
             queue = self._dispatch.known(function)
             if queue is None:
                 continue
-            self._window.no_longer_away(queue, number)
+            self._serving.no_longer_away(queue, number)
             queue.backlog[priority] += number
-            self._window.serve(queue)
+            self._serving.serve(queue)
         for job, before in woken.expired:
             self.ended(job, before)
         if woken.next_us:
@@ -86,9 +86,9 @@ class Waking:
         if queue is None:
             pass  # the store alone counts it
         elif before == State.PENDING:
-            self._window.no_longer_pending(queue, job.priority)
+            self._serving.no_longer_pending(queue, job.priority)
         else:
-            self._window.no_longer_away(queue)
+            self._serving.no_longer_away(queue)
         self._telling.tell(job)
         if self._hub.active:
             self._hub.publish(job)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.functions import Functions
     from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
+    from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
-    from mainspring.jobs.window import Window
     from mainspring.slices import Slices
 
 FEW: Final = 100
@@ -25,14 +25,14 @@ class Workers:
     def __init__(
         self,
         ground: Ground,
-        window: Window,
+        serving: Serving,
         settling: Settling,
         foreground: Foreground,
         functions: Functions,
         slices: Slices,
     ) -> None:
         self._dispatch = ground.dispatch
-        self._window = window
+        self._serving = serving
         self._settling = settling
         self._foreground = foreground
         self._functions = functions
@@ -42,7 +42,7 @@ class Workers:
         """A worker can run a function."""
         if ability.limits is not None:
             self._functions.declare(function, ability.limits)
-        self._window.serve(self._dispatch.register(worker, function, ability))
+        self._serving.serve(self._dispatch.register(worker, function, ability))
 
     def unregister(self, worker: Worker, function: bytes) -> None:
         """A worker can no longer run a function; what it runs of it goes to another one, as in Gearman."""
@@ -53,7 +53,7 @@ class Workers:
         for held in list(worker.running.values()):
             if held.queue is queue:
                 self._settling.lost(held, "its worker said CANT_DO")
-        self._window.has_left(worker)
+        self._serving.has_left(worker)
         self._left(queue)
 
     def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
@@ -85,9 +85,9 @@ class Workers:
                 self._dispatch.offer(worker)
                 break
             worker.credit -= 1
-            self._window.start(held, worker)
+            self._serving.start(held, worker)
             worker.face.assign(held)
-        self._window.refill(worker)
+        self._serving.refill(worker)
 
     def gone(self, worker: Worker) -> None:
         """A worker's connection has ended."""
@@ -105,13 +105,13 @@ class Workers:
     def _left(self, queue: FunctionQueue) -> None:
         """A worker no longer runs a function: others take over what it was woken for, or nobody does."""
         if queue.workers:
-            self._window.serve(queue)
+            self._serving.serve(queue)
         else:
             self.give_back(queue)
 
     def give_back(self, queue: FunctionQueue) -> None:
         """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
-        for held in self._window.waiting_apart(queue) + queue.queued():
+        for held in self._serving.waiting_apart(queue) + queue.queued():
             if held.stored:
                 self._settling.released(held)
             else:

@@ -96,7 +96,7 @@ class Node:
         self.life = Life(self.engine, self.history, self.clock, Random(0), **options)
         self.service = self.life.service
         self.table = self.service.table
-        self.window = self.service.window
+        self.serving = self.service.serving
         self.settling = self.service.settling
         self.answers: list[object] = []
         """Ids and errors, in the order of the answers."""
@@ -194,8 +194,8 @@ class Node:
 
     def grab(self, worker: Worker) -> Held | None:
         """Ask for a job as the Gearman face does; without lingering."""
-        held = self.window.grab(worker)
-        if held is None and not self.window.lingering.for_the_store(worker):
+        held = self.serving.grab(worker)
+        if held is None and not self.serving.lingering.for_the_store(worker):
             worker.face.no_job()
         return held
 

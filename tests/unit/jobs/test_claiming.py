@@ -41,7 +41,7 @@ def test_a_new_job_is_leased_at_once_unless_stored_ones_come_first(
     node.stream(places=0)
     queue = node.queue()
     queue.backlog = list(backlog)
-    assert node.window.claiming.admits(queue, Job(1, b"f", b"", priority=priority)) is admitted
+    assert node.serving.claiming.admits(queue, Job(1, b"f", b"", priority=priority)) is admitted
 
 
 def test_a_new_job_is_not_leased_where_nobody_runs_its_function(node: Node) -> None:
@@ -68,7 +68,7 @@ def test_high_priority_is_leased_past_a_full_window_but_not_without_a_limit(node
     assert node.state(high.id) is State.LEASED
     queue = node.queue()
     queue.inflight = 2 * LARGEST
-    assert not node.window.claiming.admits(queue, Job(1, b"f", b"", priority=HIGH))
+    assert not node.serving.claiming.admits(queue, Job(1, b"f", b"", priority=HIGH))
 
 
 def test_large_payloads_make_a_window_small(node: Node) -> None:
@@ -76,11 +76,11 @@ def test_large_payloads_make_a_window_small(node: Node) -> None:
     queue = node.queue()
     queue.window = 10_000
     queue.mean_size = BYTES / 8
-    assert node.window.claiming.room(queue) == 8
+    assert node.serving.claiming.room(queue) == 8
     queue.mean_size = 2.0 * BYTES
-    assert node.window.claiming.room(queue) == 1
+    assert node.serving.claiming.room(queue) == 1
     queue.mean_size = 100.0
-    assert node.window.claiming.room(queue) == 10_000
+    assert node.serving.claiming.room(queue) == 10_000
 
 
 # ---- claimed from the store ----
@@ -193,16 +193,16 @@ def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
         put(operation, *told)
 
     monkeypatch.setattr(node.life.commits, "put", spy)
-    node.window.claiming.shared = True
+    node.serving.claiming.shared = True
     for number in range(found):
         node.background(str(number))
     node.stream(places=8)
     queue = node.queue()
     queue.backlog[NORMAL] = 1  # as far as is known here
-    node.window.claiming.refill(queue)
+    node.serving.claiming.refill(queue)
     assert len(claims) == 1
     queue.hinted = True
-    node.window.claiming.hint(queue)
+    node.serving.claiming.hint(queue)
     assert len(claims) == 1
     node.wait(HINTED * 2)
     assert (len(claims), queue.hinted, queue.backlog) == (2, False, [0, 0, 0]), "and what has found nothing is the last"
@@ -215,21 +215,21 @@ def test_windows_grow_at_once_and_shrink_slowly(node: Node) -> None:
     node.stream(places=0)
     queue = node.queue()
     queue.settled = 1000
-    node.window.claiming.adapt(node.queue(), 0.25)
+    node.serving.claiming.adapt(node.queue(), 0.25)
     assert queue.window == 2000
     assert queue.ended == 1000
-    node.window.claiming.adapt(node.queue(), 0.25)
+    node.serving.claiming.adapt(node.queue(), 0.25)
     assert queue.window == 1500
     for _ in range(30):
-        node.window.claiming.adapt(node.queue(), 0.25)
+        node.serving.claiming.adapt(node.queue(), 0.25)
     assert queue.window == SMALLEST
     queue.settled = 10**9
-    node.window.claiming.adapt(node.queue(), 0.25)
+    node.serving.claiming.adapt(node.queue(), 0.25)
     assert queue.window == LARGEST
 
 
 def test_a_window_has_places_for_all_workers(node: Node) -> None:
     for _ in range(SMALLEST):
         node.worker()
-    node.window.claiming.adapt(node.queue(), 0.25)
+    node.serving.claiming.adapt(node.queue(), 0.25)
     assert node.queue().window == 2 * SMALLEST

@@ -180,14 +180,14 @@ def test_a_suspect_goes_back_with_the_last_worker_of_its_function(node: Node) ->
     suspects(node, isolated.FOR_EACH_WORKER + 2)
     lose(node, taker(node, 1))
     assert node.table.held == {}
-    assert not node.window.isolated.waiting
+    assert not node.serving.isolated.waiting
     assert len(names(taker(node))) == isolated.FOR_EACH_WORKER
 
 
 def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
     suspects(node, isolated.FOR_EACH_WORKER + 2)
     worker = taker(node, 0)
-    waiting = node.window.isolated.of(node.queue())
+    waiting = node.serving.isolated.of(node.queue())
     out = next(held for held in node.table.held.values() if held not in waiting)
     for held in (waiting[0], out):
         node.cancel(held.job.id)

@@ -86,8 +86,8 @@ def test_a_failed_claim_is_answered_too(node: Node) -> None:
 
 def linger(node: Node, worker: Worker) -> None:
     """Ask for a job where there is none, as the Gearman face does."""
-    assert node.window.grab(worker) is None
-    lingering = node.window.lingering
+    assert node.serving.grab(worker) is None
+    lingering = node.serving.lingering
     if not lingering.for_the_store(worker) and not lingering.for_a_moment(worker):
         side(worker).no_job()
 

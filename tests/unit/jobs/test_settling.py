@@ -311,7 +311,7 @@ def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind:
         node.service.register(worker, b"g", Ability())
         node.grab(worker)
     elif kind == "asleep":
-        node.window.sleep(worker)
+        node.serving.sleep(worker)
     node.service.gone(worker)
     held = node.held(job)
     assert held is not None

@@ -32,7 +32,7 @@ SOON = 0.001
 """Seconds before a queue is served again because of the time alone."""
 
 
-class Window:
+class Serving:
     """Serves the queues of a node.
 
     ``entered`` is called with a stored job that waits in memory from now on, and may expire there; ``started`` when a worker
