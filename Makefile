@@ -11,7 +11,7 @@ DIR ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup interop lint format types layers test quick check compiled demo bench clean
+.PHONY: help setup interop lint format types layers bytecode test quick check compiled demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,8 +53,12 @@ layers: .venv/.check ## import-linter: who may import whom; and no modules that 
 # Bytecode is kept: the tests start the command a thousand times, and compiling it each time is a quarter of its start.
 PYTEST = PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
 
-test: .venv/.check interop ## do all the set-up for the tests and run them
-	$(PYTEST) $(ARGS)
+test: .venv/.check interop ## do all the set-up for the tests and run them; the slowest 25 are listed
+	$(PYTEST) --durations 25 $(ARGS)
+
+# Each worker imports all tests: what one has compiled beside the type checker, three need not compile at once.
+bytecode: .venv/.check
+	@$(PYTEST) --numprocesses 0 --collect-only --quiet >/dev/null || true
 
 # Conformance of memory and SQLite alone, and 50 seeds of a simulated node.
 QUICK = tests/unit tests/docs tests/conformance --ignore-glob='tests/conformance/*zookeeper*' \
@@ -63,7 +67,8 @@ QUICK = tests/unit tests/docs tests/conformance --ignore-glob='tests/conformance
 quick: lint types layers ## before each commit: all checks, and of the tests those that start no servers
 	$(PYTEST) $(QUICK) -m "not servers and not system" $(ARGS)
 
-check: lint types layers ## all checks: lint, types, layers, test
+check: ## all checks: lint, types, layers, test
+	@$(MAKE) --no-print-directory --jobs 2 lint types layers bytecode
 	@$(MAKE) --no-print-directory test
 
 # Beside the pure one: PYTHONPATH=build/compiled chooses it.

@@ -71,8 +71,9 @@ def compile_modules(place: str, modules: list[str]) -> None:
     from setuptools import Distribution  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
+    level = os.environ.get("MYPYC_OPT_LEVEL", "2")  # as mypyc's own command has it
     options = [*OPTIONS, f"--cache-dir={place}/cache"]
-    extensions = mypycify([*options, *modules], opt_level="2", debug_level="0", target_dir=f"{place}/c")
+    extensions = mypycify([*options, *modules], opt_level=level, debug_level="0", target_dir=f"{place}/c")
     command = build_ext(Distribution({"name": "mainspring", "ext_modules": extensions}))
     command.build_lib, command.build_temp = f"{place}/lib", f"{place}/objects"
     command.ensure_finalized()

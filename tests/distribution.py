@@ -2,7 +2,8 @@
 
 A file is run by one worker, as with ``--dist loadfile`` (which this takes the place of). The long ones come first: no worker
 idles at the end beside one that has only then begun a long file. Files that use the ensemble of three ZooKeeper servers are
-one piece of work, for one worker: two such ensembles are six JVMs, which starve each other on two cores.
+one piece of work, for one worker: two such ensembles are six JVMs, which starve each other on two cores. That piece takes the
+longest of all, so what these files do on PostgreSQL is left to the others.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def place(path: str) -> int:
     return next((number for number, one in enumerate(LONG, start=1) if path.startswith(one)), len(LONG) + 1)
 
 
+def piece(test: str) -> str:
+    """Return the piece of work to which a test belongs, by its id."""
+    path, _, name = test.partition("::")
+    if path not in ENSEMBLE:
+        return path
+    return f"{path} on PostgreSQL" if "postgresql" in name.partition("[")[2] else "ensemble"
+
+
 class LongFirst(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out files, as they were collected (see ``place``), and those of the ensemble as one."""
 
@@ -63,5 +72,4 @@ class LongFirst(LoadScopeScheduling):  # type: ignore[misc]
         config.option.loadscopereorder = False  # by the number of tests: the long ones have few, and came last
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "ensemble" if path in ENSEMBLE else path
+        return piece(nodeid)

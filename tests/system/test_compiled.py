@@ -32,7 +32,8 @@ OURS = "not postgres and not zookeeper and not [gearmand and not -gearmand"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"), "--wheel", MAINSPRING_COMPILE="1")
+    # Without the optimizations of the C compiler, which take it as long as all else does.
+    return build(tmp_path_factory.mktemp("wheel"), "--wheel", MAINSPRING_COMPILE="1", MYPYC_OPT_LEVEL="0")
 
 
 @pytest.fixture(scope="module")

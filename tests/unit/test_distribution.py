@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import refuse_in_unit
-from tests.distribution import ENSEMBLE, LONG, place
+from tests.distribution import ENSEMBLE, LONG, piece, place
 
 ROOT = Path(__file__).parents[2]
 USE = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b|\bon_each_store\b|\bSTORES\b|\bZOOKEEPER\b")
@@ -29,6 +29,13 @@ def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
     refuse_in_unit(["tests/on_servers/postgres/test_journal.py::test_a", "tests/system/test_cli.py::test_b"])
     with pytest.raises(pytest.UsageError, match=r"test_ids\.py::test_c"):
         refuse_in_unit(["tests/unit/test_ids.py::test_c"])
+
+
+def test_one_worker_has_all_that_uses_the_ensemble_and_nothing_on_postgresql() -> None:
+    chaos = "tests/system/test_fleet_chaos.py"
+    assert piece(f"{chaos}::test_kills[zookeeper]") == piece("tests/zookeeper/test_faults.py::test_a") == "ensemble"
+    assert piece(f"{chaos}::test_kills[request-postgresql]") == f"{chaos} on PostgreSQL"
+    assert piece("tests/system/test_tls.py::test_a[postgresql]") == "tests/system/test_tls.py"
 
 
 def test_what_is_long_is_there_and_before_the_rest() -> None:
