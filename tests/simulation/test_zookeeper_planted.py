@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, waiting
+from mainspring.engines.zookeeper import paths, recovering, waiting
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master import publishing, recovering
+from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.tree import Check, Done, Refused, Write
 from mainspring.jobs import sharing
 from mainspring.jobs.service import JobService

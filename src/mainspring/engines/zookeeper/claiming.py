@@ -13,9 +13,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.cancellation import news
 from mainspring.engines.zookeeper.committer import AGAIN, Entry
 from mainspring.engines.zookeeper.later import Later
-from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, SessionEndedError, Write
 from mainspring.engines.zookeeper.wants import UNMARKED, Notice, decode_notice, encode_wants, mark_of

@@ -13,7 +13,7 @@ from mainspring.engines.zookeeper import beginning, lists, membership, paths, te
 from mainspring.engines.zookeeper.handlers import check, handle
 from mainspring.engines.zookeeper.lists import READERS
 from mainspring.engines.zookeeper.master.master import Master
-from mainspring.engines.zookeeper.master.recovering import abandoned
+from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError

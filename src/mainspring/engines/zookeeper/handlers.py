@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.zookeeper import (
     cancelling,
     claiming,
-    probing,
     queries,
+    recovering,
     settling,
     submitting,
     timing,
     waiting,
 )
 from mainspring.engines.zookeeper.later import Later
-from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import StoreError, StoreFencedError
@@ -33,6 +32,13 @@ if TYPE_CHECKING:
 Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
 """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
 
+
+async def probe(session: Session, operations: Sequence[Probe]) -> list[None]:
+    """Write the node's journal, as each batch does, with nothing else in it; see ``Probe``."""
+    await session.write()
+    return [None] * len(operations)
+
+
 HANDLERS: Final[dict[type[Operation], Handler]] = {
     **recovering.HANDLERS,
     **settling.HANDLERS,
@@ -43,7 +49,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **queries.HANDLERS,
     **claiming.HANDLERS,
     **schedules.HANDLERS,
-    Probe: probing.probe,
+    Probe: probe,
 }
 _USUAL: Final = frozenset({Settle, Submit})
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.cancellation import together
 from mainspring.engines.zookeeper.committer import AGAIN
-from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
 from mainspring.events.relay import Abandoned, Ask, Pending, Progress, Running, Settled, Stop

@@ -138,7 +138,9 @@ class Session:
 
     async def meet(self, ids: Iterable[int]) -> None:
         """Learn the nodes of some jobs' terms; those of terms that never were stay unknown."""
-        await terms.meet(self.tree, self.nodes, (job_id // TERM_SPAN for job_id in ids))
+        unknown = {job_id // TERM_SPAN for job_id in ids} - self.nodes.keys()
+        if unknown:
+            await terms.meet(self.tree, self.nodes, unknown)
 
     def worker_of(self, term: int) -> str:
         """Return the worker that had a term that is known."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import beginning, claiming, paths, records
+from mainspring.engines.zookeeper import beginning, claiming, paths, records, recovering
 from mainspring.engines.zookeeper.later import Later
-from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session
 from mainspring.engines.zookeeper.tree import Write

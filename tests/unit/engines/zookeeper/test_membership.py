@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.engines.zookeeper import membership, paths, records
+from mainspring.engines.zookeeper import membership, paths, records, recovering
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master import recovering
 from mainspring.engines.zookeeper.master.reign import stand
 from mainspring.engines.zookeeper.master.workers import Workers
 from mainspring.engines.zookeeper.tree import Create, Done, Write

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.cancellation import news
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master.assigning import assign
@@ -22,7 +23,6 @@ from mainspring.engines.zookeeper.master.index import Index, task_of_job
 from mainspring.engines.zookeeper.master.nudging import Nudges
 from mainspring.engines.zookeeper.master.reign import DeposedError
 from mainspring.engines.zookeeper.master.workers import Workers
-from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.engines.zookeeper.wants import encode_notice
 

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from mainspring.engines.zookeeper.cancellation import news, together
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import AGAIN
 from mainspring.engines.zookeeper.master.cleaning import clean
 from mainspring.engines.zookeeper.master.dispatching import Dispatcher
 from mainspring.engines.zookeeper.master.publishing import Publisher
-from mainspring.engines.zookeeper.master.recovering import abandoned
 from mainspring.engines.zookeeper.master.reign import DeposedError, stand, until_deposed
 from mainspring.engines.zookeeper.master.waking import Waker
-from mainspring.engines.zookeeper.news import news
+from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.session import LocalMaster
-from mainspring.engines.zookeeper.together import together
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.events.relay import Abandoned

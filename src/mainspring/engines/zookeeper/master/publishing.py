@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.cancellation import news
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.locating import Name, is_published, name_after, name_of
 from mainspring.engines.zookeeper.master.buckets import Buckets
-from mainspring.engines.zookeeper.news import news
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.events.relay import Settled
 from mainspring.ids import TERM_SPAN

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import membership, paths, timing
-from mainspring.engines.zookeeper.news import news
+from mainspring.engines.zookeeper.cancellation import news
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper import paths, records, recovering
 from mainspring.engines.zookeeper.journal import TOTAL, journal_data, total
-from mainspring.engines.zookeeper.master import cleaning, recovering
+from mainspring.engines.zookeeper.master import cleaning
 from mainspring.engines.zookeeper.master import master as module
-from mainspring.engines.zookeeper.master.recovering import abandoned
+from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.tree import Create, Delete, Node, Write
 from mainspring.errors import StoreFencedError
 from mainspring.jobs.model import State

@@ -1,12 +1,23 @@
-"""Tasks that live and end together."""
+"""Waits that never forget a cancellation, as some of asyncio's do in the Pythons that are supported."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
+
+
+async def news(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until an event is set, or until some seconds have passed; None: for ever.
+
+    Unlike ``asyncio.wait_for`` before Python 3.12, it never forgets that it was cancelled when the event is set just then.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper.together import together
+from mainspring.engines.zookeeper.cancellation import together
 
 from .a_session import run
 
