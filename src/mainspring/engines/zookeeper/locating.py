@@ -314,4 +314,5 @@ async def _look_unnamed(session: Session, live: list[Seen], spots: dict[str, Spo
 
 async def meet(session: Session, ids: Iterable[int]) -> None:
     """Learn who had the terms of some ids, however long the ensemble is away."""
-    await patiently(session, lambda: session.meet(ids))
+    wanted = list(ids)  # each attempt goes through them
+    await patiently(session, lambda: session.meet(wanted))

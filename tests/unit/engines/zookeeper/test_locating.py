@@ -14,6 +14,7 @@ from mainspring.engines.zookeeper.locating import Name, name_after, name_data, n
 from mainspring.engines.zookeeper.tree import Delete, Write
 from mainspring.engines.zookeeper.tree import Node as TreeNode
 from mainspring.errors import StoreCorruptError, StoreFencedError
+from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
@@ -148,6 +149,23 @@ def test_reading_waits_for_the_ensemble_until_the_term_is_over(monkeypatch: pyte
             node.tree.expire()
             with pytest.raises(StoreFencedError):
                 await locating.insist(node.session, ["/names"])
+
+    run(check())
+
+
+def test_terms_are_asked_for_again_where_the_ensemble_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locating, "AGAIN", 0.001)
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            node, other = await nodes.join("n1"), await nodes.join("n2")
+            node.tree.cut()
+            meeting = asyncio.create_task(locating.meet(node.session, iter([other.session.term * TERM_SPAN])))
+            await asyncio.sleep(0.01)
+            assert not meeting.done()
+            node.tree.heal()
+            await meeting
+            assert node.session.worker_of(other.session.term) == other.session.who
 
     run(check())
 
