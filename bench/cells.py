@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import listing
 import machine
 from measure import Cell, Side
 from scenarios import (
@@ -32,6 +33,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         *_end_to_end(sqlite),
         *_round_trips(sqlite),
         *_large_queues(sqlite),
+        listing.cell("lists", "SQLite", sqlite),
         *_ceilings(),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import listing
 import machine
 import postgres_scenarios
 import python_api
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 def cells(template: str | None = None) -> list[Cell]:
     """Return the cells; a template with {store} stands in for Mainspring's command."""
     mainspring = postgres.mainspring(template)
-    return [*_gearman(mainspring), *_python(mainspring), *_fleet(mainspring, template)]
+    lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
+    return [*_gearman(mainspring), lists, *_python(mainspring), *_fleet(mainspring, template)]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:

@@ -1,0 +1,79 @@
+"""Durable submits beside clients that list jobs: the p99 of the time to `JOB_CREATED`, of that without them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from generator import LoadError, load
+from measure import Cell, Run, Scale, Side
+from scenarios import MILLION, WIDE
+from servers import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from servers import Contestant, Server
+
+HERE = Path(__file__).resolve().parent
+CLIENTS = 10
+RARE = 10
+"""Functions of which there are few jobs, the oldest of all: whoever looks for them passes over all others."""
+TURNS = 3
+SLOWEST = 2.0
+"""Seconds within which each list has to be answered."""
+
+
+def cell(
+    key: str, store: str, contestant: Contestant, wrapped: Callable[[Any], Any] = lambda scenario: scenario
+) -> Cell:
+    """Return the cell for a store; ``wrapped`` fits the scenario to its server."""
+    return Cell(
+        key=key,
+        measure=f"durable submits on {store} behind 1M jobs, window 1, while 10 clients list rare functions: p99",
+        required="2 x without lists",
+        unit="x",
+        sides=(Side(f"mainspring {store}", contestant, wrapped(submits_beside_lists)),),
+        under=2.0,
+        once=True,
+    )
+
+
+def submits_beside_lists(server: Server, scale: Scale) -> Run:
+    """Submit alone and beside lists, in turns; raises LoadError where a list took too long."""
+    for number in range(RARE):
+        load(server, "submit", jobs=5, function=f"rare{number}")
+    waiting = scale.count(MILLION, 50_000)
+    load(server, "submit", jobs=waiting, **WIDE)
+    count = scale.count(3_000, 500)
+    alone: list[dict[str, Any]] = []
+    beside: list[dict[str, Any]] = []
+    lists: list[dict[str, Any]] = []
+    for turn in range(TURNS):
+        alone.append(load(server, "submit", jobs=count, first=waiting + 2 * turn * count))
+        with _lists(server, lists):
+            beside.append(load(server, "submit", jobs=count, first=waiting + (2 * turn + 1) * count))
+    slowest = max(found["slowest_s"] for found in lists)
+    if slowest > SLOWEST:
+        raise LoadError(f"a list took {slowest:.2f} s")
+    without, with_lists = (statistics.median(run["latency_us"]["p99"] for run in runs) for runs in (alone, beside))
+    details = {"alone": alone, "beside": beside, "lists": lists, "p99_us": [without, with_lists]}
+    return Run(with_lists / without, details)
+
+
+@contextlib.contextmanager
+def _lists(server: Server, found: list[dict[str, Any]]) -> Iterator[None]:
+    command = [sys.executable, str(HERE / "listing_client.py"), str(CLIENTS), str(RARE)]
+    environment = os.environ | {"MAINSPRING_SERVER": f"127.0.0.1:{server.port}", "PYTHONPATH": str(SOURCES)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as client:
+        yield
+        said, _ = client.communicate("")
+    if client.returncode:
+        raise LoadError("the clients that list jobs have failed")
+    found.append(json.loads(said))
