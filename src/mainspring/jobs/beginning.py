@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountLive, Recover
+from mainspring.jobs.store import Recover, ShowLive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,15 +17,23 @@ if TYPE_CHECKING:
     from mainspring.jobs.looking import Looking
     from mainspring.jobs.store import Counted, Recovered
     from mainspring.jobs.waking import Waking
+    from mainspring.storage.reads import Reads
 
 
 class Beginning:
     """Learns what a store has. ``looking`` is given where other nodes have it too."""
 
     def __init__(
-        self, ground: Ground, functions: Functions, waking: Waking, ends: Ends, looking: Looking | None
+        self,
+        ground: Ground,
+        reads: Reads,
+        functions: Functions,
+        waking: Waking,
+        ends: Ends,
+        looking: Looking | None,
     ) -> None:
         self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._reads = reads
         self._functions = functions
         self._waking = waking
         self._ends = ends
@@ -65,4 +73,4 @@ class Beginning:
             self._waking.wake()
             then()
 
-        self._commits.put(CountLive(after=after), counted, failed)
+        self._reads.ask(ShowLive(after), counted, failed)

@@ -9,7 +9,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.roster import rows_of
-from mainspring.jobs.store import CountLive
+from mainspring.jobs.store import ShowLive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.store import Counted
-    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
 BUSIEST: Final = 1000
 """Functions that are known by name: those with the most waiting jobs."""
@@ -32,9 +32,9 @@ SHARE: Final = 20
 class Census:
     """The functions of a node and of its store, as of the last reading. Where all are in memory, nothing is read."""
 
-    def __init__(self, dispatch: Dispatch, commits: CommitQueue, clock: Clock) -> None:
+    def __init__(self, dispatch: Dispatch, reads: Reads, clock: Clock) -> None:
         self._dispatch = dispatch
-        self._commits = commits
+        self._reads = reads
         self._clock = clock
         self._next = float("-inf")
         """The monotonic time of the next reading; infinite while one is under way."""
@@ -63,7 +63,7 @@ class Census:
             self._read(_Sums(now), b"")
 
     def _read(self, sums: _Sums, after: bytes) -> None:
-        self._commits.put(CountLive(after=after), lambda page: self._add(sums, page), self._not_read)
+        self._reads.ask(ShowLive(after), lambda page: self._add(sums, page), self._not_read)
 
     def _add(self, sums: _Sums, page: Counted) -> None:
         known = self._dispatch.queues

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountLive
+from mainspring.jobs.store import CountLive, ShowLive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.store import Counted
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
 PAGE: Final = 500
 """Functions of a page at most: it is made in about a millisecond."""
@@ -46,9 +47,10 @@ BEGIN: Final = Place()
 class Roster:
     """Makes pages. A function that is there from the first page to the last is in one of them, unless it moves meanwhile."""
 
-    def __init__(self, dispatch: Dispatch, commits: CommitQueue) -> None:
+    def __init__(self, dispatch: Dispatch, commits: CommitQueue, reads: Reads) -> None:
         self._dispatch = dispatch
         self._commits = commits
+        self._reads = reads
 
     @property
     def short(self) -> bool:
@@ -73,7 +75,7 @@ class Roster:
             ]
             then(Page(rows, None if outcome.next is None else Place(serial, outcome.next)))
 
-        self._commits.put(CountLive(after=place.row, limit=limit), counted, failed)
+        self._reads.ask(ShowLive(place.row, limit), counted, failed)
 
     def _in_memory(self, serial: int, limit: int) -> Page:
         order, queues = self._dispatch.order, self._dispatch.queues

@@ -159,8 +159,8 @@ class JobService:
         self._workers = there = Workers(ground, serving, settling, foreground, self.functions, slices)
         self._counting = Counting(ground, serving)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
-        self.roster = Roster(dispatch, commits)
-        self.census = Census(dispatch, commits, clock)
+        self.roster = Roster(dispatch, commits, reads)
+        self.census = Census(dispatch, reads, clock)
         reports = Reports(ground, None if shared is None else shared.relay)
         self.looking = looking = None if alone else Looking(ground, serving, waking.wake_at)
         self.sharing: Sharing | None = None
@@ -205,7 +205,7 @@ class JobService:
         self.cancel, self.retry = clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
-        self.start = Beginning(ground, self.functions, waking, ends, looking).begin
+        self.start = Beginning(ground, reads, self.functions, waking, ends, looking).begin
         self.is_settled, self.when_settled = barriers.is_settled, barriers.when_settled
         self.when_stored = barriers.when_stored
         self.remember = self.remembered.add

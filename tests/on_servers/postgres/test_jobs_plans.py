@@ -147,7 +147,6 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
                 "look",
                 "list_jobs",
                 "mark_jobs",
-                "mark_all",
             ):
                 steps = await plan(other, name)
                 assert not [step for step in steps if step["Node Type"] == "Sort" and _sorts_a_table(step)], name

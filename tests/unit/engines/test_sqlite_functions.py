@@ -9,7 +9,7 @@ import apsw
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Priority, State
-from mainspring.jobs.store import CountLive
+from mainspring.jobs.store import ShowLive
 from mainspring.testing.conformance import Store
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> No
     try:
         store.submitted()
         writer.execute("BEGIN IMMEDIATE")
-        (page,) = store.group(CountLive())
+        page = store.read(ShowLive())
         assert page == ({(b"f", State.PENDING, Priority.NORMAL): 1}, None)
     finally:
         writer.close()

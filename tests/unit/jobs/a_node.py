@@ -109,6 +109,7 @@ class Node:
 
     def commit(self) -> None:
         """Let everything reach the disk that is on its way there, and what follows from that."""
+        self.life.settle()
         while not self.life.commits.idle:
             self.life.commits.hurry()
             self.life.settle()

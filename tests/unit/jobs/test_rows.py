@@ -163,7 +163,7 @@ def test_the_busiest_rows_are_known_by_name(node: Node, monkeypatch: pytest.Monk
 def test_what_a_store_that_fails_has_said_before_stays(node: Node) -> None:
     store(node, 50)
     node.wait(6.0)
-    node.life.store.full = True
+    node.life.store.away = True
     node.wait(10.0)
     assert node.service.census.jobs == 50 - MANY
 
@@ -197,11 +197,10 @@ def test_rows_above_a_lower_limit_go_on(node: Node) -> None:
     assert side(worker).take() == ["job 40"]
 
 
-def test_a_page_of_rows_does_not_wait_for_a_locked_store(node: Node) -> None:
+def test_a_page_of_rows_waits_for_no_group(node: Node) -> None:
     store(node, 50)
     pages: list[Page] = []
     node.service.roster.page(Place(row=b""), pages.append, lambda _: None)
-    (operation,) = node.life.commits.waiting
-    assert operation.overtakes
-    node.commit()
+    assert node.life.commits.idle
+    node.life.settle()
     assert len(pages[0].functions) == 50

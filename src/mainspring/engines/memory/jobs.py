@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.pending import Pending
@@ -285,7 +284,7 @@ def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     functions = tables.counts.functions if operation.functions is None else operation.functions
-    for (function, state, priority), number in _live(tables, functions).items():
+    for (function, state, priority), number in live_of(tables, functions).items():
         if state == _PENDING:
             pending[function, priority] = number
         live[function] = live.get(function, 0) + number
@@ -407,16 +406,12 @@ def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], 
 
 
 def count_live(tables: Tables, operation: ops.CountLive) -> ops.Counted:
-    """Read the counts of some functions; see ``CountLive``. A page comes after so many functions."""
-    if operation.functions is not None:
-        return ops.Counted(_live(tables, operation.functions))
-    known = tables.counts.functions
-    start = ops.numbered(operation.after)
-    end = start + operation.rows
-    return ops.Counted(_live(tables, islice(known, start, end)), b"%d" % end if end < len(known) else None)
+    """Read the counts of some functions; see ``CountLive``."""
+    return ops.Counted(live_of(tables, operation.functions))
 
 
-def _live(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
+def live_of(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
+    """Return how many jobs of some functions have not ended."""
     keys = ((function, *of) for function in functions for of in _LIVE)
     return {key: number for key in keys if (number := tables.counts.get(key, 0))}
 

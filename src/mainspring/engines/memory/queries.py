@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from copy import copy
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from mainspring.engines.memory.jobs import live_of
 from mainspring.jobs.model import State
+from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
 from mainspring.resources.store import ListLimits
@@ -131,10 +134,19 @@ async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fir
     return await in_parts(query, meter, behind)
 
 
+async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
+    """Read the counts of a page of functions. A page comes after so many functions."""
+    known = tables.counts.functions
+    start = numbered(query.after)
+    end = start + query.limit
+    return Counted(live_of(tables, islice(known, start, end)), b"%d" % end if end < len(known) else None)
+
+
 READERS: dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ListLimits: list_limits,
     ListSchedules: list_schedules,
     ListFires: list_fires,
+    ShowLive: show_live,
 }

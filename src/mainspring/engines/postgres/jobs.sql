@@ -371,12 +371,13 @@ SELECT id, created_us FROM ended WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $
 -- name: mark_dead
 SELECT id, created_us FROM dead WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
 
+-- Each table gives its newest: of whole tables, PostgreSQL would sort all that there is.
 -- name: mark_all
 SELECT id, created_us FROM (
-    SELECT id, created_us FROM jobs WHERE id < $1
-    UNION ALL SELECT id, created_us FROM ended WHERE id < $1
-    UNION ALL SELECT id, created_us FROM dead WHERE id < $1
-) AS every
+    (SELECT id, created_us FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT $2 + 1)
+    UNION ALL (SELECT id, created_us FROM ended WHERE id < $1 ORDER BY id DESC LIMIT $2 + 1)
+    UNION ALL (SELECT id, created_us FROM dead WHERE id < $1 ORDER BY id DESC LIMIT $2 + 1)
+) AS newest
 ORDER BY id DESC LIMIT 1 OFFSET $2;
 
 -- name: list_jobs

@@ -8,8 +8,10 @@ import msgspec
 
 from mainspring.engines.postgres import resources, rows, schedule_tables
 from mainspring.engines.postgres.floors import LOWEST, Floors
+from mainspring.engines.postgres.queries import live
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
 from mainspring.resources.model import FunctionLimits
@@ -155,10 +157,18 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
     return page
 
 
+async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
+    """Read the counts of a page of functions. A page comes after the number of a function."""
+    found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
+    counts = await live(tx, {row[0]: row[1] for row in found})
+    return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)
+
+
 READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ListLimits: list_limits,
     ListSchedules: list_schedules,
     ListFires: list_fires,
+    ShowLive: show_live,
 }

@@ -11,7 +11,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
 
@@ -116,24 +116,16 @@ async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[t
 
 
 async def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``. A page comes after the number of a function."""
-    return [await _count_live(tx, operation) for operation in operations]
+    """Read the counts of some functions; see ``CountLive``."""
+    return [ops.Counted(await live(tx, await _numbers(tx, operation.functions))) for operation in operations]
 
 
-async def _count_live(tx: Transaction, operation: ops.CountLive) -> ops.Counted:
-    last = None
-    if operation.functions is not None:
-        names = await _numbers(tx, operation.functions)
-    else:
-        found = await tx.connection.fetch(SQL["functions_after"], ops.numbered(operation.after), operation.rows)
-        names = {row[0]: row[1] for row in found}
-        last = b"%d" % found[-1][0] if len(found) == operation.rows else None
+async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes, int, int], int]:
+    """Return how many jobs of some functions, given by number and name, have not ended."""
     counts = {key: number for key, number in tx.deltas.items() if key[0] in names and key[1] < _SUCCEEDED}
     for *key, number in await tx.connection.fetch(SQL["counts_of"], list(names)) if names else ():
         counts[key[0], key[1], key[2]] = counts.get((key[0], key[1], key[2]), 0) + number
-    return ops.Counted(
-        {(names[at], state, priority): number for (at, state, priority), number in counts.items() if number}, last
-    )
+    return {(names[at], state, priority): number for (at, state, priority), number in counts.items() if number}
 
 
 async def _numbers(tx: Transaction, functions: Iterable[bytes]) -> dict[int, bytes]:

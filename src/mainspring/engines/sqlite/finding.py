@@ -86,12 +86,9 @@ def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[b
 
 
 def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``. A page comes after the number of a function."""
+    """Read the counts of some functions; see ``CountLive``."""
     tx.write_counts()
-    return [
-        _counts_after(tx, operation) if operation.functions is None else _counts_of(tx, operation.functions)
-        for operation in operations
-    ]
+    return [_counts_of(tx, operation.functions) for operation in operations]
 
 
 def _counts_of(tx: Transaction, functions: Sequence[bytes]) -> ops.Counted:
@@ -102,16 +99,3 @@ def _counts_of(tx: Transaction, functions: Sequence[bytes]) -> ops.Counted:
             for state, priority, number in tx.cursor.execute(SQL["counts_of"], (function,)):
                 counts[name, state, priority] = number
     return ops.Counted(counts)
-
-
-def _counts_after(tx: Transaction, operation: ops.CountLive) -> ops.Counted:
-    counts = {}
-    last = left = 0
-    for function, name, state, priority, number in tx.cursor.execute(
-        SQL["counts_after"], (ops.numbered(operation.after), operation.rows)
-    ):
-        if function != last:
-            last, left = function, left + 1
-        if state is not None:
-            counts[name, state, priority] = number
-    return ops.Counted(counts, b"%d" % last if left >= operation.rows else None)

@@ -11,6 +11,7 @@ from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.model import Priority, State
+from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
 from mainspring.resources.model import FunctionLimits
@@ -145,10 +146,25 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
     return await in_parts(query, meter, behind)
 
 
+async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
+    """Read the counts of a page of functions. A page comes after the number of a function."""
+    counts = {}
+    last = left = 0
+    for function, name, state, priority, number in tx.cursor.execute(
+        SQL["counts_after"], (numbered(query.after), query.limit)
+    ):
+        if function != last:
+            last, left = function, left + 1
+        if state is not None:
+            counts[name, state, priority] = number
+    return Counted(counts, b"%d" % last if left >= query.limit else None)
+
+
 READERS: dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ListLimits: list_limits,
     ListSchedules: list_schedules,
     ListFires: list_fires,
+    ShowLive: show_live,
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import locating, paths
+from mainspring.engines.zookeeper import locating, paths, queries
 from mainspring.engines.zookeeper.schedules import reading
+from mainspring.jobs.store import Counted, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules.store import ListSchedules
@@ -85,8 +87,18 @@ async def newest(session: Session, before: int | None) -> AsyncIterator[list[int
         yield ids if before is None else [job_id for job_id in ids if job_id < before]
 
 
+async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
+    """Read the counts of a page of functions, in the order of their names."""
+    counts = await queries.live(session)
+    names = sorted({name for name, _, _ in counts})
+    at = bisect_right(names, query.after)
+    page, rest = names[at : at + query.limit], names[at + query.limit :]
+    return Counted(queries.of_functions(counts, frozenset(page)), page[-1] if rest else None)
+
+
 READERS: Final[dict[type[Query[Any]], Callable[[Session, Any, Meter], Awaitable[Any]]]] = {
     ListJobs: list_jobs,
     ListSchedules: reading.list_schedules,
     ListFires: reading.list_fires,
+    ShowLive: show_live,
 }

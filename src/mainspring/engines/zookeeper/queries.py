@@ -5,7 +5,6 @@ Where the ensemble is away they fail, and whoever asked is told.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,21 +118,20 @@ async def count(session: Session, operations: Sequence[ops.Count]) -> list[Count
 
 
 async def count_live(session: Session, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Read the counts of some functions; see ``CountLive``. They are in the order of their names."""
+    """Read the counts of some functions; see ``CountLive``."""
+    counts = await live(session)
+    return [ops.Counted(of_functions(counts, frozenset(operation.functions))) for operation in operations]
+
+
+async def live(session: Session) -> Counts:
+    """Return how many jobs have not ended."""
     await session.tree.sync()
-    counts = {key: number for key, number in (await count_all(session)).items() if not State(key[1]).ended}
-    names = sorted({name for name, _, _ in counts})
-    return [_counted(counts, names, operation) for operation in operations]
+    return {key: number for key, number in (await count_all(session)).items() if not State(key[1]).ended}
 
 
-def _counted(counts: Counts, names: Sequence[bytes], operation: ops.CountLive) -> ops.Counted:
-    last = None
-    wanted: Collection[bytes] = frozenset(operation.functions or ())
-    if operation.functions is None:
-        at = bisect_right(names, operation.after)
-        wanted = frozenset(names[at : at + operation.rows])
-        last = names[at + operation.rows - 1] if at + operation.rows < len(names) else None
-    return ops.Counted({key: number for key, number in counts.items() if key[0] in wanted}, last)
+def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
+    """Return the counts of some functions."""
+    return {key: number for key, number in counts.items() if key[0] in functions}
 
 
 async def look(session: Session, operations: Sequence[ops.Look]) -> list[ops.Outlook]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
+from mainspring.storage.query import Query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,30 +25,28 @@ class Count(Operation):
 
 
 class CountLive(Operation):
-    """Read how many jobs of some functions have not ended. Outcome: ``Counted``.
+    """Read how many jobs of some functions have not ended, with all that came before. Outcome: ``Counted``."""
 
-    The functions are those named; or, page by page, all that the store has ever known, in an order of its own. A page costs
-    its length, however many functions there are, and is empty where all jobs of its functions have ended. It is for who looks;
-    who counts from there on names the functions.
-    """
-
-    __slots__ = ("after", "functions")
+    __slots__ = ("functions",)
 
     phase = Phase.READ
     reads = True
 
-    def __init__(
-        self,
-        functions: Sequence[bytes] | None = None,
-        *,
-        after: bytes = b"",
-        limit: int = 1000,
-    ) -> None:
+    def __init__(self, functions: Sequence[bytes]) -> None:
         super().__init__()
         self.functions = functions
-        self.after = after
-        self.rows = limit if functions is None else len(functions)
-        self.overtakes = functions is None
+        self.rows = len(functions)
+
+
+class ShowLive(Query["Counted"], frozen=True):
+    """Read how many jobs of all functions have not ended, page by page, for those who look: who counts from there on, names them.
+
+    The functions are all that the store has ever known, in an order of its own. A page costs its length, however many there are,
+    and is empty where all jobs of its functions have ended.
+    """
+
+    after: bytes = b""
+    limit: int = 1000
 
 
 def numbered(place: bytes) -> int:
@@ -56,7 +55,7 @@ def numbered(place: bytes) -> int:
 
 
 class Counted(NamedTuple):
-    """The outcome of CountLive."""
+    """The outcome of CountLive, and the answer to ShowLive."""
 
     counts: dict[tuple[bytes, int, int], int]
     """By function, state and priority, as that of ``Count``, without zeros."""

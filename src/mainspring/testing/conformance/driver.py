@@ -358,7 +358,8 @@ class Store:
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts, and check that they are what counting finds."""
-        counts, live = self.group(ops.Count(), ops.CountLive(limit=EVERYTHING))
+        (counts,) = self.group(ops.Count())
+        live = self.read(ops.ShowLive(limit=EVERYTHING))
         recount = Counts()
         for job in self.list():
             recount.add(job.function, job.state, job.priority)

@@ -108,7 +108,7 @@ class Reading:
         while not pages or pages[-1].next is not None:
             after = pages[-1].next if pages else b""
             assert after is not None
-            (page,) = store.group(ops.CountLive(after=after, limit=limit))
+            page = store.read(ops.ShowLive(after, limit))
             pages.append(page)
             assert len(page.counts) <= limit
             assert len(pages) <= 15, "each goes on behind the one before"
