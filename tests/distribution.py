@@ -3,7 +3,7 @@
 A file is run by one worker, as with ``--dist loadfile`` (which this takes the place of). The long ones come first: no worker
 idles at the end beside one that has only then begun a long file. Files that use the ensemble of three ZooKeeper servers are
 one piece of work, for one worker: two such ensembles are six JVMs, which starve each other on two cores. That piece takes the
-longest of all, so what these files do on PostgreSQL is left to the others.
+longest of all, so what these files do without them is left to the others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,16 @@ ENSEMBLE: Final = frozenset(
     {
         "tests/conformance/test_schedules_zookeeper.py",
         "tests/conformance/test_zookeeper.py",
+        "tests/system/test_zookeeper_ensemble.py",
+        "tests/system/test_zookeeper_tree.py",
+        "tests/zookeeper/test_faults.py",
+        "tests/zookeeper/test_support.py",
+    }
+)
+"""The files all of which is for the worker that has the ensemble of three."""
+
+BY_STORE: Final = frozenset(
+    {
         "tests/system/test_fleet_chaos.py",
         "tests/system/test_fleet_clients.py",
         "tests/system/test_fleet_counts.py",
@@ -28,13 +38,9 @@ ENSEMBLE: Final = frozenset(
         "tests/system/test_schedules_fleet.py",
         "tests/system/test_waiting_tasks.py",
         "tests/system/test_zookeeper_deaths.py",
-        "tests/system/test_zookeeper_ensemble.py",
-        "tests/system/test_zookeeper_tree.py",
-        "tests/zookeeper/test_faults.py",
-        "tests/zookeeper/test_support.py",
     }
 )
-"""The files that use an ensemble of three."""
+"""The files whose tests use the ensemble where their parameters name ZooKeeper."""
 
 LONG: Final = (
     "tests/docs/test_pages.py",
@@ -51,7 +57,7 @@ LONG: Final = (
 
 def place(path: str) -> int:
     """Return the place of a file in the order of all; files of one place stay as they are."""
-    if path in ENSEMBLE:
+    if path in ENSEMBLE or path in BY_STORE:
         return 0
     return next((number for number, one in enumerate(LONG, start=1) if path.startswith(one)), len(LONG) + 1)
 
@@ -59,9 +65,9 @@ def place(path: str) -> int:
 def piece(test: str) -> str:
     """Return the piece of work to which a test belongs, by its id."""
     path, _, name = test.partition("::")
-    if path not in ENSEMBLE:
-        return path
-    return f"{path} on PostgreSQL" if "postgresql" in name.partition("[")[2] else "ensemble"
+    if path in ENSEMBLE or (path in BY_STORE and "zookeeper" in name.partition("[")[2]):
+        return "ensemble"
+    return path
 
 
 class LongFirst(LoadScopeScheduling):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The schedules of an ensemble, in memory and real, pass the same suites as those of every engine."""
+"""The schedules of a real ensemble pass the same suites as those of every engine."""
 
 from __future__ import annotations
 
@@ -7,22 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.testing.conformance import Make, RetentionSuite, SharedScheduleSuite
-from tests.zookeeper.driving import in_memory, on
+from tests.zookeeper.driving import on
 
 if TYPE_CHECKING:
     from tests.zookeeper.server import Ensemble
-
-
-class TestMemoryTree(SharedScheduleSuite):
-    @pytest.fixture
-    def make(self) -> Make:
-        return in_memory()
-
-
-class TestMemoryTreeRetention(RetentionSuite):
-    @pytest.fixture
-    def make(self) -> Make:
-        return in_memory()
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import refuse_in_unit
-from tests.distribution import ENSEMBLE, LONG, piece, place
+from tests.distribution import BY_STORE, ENSEMBLE, LONG, piece, place
 
 ROOT = Path(__file__).parents[2]
-USE = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b|\bon_each_store\b|\bSTORES\b|\bZOOKEEPER\b")
-"""What is in a file that uses an ensemble of three: its fixture, one of its own, or the stores that nodes share."""
+ENSEMBLES = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b")
+"""What is in a file that uses an ensemble of three: its fixture, or one of its own."""
+EACH_STORE = re.compile(r"\bon_each_store\b|\bSTORES\b|\bZOOKEEPER\b")
+"""What is in one whose tests get it as a parameter: the stores that nodes share."""
 
 
 def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
@@ -21,8 +23,10 @@ def test_each_file_that_uses_the_ensemble_is_in_its_piece_of_work() -> None:
         for name in ("conformance", "on_servers", "system", "zookeeper")
         for path in tests.joinpath(name).rglob("test_*.py")
     ]
-    users = {str(path.relative_to(ROOT)) for path in places if USE.search(path.read_text("utf-8"))}
+    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in places}
+    users = {path for path, text in texts.items() if ENSEMBLES.search(text)}
     assert users == ENSEMBLE
+    assert {path for path, text in texts.items() if EACH_STORE.search(text)} - users == BY_STORE
 
 
 def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
@@ -31,11 +35,11 @@ def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
         refuse_in_unit(["tests/unit/test_ids.py::test_c"])
 
 
-def test_one_worker_has_all_that_uses_the_ensemble_and_nothing_on_postgresql() -> None:
+def test_one_worker_has_all_that_uses_the_ensemble_and_nothing_else() -> None:
     chaos = "tests/system/test_fleet_chaos.py"
     assert piece(f"{chaos}::test_kills[zookeeper]") == piece("tests/zookeeper/test_faults.py::test_a") == "ensemble"
-    assert piece(f"{chaos}::test_kills[request-postgresql]") == f"{chaos} on PostgreSQL"
-    assert piece("tests/system/test_tls.py::test_a[postgresql]") == "tests/system/test_tls.py"
+    assert piece(f"{chaos}::test_kills[request-postgresql]") == piece(f"{chaos}::test_zookeeper") == chaos
+    assert piece("tests/system/test_tls.py::test_a[zookeeper]") == "tests/system/test_tls.py"
 
 
 def test_what_is_long_is_there_and_before_the_rest() -> None:
