@@ -196,12 +196,8 @@ class JobService:
         self.data, self.warning, self.status = reports.data, reports.warning, reports.status
         self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
         self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
-        self.wait, self.find, self.find_unique, self.show = (
-            clients.wait,
-            clients.find,
-            clients.find_unique,
-            clients.show,
-        )
+        self.wait, self.find = clients.wait, clients.find
+        self.find_unique, self.show = clients.find_unique, clients.show
         self.cancel, self.retry = clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
