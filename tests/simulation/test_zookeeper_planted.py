@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.zookeeper import paths, recovering, waiting
+from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.tree import Check, Done, Refused, Write
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Waiting
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.ids import Term
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Want
 
 Plant = pytest.MonkeyPatch
 SEEDS = 60
@@ -102,6 +105,17 @@ def test_a_recovery_that_forgets_a_task(monkeypatch: Plant) -> None:
 
     monkeypatch.setattr(recovering, "given_back", forgetful)
     is_caught(by="runs and is nobody's")
+
+
+def test_a_claim_that_hands_a_task_out_twice(monkeypatch: Plant) -> None:
+    take = Claims._take
+
+    def twice(self: Claims, want: Want, limit: int, *, renewed: bool) -> list[Job]:
+        jobs = take(self, want, limit, renewed=renewed)
+        return [*jobs, *jobs[-1:]]
+
+    monkeypatch.setattr(Claims, "_take", twice)
+    is_caught(by="is handed out twice")
 
 
 # ---- nodes that serve
