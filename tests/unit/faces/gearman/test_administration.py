@@ -123,14 +123,22 @@ def test_who_does_not_read_is_sent_no_more(node: Node) -> None:
     assert client.listed().endswith(".\n")
 
 
-def test_who_reads_again_while_the_store_is_asked_gets_each_piece_once(node: Node) -> None:
+def test_who_reads_again_while_the_store_is_asked_gets_each_piece_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows(node, b"row")
+    asked: list[tuple[Any, ...]] = []
+    read = node.life.store.read
+    monkeypatch.setattr(node.life.store, "read", lambda *question: asked.append(question))
     client = node.connect()
     client.send(b"status\n")
-    node.life.run_due()
-    assert not node.life.commits.idle, "a page of the store's is on its way"
+    node.wait(0)
+    (question,) = asked
     client.wire.protocol.pause_writing()
     client.wire.protocol.resume_writing()
+    node.wait(0)
+    monkeypatch.undo()
+    read(*question)
     assert client.listed() == "row\t1\t0\t0\n.\n"
 
 
