@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.engines.memory import resources
-from mainspring.engines.memory.engine import execute
+from mainspring.engines.memory.engine import Runner
 from mainspring.engines.memory.queries import answer
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.store import Followers
+    from mainspring.jobs.slices import Followers
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
@@ -59,11 +59,13 @@ class SharedMemoryEngine:
     durable = False
     max_value = 2**32 - 1
     shared = True
+    whole = True
     limits = True
     lines = True
 
     def __init__(self, content: SharedTables) -> None:
         self.followers: Followers | None = None
+        self._runner = Runner()
         self._content = content
         self._term = 0
         self._ear: Callable[[Message], None] | None = None
@@ -92,7 +94,7 @@ class SharedMemoryEngine:
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
         freed = resources.frees(content.tables, group)
-        outcomes = execute(content.tables, group, self, content.terms)
+        outcomes = self._runner.run(group, content.tables, self.followers, content.terms)
         for operation in group:
             if isinstance(operation, Acquire) and operation.term in content.ended:
                 resources.end(content.tables, operation.term)  # it was asked for under the term before

@@ -83,7 +83,8 @@ class SlowStore:
         self.engine = engine
         self.durable = engine.durable
         self.max_value = engine.max_value
-        self.shared, self.limits, self.lines = engine.shared, engine.limits, engine.lines
+        self.shared, self.whole = engine.shared, engine.whole
+        self.limits, self.lines = engine.limits, engine.lines
         self.full = False
         """Every group fails."""
         self.away = False

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.memory import engine, schedules
 from mainspring.engines.memory.schedules import MemorySchedules
+from mainspring.jobs.slices import Units
 from mainspring.schedules import consequences, firing, saving
 from mainspring.schedules.draft import Draft
 from mainspring.schedules.parents import Graph
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Due
+from mainspring.schedules.work import ScheduleUnit
 from mainspring.server.fleet import Fleet
 
 from .schedules.running import simulate_schedules
@@ -22,12 +23,12 @@ from .stores import SimulationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from mainspring.engines.memory.tables import Tables
     from mainspring.errors import MainspringError
-    from mainspring.jobs.store import Ended
+    from mainspring.jobs.owners import Ended, Notice, Notices
     from mainspring.schedules.model import Fire
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Change, FireSchedules, TriggerSchedule, Writes
+    from mainspring.storage.plan import Plan
 
 Plant = pytest.MonkeyPatch
 
@@ -120,25 +121,28 @@ def test_an_edit_before_what_was_due_is_decided(monkeypatch: Plant) -> None:
 
 
 def test_ends_followed_outside_their_transaction(monkeypatch: Plant) -> None:
-    late: dict[str, list[Ended]] = {}
-    follow = engine._follow
+    late: Notices = {}
+    run = Units.run
 
-    def afterwards(tables: Tables, side: MemorySchedules) -> None:
-        ended, tables.ended_now = tables.ended_now, dict(late)
+    async def afterwards(self: Units[Any], plan: Plan, notices: Notices, outcomes: list[Any]) -> None:
+        before = dict(late)
         late.clear()
-        late.update(ended)
-        follow(tables, side)
+        late.update(notices)
+        notices.clear()
+        notices.update(before)
+        await run(self, plan, notices, outcomes)
 
-    monkeypatch.setattr(engine, "_follow", afterwards)
+    monkeypatch.setattr(Units, "run", afterwards)
     is_caught(5, by="goes on after the end of its job")
 
 
 def test_ends_followed_twice(monkeypatch: Plant) -> None:
-    follow = schedules.follow
+    follow = ScheduleUnit.follow
 
-    def twice(side: MemorySchedules, ended: Sequence[Ended]) -> None:
-        follow(side, ended)
-        follow(side, ended)
+    async def twice(self: ScheduleUnit, notices: Sequence[Notice]) -> None:
+        await follow(self, notices)
+        await self.flush()
+        await follow(self, notices)
 
     async def with_what_has_ended(self: MemorySchedules, ids: Collection[int]) -> list[Fire]:
         return [row for rows in self._tables.fires.values() for row in rows.values() if row.job in ids]
@@ -149,7 +153,7 @@ def test_ends_followed_twice(monkeypatch: Plant) -> None:
             draft.know(row)
             await consequences.end(draft, draft.now(row), by_id[row.job])
 
-    monkeypatch.setitem(engine._FOLLOW, "schedules", twice)
+    monkeypatch.setattr(ScheduleUnit, "follow", twice)
     monkeypatch.setattr(MemorySchedules, "of_jobs", with_what_has_ended)
     monkeypatch.setattr(consequences, "ended", unguarded)
     is_caught(20, by="have succeeded")

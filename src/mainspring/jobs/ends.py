@@ -12,6 +12,7 @@ import msgspec
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.jobs.store import Settle
 
@@ -127,7 +128,7 @@ class Ends:
             held.gate = None
         if held.stored:
             worker = held.worker
-            if worker is not None and rules.owner(settlement.job.options) is not None:
+            if worker is not None and owner(settlement.job.options) is not None:
                 settlement.worker = worker.face.name()
             self._serving.release(held)
             self._put(_Pending(settlement, exception, acknowledge, gate, worker))

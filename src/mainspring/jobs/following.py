@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """The node's side of ``jobs.store.Followers``. ``stop`` cancels jobs that others have replaced, telling why."""
+    """The node's side of ``jobs.slices.Followers``."""
 
     def __init__(self, service: JobService, next_id: Callable[[], int]) -> None:
         self._service = service
@@ -47,11 +47,9 @@ class Following:
         """Take back what was counted."""
         self._intake.uncount(jobs)
 
-    def stop(self, ids: Sequence[int]) -> None:
-        """Cancel what was replaced, unless its worker has been asked already; whoever wants it asks again now and then."""
+    def stop(self, ids: Sequence[int], why: str) -> None:
+        """Cancel jobs, unless their workers have been asked already; whoever wants it asks again now and then."""
         for job_id in ids:
             held = self._table.find(job_id)
             if held is None or not held.cancelled:
-                self._service.clients.cancel(
-                    job_id, "replaced by a newer run of its schedule", lambda _: None, lambda _: None
-                )
+                self._service.clients.cancel(job_id, why, lambda _: None, lambda _: None)

@@ -79,6 +79,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time that a schedule's job stands for, however late and however often it runs; 0 for other jobs."""
     key: bytes | None = None
     """The job's key, where it travels as bytes alone: a store takes it out again."""
+    owner: tuple[str, str] | None = None
+    """Which slice has made the job and follows what becomes of it, and its key there; see ``owners``. Schedules have their own
+    fields."""
 
 
 class Job(msgspec.Struct, weakref=True):

@@ -23,7 +23,7 @@ from mainspring.jobs.retry import backoff
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mainspring.jobs.model import Job, Options, Retry
+    from mainspring.jobs.model import Job, Retry
 
 
 class Event(StrEnum):
@@ -314,11 +314,3 @@ def recovered(jobs: Iterable[Job]) -> list[Settlement]:
             settlement.outcome = Outcome.LOST
         settlements.append(settlement)
     return settlements
-
-
-def owner(options: Options | None) -> str | None:
-    """Return who made a job and is told of its end in the same transaction; None where nobody is.
-
-    Whoever adds a kind of job adds it here, and to the engines' tables of what follows.
-    """
-    return "schedules" if options is not None and options.schedule is not None else None

@@ -18,7 +18,7 @@ from mainspring.schedules.reconcile import Stored
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.jobs.store import Ended
+    from mainspring.jobs.owners import Ended
     from mainspring.schedules.draft import Draft
     from mainspring.schedules.model import Schedule
     from mainspring.schedules.rules import Step

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from mainspring.schedules.store import Key, ScheduleTables
 
 
+REPLACED = "replaced by a newer run of its schedule"
+
+
 class _Start(NamedTuple):
     """A row that needs a job."""
 
@@ -48,7 +51,7 @@ class Draft:
         self._new: set[Key] = set()
         self._joined: dict[Key, None] = {}
         self._starts: dict[Key, _Start] = {}
-        self._stops: list[int] = []
+        self._stops: dict[Key, None] = {}
         self.respecified = False
         """A specification is new, has changed, or is gone."""
 
@@ -132,8 +135,8 @@ class Draft:
         self._starts[row.schedule, row.fire_us] = _Start(schedule, now_us)
 
     def stop(self, name: str) -> None:
-        """Have the runs of a schedule cancelled that are under way."""
-        self._stops.extend(row.job for row in self.live(name) if row.job)
+        """Have the runs of a schedule cancelled that are under way: also those that were started here, and get their jobs yet."""
+        self._stops |= dict.fromkeys((name, row.fire_us) for row in self.live(name))
 
     def put_joins(self, joins: Iterable[Join]) -> None:
         """Add or change joins."""
@@ -172,8 +175,9 @@ class Draft:
         if writes.schedules or writes.new or writes.changed or writes.joins:
             await self.tables.write(writes)
         if self._stops:
-            stops = list(dict.fromkeys(self._stops))
-            self.tables.after_commit(lambda: self.tables.followers.stop(stops))
+            rows_of = [self.fires[name][at] for name, at in self._stops]
+            stops = list(dict.fromkeys(row.job for row in rows_of if row is not None and row.job))
+            self.tables.after_commit(lambda: self.tables.followers.stop(stops, REPLACED))
 
     async def _submit(self) -> None:
         if not self._starts:

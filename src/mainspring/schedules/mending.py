@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Ended
+from mainspring.jobs.owners import Ended
 from mainspring.schedules import consequences
 from mainspring.schedules.model import Overlap
 

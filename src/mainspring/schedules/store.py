@@ -7,10 +7,11 @@ for all engines. A guard that does not hold costs only its own schedule.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from mainspring.jobs.slices import Ground
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.rules import STEP
@@ -19,23 +20,14 @@ from mainspring.storage.phases import Phase
 from mainspring.storage.query import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from mainspring.errors import MainspringError
-    from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Ended, Followers, Found
+    from mainspring.jobs.owners import Ended
     from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire, Origin, Schedule
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Deployment
-
-
-@runtime_checkable
-class SchedulesPort(Protocol):
-    """What an engine with schedules has besides the engine's contract."""
-
-    followers: Followers | None
-    """Set by the node before its first group: who is told of jobs that the store makes by itself, and gives them their ids."""
 
 
 class Change(NamedTuple):
@@ -305,26 +297,12 @@ class Writes(NamedTuple):
     """Whether any specification has changed, is new or is gone."""
 
 
-class ScheduleTables(Protocol):
+class ScheduleTables(Ground, Protocol):
     """The tables inside one transaction: what ``work`` asks of an engine.
 
-    The methods are coroutines for engines behind a network; others never suspend (``storage.at_once``). Reads show what earlier
-    ``write`` calls of the transaction wrote. Names and keys that are not there are missing in the answers. Engines whose
-    transactions run side by side lock what is marked so until they end, in the order of names and keys.
+    Reads show what earlier ``write`` calls of the transaction wrote. Names and keys that are not there are missing in the
+    answers. Engines whose transactions run side by side lock what is marked so until they end, in the order of names and keys.
     """
-
-    @property
-    def followers(self) -> Followers:
-        """The node's own."""
-
-    def node(self, term: int) -> str:
-        """Return the name of the node that has or had a term; empty where it is not known."""
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function on the node's thread once the transaction is committed, before its outcomes are told."""
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function on the node's thread where the transaction is not committed."""
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
         """Return all specifications; locked: nobody else changes any until the end of the transaction."""
@@ -343,9 +321,6 @@ class ScheduleTables(Protocol):
 
     async def joins(self, keys: Collection[Key]) -> dict[Key, Join]:
         """Read and lock joins."""
-
-    async def submit(self, jobs: list[Job]) -> dict[int, Found]:
-        """Store new jobs, as ``jobs.store.Submit`` does."""
 
     async def write(self, writes: Writes) -> None:
         """Write what has changed."""

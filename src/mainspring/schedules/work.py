@@ -7,45 +7,75 @@ written at the end, and what follows from a change is in ``consequences``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.jobs.owners import Ended
 from mainspring.schedules import consequences, firing, mending, saving
 from mainspring.schedules.draft import Draft
-from mainspring.schedules.store import Declare, FireSchedules, MendSchedules, SaveSchedules, TriggerSchedule
+from mainspring.schedules.retention import forget
+from mainspring.schedules.store import (
+    Declare,
+    FireSchedules,
+    ForgetFires,
+    MendSchedules,
+    SaveSchedules,
+    TriggerSchedule,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from mainspring.jobs.store import Ended
-    from mainspring.schedules.store import ScheduleTables
+    from mainspring.jobs.owners import Notice
+    from mainspring.schedules.store import HistoryTables
     from mainspring.storage.operation import Operation
+    from mainspring.storage.plan import Plan
+
+KIND: Final = "schedules"
+"""The owner of a schedule's jobs."""
+FOLLOWS: Final = frozenset({Ended})
+WRITES: Final = frozenset({SaveSchedules, Declare, MendSchedules, FireSchedules, TriggerSchedule, ForgetFires})
 
 
-async def follow(tables: ScheduleTables, jobs: Sequence[Ended]) -> None:
-    """Do what follows for schedules from the ends of jobs."""
-    draft = Draft(tables)
-    await consequences.ended(draft, jobs)
-    await draft.flush()
+class ScheduleUnit:
+    """The schedules' side of one transaction: see ``jobs.slices.Unit``."""
 
+    def __init__(self, tables: HistoryTables) -> None:
+        self._tables = tables
+        self._draft = Draft(tables)
 
-async def run(tables: ScheduleTables, operation: Operation) -> Any:
-    """Run one of the operations that write schedules; returns its outcome."""
-    draft = Draft(tables)
-    outcome: Any
-    match operation:
-        case SaveSchedules():
-            outcome = await saving.save(draft, operation)
-        case FireSchedules():
-            outcome = await firing.fire(draft, operation)
-        case TriggerSchedule():
-            row = await firing.trigger(draft, operation)
-            await draft.flush()
-            return row and draft.now(row)  # it has its job now
-        case MendSchedules():
-            outcome = await mending.mend(draft, operation)
-        case Declare():
-            return await tables.declare(operation.app, operation.digest, operation.now_us)
-        case _:
-            raise TypeError(f"{operation!r} is none of the operations that write schedules")
-    await draft.flush()
-    return outcome
+    async def lock(self, plan: Plan) -> None:
+        """Lock nothing: for engines whose transactions run one after the other."""
+
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        """Do what follows for schedules from the ends of jobs."""
+        await consequences.ended(self._draft, [notice for notice in notices if isinstance(notice, Ended)])
+
+    async def run(self, operation: Operation) -> Callable[[], Any]:
+        """Run an operation that writes schedules; returns what gives its outcome."""
+        draft = self._draft
+        outcome: Any
+        match operation:
+            case FireSchedules():
+                outcome = await firing.fire(draft, operation)
+            case TriggerSchedule():
+                row = await firing.trigger(draft, operation)
+                return lambda: row and draft.now(row)  # it has its job then
+            case MendSchedules():
+                outcome = await mending.mend(draft, operation)
+            case Declare():
+                outcome = await self._tables.declare(operation.app, operation.digest, operation.now_us)
+            case SaveSchedules():
+                await self.flush()  # what others have changed is checked with it, and they see what it changes
+                outcome = await saving.save(self._draft, operation)
+                await self.flush()
+            case ForgetFires():
+                await self.flush()  # it goes by what is in the tables
+                outcome = await forget(self._tables, operation)
+            case _:
+                raise TypeError(f"{operation!r} is none of the operations that write schedules")
+        return lambda: outcome
+
+    async def flush(self) -> None:
+        """Write what has changed so far, and begin anew."""
+        draft, self._draft = self._draft, Draft(self._tables)
+        await draft.flush()

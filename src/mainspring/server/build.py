@@ -27,10 +27,10 @@ from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.ids import Handles, job_ids
 from mainspring.jobs.following import Following
 from mainspring.jobs.service import JobService
+from mainspring.jobs.slices import SlicesPort
 from mainspring.nodes.lease import LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
-from mainspring.schedules.store import SchedulesPort
 from mainspring.server.clock import StoreClock
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
@@ -202,7 +202,7 @@ def _put_together(
     else:
         api.add(NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers)
     schedules: ScheduleService | None = None
-    if isinstance(engine, SchedulesPort):
+    if isinstance(engine, SlicesPort):
         # Not the function as it is now: another term has another one.
         engine.followers = Following(service, lambda: face.next_id())  # noqa: PLW0108
         schedules = ScheduleService(

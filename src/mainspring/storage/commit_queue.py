@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.errors import StoreBusyError, StoreError
+from mainspring.errors import StoreBusyError, StoreError, UsageError
 from mainspring.storage.operation import DEFERRED
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import GroupPort
     from mainspring.storage.operation import Operation
 
-    Entry = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
+    Told = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
     """An operation, and who is told: of its outcome, or why it has not happened."""
+    Entry = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None], bool]
+    """The same, and whether the next one has to be in the same group."""
 
 GROUP_ROWS = 4096
 """A group is closed when it has so many rows: more would only make everybody in it wait longer."""
@@ -124,15 +126,33 @@ class CommitQueue:
         could not be committed: nothing of it has happened then.
         """
         if self._tries and operation.overtakes:
-            self._ahead.append((operation, done, failed))
+            self._ahead.append((operation, done, failed, False))
         else:
-            self._waiting.append((operation, done, failed))
+            self._waiting.append((operation, done, failed, False))
         self.grown(operation.size)
         if operation.urgent:
             self.hurry()
         elif not self._patient:
             self._patient = True
             self._call_later(PATIENCE, self._lose_patience)
+
+    def put_together(self, told: Sequence[Told]) -> None:
+        """Add operations that one group takes whole, however large that becomes: all of them happen, or none.
+
+        Where they fail, whoever has put them puts them together again. Raises UsageError where the store has no such groups.
+        """
+        if not self._engine.whole:
+            raise UsageError(
+                "operations cannot be put together here: this store's unit is one job, not the group; "
+                "take a store that commits groups (SQLite, PostgreSQL), or put them one by one"
+            )
+        last = len(told) - 1
+        for place, (operation, done, failed) in enumerate(told):
+            operation.overtakes = False
+            self._waiting.append((operation, done, failed, place < last))
+            self.grown(operation.size)
+        if told:
+            self.hurry()
 
     def close(self) -> None:
         """Hand nothing more to the engine: what is still put has happened to nobody, and nobody is told."""
@@ -195,7 +215,7 @@ class CommitQueue:
             rows += operation.rows
             if operation.brings_jobs:
                 self.jobs += operation.rows
-            if rows >= GROUP_ROWS:
+            if rows >= GROUP_ROWS and not entry[3]:
                 break
         self._waiting = waiting[end:]
         return waiting[:end]
@@ -218,8 +238,8 @@ class CommitQueue:
     @staticmethod
     def _answer(group: Sequence[Entry], outcomes: Sequence[Any] | StoreError) -> None:
         if isinstance(outcomes, StoreError):
-            for _, _, failed in group:
-                failed(outcomes)
+            for entry in group:
+                entry[2](outcomes)
             return
         for entry, outcome in zip(group, outcomes, strict=True):
             if outcome is not DEFERRED:

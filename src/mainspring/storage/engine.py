@@ -48,6 +48,9 @@ class QueryPort(Protocol):
 class GroupPort(Protocol):
     """What commits groups."""
 
+    whole: bool
+    """Whether a group is one transaction: all of its operations happen, or none."""
+
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
 
@@ -61,8 +64,8 @@ class GroupPort(Protocol):
 class Engine(QueryPort, GroupPort, Protocol):
     """One implementation of the store.
 
-    A group is one transaction: all of its operations happen, or none. (Where the store has no transactions of that size, each
-    job of an operation happens as a whole or not at all.) The operations of one group were under way at the
+    A group is one transaction: all of its operations happen, or none. (Where the store has no transactions of that size, and is
+    not ``whole``, each job of an operation happens as a whole or not at all.) The operations of one group were under way at the
     same time, so any serial order of them is right; engines run them in an order of kinds that suits them (settlements
     first, so that a name that becomes free can be taken in the same group; claims after submissions).
     """

@@ -39,6 +39,7 @@ class Way:
 
     durable = False
     shared = True
+    whole = True
     limits = True
     lines = True
 

@@ -79,8 +79,8 @@ class _Attended:
         self._way._noting.joining += jobs
         self._untold.append(lambda: self._following.dropped(jobs))
 
-    def stop(self, ids: Sequence[int]) -> None:
-        self._untold.append(lambda: self._following.stop(ids))
+    def stop(self, ids: Sequence[int], why: str) -> None:
+        self._untold.append(lambda: self._following.stop(ids, why))
 
     def tell(self, *, committed: bool) -> None:
         """The node hears what has become of a group."""

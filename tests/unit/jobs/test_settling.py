@@ -242,7 +242,7 @@ def test_settlements_of_a_broken_store_are_not_tried_again(node: Node) -> None:
     node.background("1")
     said: list[bool] = []
     node.settling.succeeded(side(worker).given[0], b"done", said.append)
-    ((_, _, failed),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
+    ((_, _, failed, _),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
     failed(StoreBrokenError("the disk"))
     assert not node.service.ends.waits
     assert said == []
@@ -255,7 +255,7 @@ def test_a_stale_settlement_is_called_so_and_changes_nothing(node: Node) -> None
     client = node.wait_for(job.id)
     said: list[bool] = []
     node.settling.succeeded(side(worker).given[0], b"done", said.append)
-    ((_, done, _),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
+    ((_, done, _, _),) = node.life.commits._waiting  # noqa: SLF001 - the store answers as the test says
     done({job.id})
     assert said == [False]
     assert client.heard == []

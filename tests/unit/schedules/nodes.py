@@ -190,6 +190,7 @@ class _Store:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.whole = True
         self.durable, self.max_value, self.shared, self.limits, self.lines = False, 2**32 - 1, False, True, True
         self.open, self.close = node.engine.open, node.engine.close
 

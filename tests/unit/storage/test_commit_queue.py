@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.errors import StoreBusyError, StoreError
+from mainspring.errors import StoreBusyError, StoreError, UsageError
 from mainspring.storage.commit_queue import GROUP_ROWS, PATIENCE, PATIENCE_BYTES, PAUSES, CommitQueue
 from mainspring.storage.operation import DEFERRED, Operation
 
@@ -21,6 +21,7 @@ class Desk:
     durable = False
     max_value = 0
     shared = False
+    whole = True
     limits = True
     lines = True
 
@@ -68,6 +69,9 @@ class Desk:
             lambda error: self.events.append((name, str(error))),
         )
         return operation
+
+    def failed(self, error: StoreError) -> None:
+        self.events.append(str(error))
 
     def put_silently(self, name: str) -> None:
         self.put(name)
@@ -163,6 +167,46 @@ def test_jobs_that_are_brought_are_counted_and_bounds_are_not(desk: Desk) -> Non
     desk.put("a search", rows=1000)
     desk.turn()
     assert desk.queue.jobs == 7
+
+
+def test_what_is_put_together_is_never_split(desk: Desk) -> None:
+    some = [Operation() for _ in range(3)]
+    for operation in some:
+        operation.rows = GROUP_ROWS
+    desk.put("a", rows=1)
+    desk.queue.put_together([(one, desk.events.append, desk.failed) for one in some])
+    after = desk.put("b")
+    desk.turn()
+    assert desk.group is not None
+    assert desk.group[1:] == some
+    desk.answer()
+    assert desk.events == [("a", 0), 1, 2, 3]
+    desk.turn()
+    assert desk.group == [after]
+
+
+def test_what_is_put_together_fails_and_is_kept_together(desk: Desk) -> None:
+    some = [Operation(), Operation()]
+    some[1].overtakes = True
+    desk.put("a", overtakes=True)
+    desk.queue.put_together([(one, desk.events.append, desk.failed) for one in some])
+    desk.turn()
+    desk.find_locked()
+    desk.turn()
+    desk.answer()
+    assert desk.answered == ["a"], "what may overtake alone has gone ahead"
+    desk.wait()
+    assert desk.group == some
+    desk.answer(StoreError("full"))
+    assert desk.failures[-1:] == ["full"]
+    assert desk.events[1:] == ["full", "full"]
+
+
+def test_a_store_whose_groups_are_not_whole_takes_nothing_together(desk: Desk) -> None:
+    desk.whole = False
+    with pytest.raises(UsageError, match="cannot be put together here"):
+        desk.queue.put_together([(Operation(), desk.events.append, desk.failed)])
+    assert desk.queue.idle
 
 
 def test_an_operation_of_no_rows_is_committed_too(desk: Desk) -> None:

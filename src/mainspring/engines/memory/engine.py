@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.memory import jobs, queries, resources, schedules
-from mainspring.engines.memory.schedules import MemorySchedules
+from mainspring.engines.memory import jobs, queries, resources
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
+from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
+from mainspring.jobs.slices import Units, concerns
+from mainspring.storage.at_once import at_once
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
 from mainspring.storage.phases import Phase
@@ -17,22 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.ids import NodeId
-    from mainspring.jobs.store import Ended, Followers
-    from mainspring.schedules.store import SchedulesPort
+    from mainspring.jobs.slices import Followers, Slice
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
 
-_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+_HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
-    **schedules.READERS,
     Probe: lambda _, __: None,
 }
-_WRITING = frozenset(schedules.WRITERS)
-_KINDS = _HANDLERS.keys() | _WRITING
-_FOLLOW: dict[str, Callable[[MemorySchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
-"""What follows from the ends of jobs, by their owners."""
+SLICES: Final[Sequence[Slice[Transaction]]] = (MemoryScheduleSlice(),)
 
 
 class MemoryEngine:
@@ -41,11 +39,13 @@ class MemoryEngine:
     durable = False
     max_value = 2**32 - 1
     shared = False
+    whole = True
     limits = True
     lines = True
 
-    def __init__(self) -> None:
+    def __init__(self, slices: Sequence[Slice[Transaction]] = SLICES) -> None:
         self.followers: Followers | None = None
+        self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}
 
@@ -59,7 +59,7 @@ class MemoryEngine:
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run the group at once."""
         del answer
-        committed(execute(self._tables, group, self, self._terms))
+        committed(self._runner.run(group, self._tables, self.followers, self._terms))
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once."""
@@ -69,26 +69,39 @@ class MemoryEngine:
         """Nothing to release; the content stays for the next ``open``."""
 
 
-def execute(tables: Tables, group: Sequence[Operation], port: SchedulesPort, nodes: Mapping[int, str]) -> list[Any]:
-    """Run a node's group on some tables, in the order of the phases, and return its outcomes."""
-    plan = plan_of(group)
-    if not plan.keys() <= _KINDS:
-        raise unknown("the memory engine", plan.keys() - _KINDS)
-    outcomes: list[Any] = [None] * len(group)
-    side = MemorySchedules(tables, port, nodes)
-    for kind, placed in plan.items():
-        if tables.ended_now and kind.phase >= Phase.SLICES:
-            _follow(tables, side)
-        for place, operation in placed:
-            outcomes[place] = schedules.run(side, operation) if kind in _WRITING else _HANDLERS[kind](tables, operation)
-    if tables.ended_now:
-        _follow(tables, side)
-    for function in side.commits:
-        function()
-    return outcomes
+class Runner:
+    """Runs groups on tables."""
 
+    def __init__(self, slices: Sequence[Slice[Transaction]] = SLICES) -> None:
+        self._slices = slices
+        self._handlers = dict(_HANDLERS)
+        for one in slices:
+            self._handlers |= one.handlers
+        self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
 
-def _follow(tables: Tables, side: MemorySchedules) -> None:
-    ended, tables.ended_now = tables.ended_now, {}
-    for owner, jobs_of_it in ended.items():
-        _FOLLOW[owner](side, jobs_of_it)
+    def run(
+        self, group: Sequence[Operation], tables: Tables, followers: Followers | None, nodes: Mapping[int, str]
+    ) -> list[Any]:
+        """Run a node's group, in the order of the phases, and return its outcomes."""
+        plan = plan_of(group)
+        if not self._kinds >= plan.keys():
+            raise unknown("the memory engine", plan.keys() - self._kinds)
+        outcomes: list[Any] = [None] * len(group)
+
+        def handle(kind: type[Operation]) -> None:
+            handler = self._handlers[kind]
+            for place, operation in plan[kind]:
+                outcomes[place] = handler(tables, operation)
+
+        for kind in plan:
+            if kind.phase < Phase.SLICES:
+                handle(kind)
+        tx = Transaction(tables, followers, nodes)
+        if concerns(plan, tables.notices):
+            at_once(Units(self._slices, tx).run(plan, tables.notices, outcomes))
+        for kind in plan:
+            if kind.phase > Phase.SLICES:
+                handle(kind)
+        for function in tx.commits:
+            function()
+        return outcomes

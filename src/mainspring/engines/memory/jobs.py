@@ -10,6 +10,7 @@ from mainspring.ids import slot_of
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Job, Priority, State
+from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -95,17 +96,11 @@ def _enter(tables: Tables, job: Job, event: Event, worker: str = "") -> None:
             del tables.live[job.function, job.unique]
             if after is State.SUCCEEDED:
                 _keep(tables, job)
-        _tell(tables, job, worker)
+        if job.options is not None:
+            note(tables.notices, Ended.of(job, worker))
     if job.expires_us and after < State.LEASED and State(before).held:
         # Whoever looked at the entry while the job was held has dropped it.
         heapq.heappush(tables.expiring, (job.expires_us, job.id))
-
-
-def _tell(tables: Tables, job: Job, worker: str) -> None:
-    """Note the end of a job for its owner, where it has one."""
-    owner = rules.owner(job.options)
-    if owner is not None:
-        tables.ended_now.setdefault(owner, []).append(ops.Ended.of(job, worker))
 
 
 def _keep(tables: Tables, job: Job) -> None:
@@ -142,6 +137,8 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     if settlement.event is Event.SUCCEED:
         job.payload = b""
     _enter(tables, job, settlement.event, settlement.worker)
+    if job.options is not None and not State(job.state).ended:
+        note(tables.notices, AttemptEnded.by(settlement))
 
 
 def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
@@ -299,6 +296,8 @@ def assign(tables: Tables, operation: ops.Assign) -> None:
         if job is not None and State(job.state).held and job.term == running.term:
             job.attempt = running.attempt
             _enter(tables, job, Event.ASSIGN)
+            if job.options is not None:
+                note(tables.notices, Started.of(job))
 
 
 def cancel(tables: Tables, operation: ops.Cancel) -> ops.Cancelled:

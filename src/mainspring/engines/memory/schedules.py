@@ -4,56 +4,31 @@ from __future__ import annotations
 
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.memory import jobs
+from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Ended, Submit
+from mainspring.jobs.owners import Ended
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Deployment
-from mainspring.schedules.retention import KEPT, NAMES, forget
-from mainspring.storage.at_once import at_once
+from mainspring.schedules.retention import KEPT, NAMES
+from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Followers, Found
     from mainspring.schedules.model import Fire
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
     from mainspring.storage.operation import Operation
 
 
-class MemorySchedules:
-    """``ScheduleTables`` in dictionaries. Nothing is ever rolled back here."""
-
-    def __init__(self, tables: Tables, port: ops.SchedulesPort, nodes: Mapping[int, str]) -> None:
-        self._tables = tables
-        self._port = port
-        self._nodes = nodes
-        self.commits: list[Callable[[], object]] = []
-
-    @property
-    def followers(self) -> Followers:
-        """The node's own."""
-        assert self._port.followers is not None, "a node with schedules says who gives its jobs their ids"
-        return self._port.followers
-
-    def node(self, term: int) -> str:
-        """Return the node of a term."""
-        return self._nodes.get(term, "")
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function after the group."""
-        self.commits.append(function)
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call nothing: every group is committed."""
+class MemorySchedules(MemoryGround):
+    """``ScheduleTables`` in dictionaries."""
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
         """Return all specifications."""
@@ -86,10 +61,6 @@ class MemorySchedules:
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
         """Read joins."""
         return {key: self._tables.joins[key] for key in keys if key in self._tables.joins}
-
-    async def submit(self, new: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
-        return jobs.submit(self._tables, Submit(new))
 
     async def write(self, writes: ops.Writes) -> None:
         """Write what has changed."""
@@ -185,18 +156,6 @@ class MemorySchedules:
         ]
 
 
-def follow(tables: MemorySchedules, ended: Sequence[Ended]) -> None:
-    """Do what follows for schedules from the ends of jobs."""
-    at_once(work.follow(tables, ended))
-
-
-def run(tables: MemorySchedules, operation: Operation) -> Any:
-    """Run an operation that writes."""
-    if isinstance(operation, ops.ForgetFires):
-        return at_once(forget(tables, operation))
-    return at_once(work.run(tables, operation))
-
-
 # ---- reading ----
 
 
@@ -214,12 +173,14 @@ def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
-WRITERS: Sequence[type[Operation]] = (
-    ops.SaveSchedules,
-    ops.Declare,
-    ops.MendSchedules,
-    ops.FireSchedules,
-    ops.TriggerSchedule,
-    ops.ForgetFires,
-)
-READERS: dict[type[Operation], Callable[[Tables, Any], object]] = {ops.FindDue: find_due}
+class MemoryScheduleSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = work.KIND
+    follows = work.FOLLOWS
+    writes = work.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Tables, Any], object]]] = {ops.FindDue: find_due}
+
+    def unit(self, tx: Transaction) -> ScheduleUnit:
+        """Begin a unit of work."""
+        return ScheduleUnit(MemorySchedules(tx))

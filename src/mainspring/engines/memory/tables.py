@@ -9,7 +9,7 @@ from mainspring.jobs.counts import Counts
 if TYPE_CHECKING:
     from mainspring.engines.memory.pending import Pending
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Ended
+    from mainspring.jobs.owners import Notices
     from mainspring.resources.model import FunctionLimits, Rate
     from mainspring.resources.rules import Bucket, Holding
     from mainspring.schedules.catalogue import Catalogue
@@ -47,8 +47,8 @@ class Tables:
         """Function and pool to what nodes have and want of it, by term; only where the store is shared."""
         self.buckets: dict[tuple[bytes, bytes], tuple[Rate, Bucket]] = {}
         """Function and pool to the starts that are left; only where the store is shared."""
-        self.ended_now: dict[str, list[Ended]] = {}
-        """Jobs that have ended in the group under way, by their owners."""
+        self.notices: Notices = {}
+        """What has happened in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}
         self.catalogue: Catalogue | None = None
         """The specifications, until one of them changes."""

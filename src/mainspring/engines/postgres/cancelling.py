@@ -11,6 +11,7 @@ from mainspring.engines.postgres.rows import SQL
 from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
+from mainspring.jobs.owners import Ended, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ async def ended(tx: Transaction, records: Sequence[Record]) -> list[tuple[Job, i
         tx.count(record[1], record[_BEFORE], job.priority, -1)
         tx.count(record[1], job.state, job.priority, 1)
         if job.options is not None:
-            tx.note_end(job.options, ops.Ended.of(job))
+            note(tx.notices, Ended.of(job))
     await waiting.tell(tx, (record[0] for record in records if record[_WAITED]))
     return [(job, record[_BEFORE]) for job, record in zip(jobs, records, strict=True)]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.floors import Floor
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs import store as ops
+from mainspring.jobs.owners import Started, note
 
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 _PLACE, _WANT = 20, 21
@@ -134,17 +135,21 @@ def bitmap(slots: frozenset[int]) -> bytes:
 async def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
     """Record what runs; see ``Assign``. Of a job that is named twice the last record counts."""
     running = {
-        (job.id, job.term): job.attempt
+        (job.id, job.term): job
         for operation in operations
         for job in operation.jobs
         if job.term > 0 and 0 < job.id <= rows.LARGEST_ID
     }
     if running:
         leases = sorted(running)
-        await tx.connection.fetch(
+        started = await tx.connection.fetch(
             SQL["assign"],
             [lease[0] for lease in leases],
             [lease[1] for lease in leases],
-            [running[lease] for lease in leases],
+            [running[lease].attempt for lease in leases],
         )
+        for job_id, term in started:
+            job = running[job_id, term]
+            if job.options is not None:
+                note(tx.notices, Started.of(job))
     return [None] * len(operations)

@@ -15,6 +15,7 @@ from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
 from mainspring.engines.postgres.reading import Reader
 from mainspring.engines.postgres.relay import Relay
+from mainspring.engines.postgres.schedules import PostgresScheduleSlice
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.watch import SLOW, Watch
 from mainspring.engines.postgres.writer import Writer
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.store import Followers
+    from mainspring.jobs.slices import Followers, Slice
     from mainspring.nodes.store import Cluster
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
@@ -58,6 +59,7 @@ LEAVE: Final = 2.0
 """Seconds at the end to tell the others that this node leaves."""
 WORK: Final = 30.0
 """Seconds for a piece of work on the control connection."""
+SLICES: Final[Sequence[Slice[Transaction]]] = (PostgresScheduleSlice(),)
 
 
 class PostgresEngine:
@@ -65,6 +67,7 @@ class PostgresEngine:
 
     durable = True
     shared = True
+    whole = True
     limits = True
     lines = True
     max_value = 256 * 2**20
@@ -78,6 +81,7 @@ class PostgresEngine:
         fold: float = FOLD,
         slow: float = SLOW,
         cluster: Cluster | None = None,
+        slices: Sequence[Slice[Transaction]] = SLICES,
     ) -> None:
         """``url`` is as `mainspring.engines.postgres.address` says; raises SettingsError.
 
@@ -91,6 +95,7 @@ class PostgresEngine:
         self._fold = fold
         self._slow = slow
         self._cluster = cluster
+        self._slices = slices
         self.followers: Followers | None = None
         self._nodes = Nodes()
         self._limit = CauseLimit()
@@ -135,7 +140,7 @@ class PostgresEngine:
         if self._ear is not None:
             self._relay.listen(self._ear)
         self._membership = membership.Membership(control, self._address.checksum)
-        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed)
+        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices)
         self._writer.followers = lambda: self.followers
         connection = await control.open(self._patience)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)

@@ -1,17 +1,17 @@
-"""Which handler each kind of operation has: one table for all slices."""
+"""Which handler each kind of operation has."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres import jobs, probing, resources, schedules
+from mainspring.engines.postgres import jobs, probing, resources
 from mainspring.engines.postgres.transaction import Transaction
+from mainspring.jobs.slices import Slice, Units
 from mainspring.storage.operation import Operation, Probe, unknown
 from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
-    from mainspring.jobs.store import Ended
     from mainspring.storage.plan import Plan
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
@@ -20,30 +20,39 @@ Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 HANDLERS: Final[dict[type[Operation], Handler]] = {
     **jobs.HANDLERS,
     **resources.HANDLERS,
-    **schedules.HANDLERS,
     Probe: probing.probe,
 }
-FOLLOW: Final[dict[str, Callable[[Transaction, Sequence[Ended]], Awaitable[None]]]] = {"schedules": schedules.follow}
-"""What follows from the ends of jobs, by their owners."""
 
 
-async def handle(tx: Transaction, plan: Plan, size: int) -> list[Any]:
-    """Run the operations of a group, and return their outcomes in the group's order."""
-    outcomes: list[Any] = [None] * size
-    if not HANDLERS.keys() >= plan.keys():
-        raise unknown("PostgreSQL", plan.keys() - HANDLERS.keys())
-    await schedules.foresee(tx, plan)
-    for kind, placed in plan.items():
-        if kind.phase >= Phase.SLICES:
-            await _follow(tx)
-        answers = await HANDLERS[kind](tx, [operation for _, operation in placed])
+class Runner:
+    """Runs groups, with the slices that are registered."""
+
+    def __init__(self, slices: Sequence[Slice[Transaction]]) -> None:
+        self._slices = slices
+        self._handlers = dict(HANDLERS)
+        for one in slices:
+            self._handlers |= one.handlers
+        self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
+
+    async def handle(self, tx: Transaction, plan: Plan, size: int) -> list[Any]:
+        """Run the operations of a group, and return their outcomes in the group's order."""
+        outcomes: list[Any] = [None] * size
+        if not self._kinds >= plan.keys():
+            raise unknown("PostgreSQL", plan.keys() - self._kinds)
+        units = Units(self._slices, tx)
+        await units.lock(plan)
+        for kind, placed in plan.items():
+            if kind.phase < Phase.SLICES:
+                await self._run(tx, kind, placed, outcomes)
+        await units.run(plan, tx.notices, outcomes)
+        for kind, placed in plan.items():
+            if kind.phase > Phase.SLICES:
+                await self._run(tx, kind, placed, outcomes)
+        return outcomes
+
+    async def _run(
+        self, tx: Transaction, kind: type[Operation], placed: Sequence[tuple[int, Operation]], outcomes: list[Any]
+    ) -> None:
+        answers = await self._handlers[kind](tx, [operation for _, operation in placed])
         for (place, _), answer in zip(placed, answers, strict=True):
             outcomes[place] = answer
-    await _follow(tx)
-    return outcomes
-
-
-async def _follow(tx: Transaction) -> None:
-    while tx.ended:
-        owner, ended = tx.ended.popitem()
-        await FOLLOW[owner](tx, ended)

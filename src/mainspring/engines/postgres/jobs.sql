@@ -194,7 +194,8 @@ SELECT DISTINCT job_id FROM found;
 -- name: assign
 UPDATE jobs SET state = 3, attempt = s.attempt
 FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS s (id, term, attempt)
-WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term;
+WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
+RETURNING jobs.id, jobs.term;
 
 -- ---- clients that wait ----
 

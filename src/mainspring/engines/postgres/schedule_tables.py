@@ -9,12 +9,11 @@ import msgspec
 from mainspring.engines.postgres.catalogue import Known
 from mainspring.engines.postgres.failures import OvertakenError
 from mainspring.engines.postgres.floors import Floor
+from mainspring.engines.postgres.ground import PostgresGround
 from mainspring.engines.postgres.queries import look_up
 from mainspring.engines.postgres.statements import load
-from mainspring.engines.postgres.submitting import store
-from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Ended
+from mainspring.jobs.owners import Ended
 from mainspring.schedules import store as ops
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import Fire, ScheduleState
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres import rows
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Followers, Found
 
 SQL: Final = load("schedules.sql")
 _encode = msgspec.msgpack.Encoder().encode
@@ -45,11 +42,11 @@ class DueFloor(Floor):
     __slots__ = ()
 
 
-class PostgresSchedules:
+class PostgresSchedules(PostgresGround):
     """``ScheduleTables`` inside one attempt to run a group."""
 
     def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
+        super().__init__(tx)
         self._known = tx.memory(Known)
         self._catalogue: Catalogue | None = None
         """All specifications as they are in this transaction, once it has entered."""
@@ -98,24 +95,6 @@ class PostgresSchedules:
 
     # ---- what `work` asks for ----
 
-    @property
-    def followers(self) -> Followers:
-        """The node's own."""
-        assert self._tx.followers is not None, "a node with schedules says who gives its jobs their ids"
-        return self._tx.followers
-
-    def node(self, term: int) -> str:
-        """Return the node of a term; those of ends that are followed are known."""
-        return self._tx.nodes.get(term, "")
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function after the commit."""
-        self._tx.after_commit(function)
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is not committed."""
-        self._tx.after_rollback(function)
-
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
         """Return all specifications."""
         return await self.enter(alone=lock)
@@ -154,10 +133,6 @@ class PostgresSchedules:
             return {}
         found = await self._tx.connection.fetch(SQL["joins"], *_columns(keys, 2))
         return {(child, fire_us): Join(child, fire_us, left, stopped) for child, fire_us, left, stopped in found}
-
-    async def submit(self, new: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
-        return await store(self._tx, new, [0] * len(new)) if new else {}
 
     # ---- writing ----
 
@@ -271,10 +246,6 @@ class PostgresSchedules:
             ops.Declared(Deployment(app, known, first), last)
             for known, first, last in await self._tx.connection.fetch(SQL["declarations"], app)
         ]
-
-    async def meet(self, terms: Iterable[int]) -> None:
-        """Know the nodes of these terms from now on."""
-        await self._tx.nodes.meet(term * TERM_SPAN for term in terms if term)
 
 
 def fires_of(records: Iterable[Record]) -> list[Fire]:

@@ -27,16 +27,17 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.postgres.catalogue import Known
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules
-from mainspring.jobs import store as job_ops
+from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
-from mainspring.schedules.retention import forget, ripe
+from mainspring.schedules.retention import ripe
+from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.jobs.store import Ended
+    from mainspring.jobs.owners import Notice
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
 
@@ -63,65 +64,53 @@ class Busy:
 # ---- groups ----
 
 
-def _ends(plan: Plan) -> set[str]:
-    """Return the schedules whose runs a group says to have ended."""
-    return {
-        options.schedule
-        for _, operation in plan.get(job_ops.Settle, ())
-        for settlement in operation.settlements
-        if (options := settlement.job.options) is not None and options.schedule is not None
-    }
-
-
 def _named(plan: Plan) -> set[str]:
     """Return the schedules that a group's operations name, apart from those that it fires."""
-    names = {operation.name for _, operation in plan.get(ops.TriggerSchedule, ())}
-    names.update(change.name for _, operation in plan.get(ops.SaveSchedules, ()) for change in operation.changes)
+    names = {operation.name for operation in of_kind(plan, ops.TriggerSchedule)}
+    names.update(change.name for operation in of_kind(plan, ops.SaveSchedules) for change in operation.changes)
     return names
 
 
-async def foresee(tx: Transaction, plan: Plan) -> None:
-    """Begin the schedules' side of a group: take the locks that it will need, as far as its operations tell."""
-    tables = tx.part(PostgresSchedules)
-    ends, names = _ends(plan), _named(plan)
-    for _, operation in plan.get(ops.MendSchedules, ()):
-        found = await tx.connection.fetch(SQL["to_mend"], operation.limit)
-        names.update(row[0] for row in found)
-        tables.mends = tables.mends or bool(found)
-    for _, operation in plan.get(ops.ForgetFires, ()):
-        _, old = await tables.oldest(operation.after, operation.before_us, operation.rows)
-        names.update(ripe(old, operation.before_us))
-    fired = {one.name for _, operation in plan.get(ops.FireSchedules, ()) for one in operation.due}
-    if ends or names or fired or ops.SaveSchedules in plan:
-        await tables.enter(alone=ops.SaveSchedules in plan)
-        known, busy = tx.memory(Known), tx.memory(Busy)
-        if fired:
-            tx.after_rollback(busy.note)
-        names.update(filter(known.minds_ends, ends))
-        alone = {name for name in fired - names if not known.minds_ends(name)} if busy else set[str]()
-        await tables.lock((names | fired) - alone)
-        await tables.lock_free(alone)
+class PostgresScheduleUnit(ScheduleUnit):
+    """The schedules' side of one attempt to run a group."""
 
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._rows = PostgresSchedules(tx)
+        super().__init__(self._rows)
 
-async def follow(tx: Transaction, ended: Sequence[Ended]) -> None:
-    """Do what follows for schedules from the ends of jobs."""
-    await tx.part(PostgresSchedules).meet({one.term for one in ended})
-    await work.follow(tx.part(PostgresSchedules), ended)
+    async def lock(self, plan: Plan) -> None:
+        """Take the locks that the group will need, as far as its operations tell."""
+        tx, tables = self._tx, self._rows
+        ends, names = {name for name, _ in settled_keys(plan, work.KIND)}, _named(plan)
+        for mending in of_kind(plan, ops.MendSchedules):
+            found = await tx.connection.fetch(SQL["to_mend"], mending.limit)
+            names.update(row[0] for row in found)
+            tables.mends = tables.mends or bool(found)
+        for forgetting in of_kind(plan, ops.ForgetFires):
+            _, old = await tables.oldest(forgetting.after, forgetting.before_us, forgetting.rows)
+            names.update(ripe(old, forgetting.before_us))
+        fired = {one.name for operation in of_kind(plan, ops.FireSchedules) for one in operation.due}
+        if ends or names or fired or ops.SaveSchedules in plan:
+            await tables.enter(alone=ops.SaveSchedules in plan)
+            known, busy = tx.memory(Known), tx.memory(Busy)
+            if fired:
+                tx.after_rollback(busy.note)
+            names.update(filter(known.minds_ends, ends))
+            alone = {name for name in fired - names if not known.minds_ends(name)} if busy else set[str]()
+            await tables.lock((names | fired) - alone)
+            await tables.lock_free(alone)
 
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        """Do what follows for schedules from the ends of jobs."""
+        await self._rows.meet({one.term for one in notices})
+        await super().follow(notices)
 
-async def write(tx: Transaction, operations: Sequence[Operation]) -> list[Any]:
-    """Run operations that write, one after the other."""
-    return [await work.run(tx.part(PostgresSchedules), operation) for operation in operations]
-
-
-async def mend(tx: Transaction, operations: Sequence[ops.MendSchedules]) -> list[int]:
-    """Put right what no transaction could see, unless another node does so at the moment; see ``MendSchedules``."""
-    return await write(tx, operations) if tx.part(PostgresSchedules).mends else [0] * len(operations)
-
-
-async def forget_fires(tx: Transaction, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
-    """Drop old rows; see ``ForgetFires``."""
-    return [await forget(tx.part(PostgresSchedules), operation) for operation in operations]
+    async def run(self, operation: Operation) -> Callable[[], Any]:
+        """Run an operation that writes; nothing is mended where another node does so at the moment."""
+        if isinstance(operation, ops.MendSchedules) and not self._rows.mends:
+            return int
+        return await super().run(operation)
 
 
 # ---- reading ----
@@ -148,12 +137,16 @@ async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     return ops.Upcoming(due, found[-1][2] if len(found) > len(due) else None)
 
 
-HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
-    ops.SaveSchedules: write,
-    ops.Declare: write,
-    ops.MendSchedules: mend,
-    ops.FireSchedules: write,
-    ops.TriggerSchedule: write,
-    ops.ForgetFires: forget_fires,
-    ops.FindDue: find_due,
-}
+class PostgresScheduleSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = work.KIND
+    follows = work.FOLLOWS
+    writes = work.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
+        ops.FindDue: find_due
+    }
+
+    def unit(self, tx: Transaction) -> PostgresScheduleUnit:
+        """Begin a unit of work."""
+        return PostgresScheduleUnit(tx)

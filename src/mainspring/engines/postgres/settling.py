@@ -11,6 +11,7 @@ from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
 
 if TYPE_CHECKING:
@@ -65,14 +66,10 @@ async def _settle(tx: Transaction, settlements: dict[Lease, Settlement]) -> set[
         accepted |= await _give_back(tx, back)
     await count(tx, [settlements[lease] for lease in accepted])
     for lease in sorted(accepted):
-        _tell_owner(tx, settlements[lease])
+        settlement = settlements[lease]
+        if settlement.job.options is not None:
+            note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
-
-
-def _tell_owner(tx: Transaction, settlement: Settlement) -> None:
-    job, after = settlement.job, _TARGETS[settlement.event]
-    if job.options is not None and after >= _SUCCEEDED:
-        tx.note_end(job.options, ops.Ended.by(settlement, after))
 
 
 def _by_lease(item: tuple[Lease, Settlement]) -> Lease:

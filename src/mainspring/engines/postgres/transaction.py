@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.jobs import rules
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.functions import Functions, Nodes
-    from mainspring.jobs.model import Options
-    from mainspring.jobs.store import Ended, Followers
+    from mainspring.jobs.owners import Notices
+    from mainspring.jobs.slices import Followers
 
     Work = Callable[[Connection[Record]], Awaitable[object]]
 
@@ -46,9 +44,8 @@ class Transaction:
         self.commits: list[Callable[[], object]] = []
         self.rollbacks: list[Callable[[], object]] = []
         self._memory = memory
-        self._parts: dict[Any, Any] = {}
-        self.ended: dict[str, list[Ended]] = {}
-        """Jobs that have ended in this group and are not followed yet, by their owners."""
+        self.notices: Notices = {}
+        """What has happened in this group and is not followed yet, for the owners of jobs."""
         self.followers: Followers | None = None
         """The node's side of jobs that the group makes by itself."""
 
@@ -65,12 +62,6 @@ class Transaction:
         """A job has ended that clients of this term's node wait for: it is told after the commit."""
         self.settlements.setdefault(term, []).append(job_id)
 
-    def note_end(self, options: Options | None, ended: Ended) -> None:
-        """Note that a job has ended for good, for its owner where it has one."""
-        owner = rules.owner(options)
-        if owner is not None:
-            self.ended.setdefault(owner, []).append(ended)
-
     def after_commit(self, function: Callable[[], object]) -> None:
         """Call a function once the group is committed, before its outcomes are told."""
         self.commits.append(function)
@@ -82,13 +73,6 @@ class Transaction:
     def later(self, work: Work) -> None:
         """Run something on the control connection, outside of every transaction, some time after the commit; best effort."""
         self.works.append(work)
-
-    def part(self, kind: Callable[[Transaction], T]) -> T:
-        """Return what a slice has in this attempt: ``kind`` makes it at first use."""
-        found: T | None = self._parts.get(kind)
-        if found is None:
-            found = self._parts[kind] = kind(self)
-        return found
 
     def memory(self, kind: type[T]) -> T:
         """Return what this engine remembers in a class: made at first use, without arguments, and kept until the term ends."""

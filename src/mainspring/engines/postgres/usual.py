@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.postgres import rows, settling, submitting
-from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
             job = one.job
             if one.event is not Event.SUCCEED or job.term <= 0 or not 0 < job.id <= rows.LARGEST_ID:
                 return None
-            if (job.namespace, job.function) not in tx.functions.numbers or rules.owner(job.options) is not None:
+            if (job.namespace, job.function) not in tx.functions.numbers or owner(job.options) is not None:
                 return None
             found[job.id, job.term] = one
     return [found[lease] for lease in sorted(found)] if len(found) == number else None

@@ -26,7 +26,7 @@ from mainspring.engines.postgres import failures, journal
 from mainspring.engines.postgres.connection import EVERY, connect_patiently, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
-from mainspring.engines.postgres.handlers import handle
+from mainspring.engines.postgres.handlers import Runner
 from mainspring.engines.postgres.rows import SQL
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.transaction import Memory, Transaction
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.address import Address
-    from mainspring.jobs.store import Followers
+    from mainspring.jobs.slices import Followers, Slice
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
 
@@ -65,8 +65,16 @@ class Sent(NamedTuple):
 class Writer:
     """The connection of a term's groups; one group at a time."""
 
-    def __init__(self, address: Address, name: str, nodes: Nodes, committed: Callable[[Transaction], object]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        nodes: Nodes,
+        committed: Callable[[Transaction], object],
+        slices: Sequence[Slice[Transaction]],
+    ) -> None:
         """``committed`` is called with each transaction that has been committed, before the outcomes are told."""
+        self.runner = Runner(slices)
         self._address = address
         self._name = name
         self._nodes = nodes
@@ -179,7 +187,7 @@ class Writer:
 
     async def _read(self, connection: Connection[Record], plan: Plan, size: int) -> list[Any]:
         tx = self.transaction(connection)
-        outcomes = await handle(tx, plan, size)
+        outcomes = await self.runner.handle(tx, plan, size)
         self._functions.committed()
         return outcomes
 
@@ -286,7 +294,7 @@ class _Group:
             await connection.execute(f"BEGIN; SELECT enter({tx.term}, {self._number})")
             if before is not None:
                 self._writer.undone(before.tx)  # otherwise it would not have been let in
-            outcomes = await handle(tx, self._plan, self._size)
+            outcomes = await self._writer.runner.handle(tx, self._plan, self._size)
             self._sent = Sent(tx, outcomes)
             await connection.execute(journal.entry(tx, self._number))
         except BaseException as error:

@@ -7,21 +7,23 @@ import contextlib
 import queue
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import finding, jobs, opening, probing, resources, schedules
+from mainspring.engines.sqlite import finding, jobs, opening, probing, resources
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.reading import Reader
-from mainspring.engines.sqlite.schedules import SqliteSchedules
+from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
+from mainspring.jobs.slices import Units, concerns
+from mainspring.storage.at_once import at_once
 from mainspring.storage.commit_queue import PAUSES
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.ids import NodeId
-    from mainspring.jobs.store import Ended, Followers
+    from mainspring.jobs.slices import Followers, Slice
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
@@ -43,10 +45,7 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **resources.HANDLERS,
     Probe: probing.probe,
 }
-_WRITING = frozenset(schedules.WRITERS)
-_KNOWN = _HANDLERS.keys() | schedules.READERS.keys() | _WRITING
-_FOLLOW: dict[str, Callable[[SqliteSchedules, Sequence[Ended]], None]] = {"schedules": schedules.follow}
-"""What follows from the ends of jobs, by their owners."""
+SLICES: Final[Sequence[Slice[Transaction]]] = (SqliteScheduleSlice(),)
 THREAD_ROWS = 64
 """Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
 to a thread and back takes as long as the disk."""
@@ -59,6 +58,7 @@ class SqliteEngine:
 
     durable = True
     shared = False
+    whole = True
     limits = True
     lines = True
     max_value = 900_000_000
@@ -71,6 +71,7 @@ class SqliteEngine:
         synchronous: opening.Synchronous = "full",
         cache_bytes: int = opening.CACHE_BYTES,
         thread_rows: int = THREAD_ROWS,
+        slices: Sequence[Slice[Transaction]] = SLICES,
     ) -> None:
         self._path = path = opening.real(path)
         self._synchronous = synchronous
@@ -78,6 +79,11 @@ class SqliteEngine:
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
         self.followers: Followers | None = None
+        self._slices = slices
+        self._handlers = dict(_HANDLERS)
+        for one in slices:
+            self._handlers |= one.handlers
+        self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
         self._connection: apsw.Connection | None = None
         self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -140,8 +146,7 @@ class SqliteEngine:
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
-        self._tx = Transaction(cursor)
-        self._schedules = SqliteSchedules(self._tx, self, terms)
+        self._tx = Transaction(cursor, terms, lambda: self.followers)
         return Opened(Term(term), terms)
 
     # ---- committing ----
@@ -266,30 +271,21 @@ class SqliteEngine:
 
     def _handle(self, group: Sequence[Operation]) -> list[Any]:
         plan = plan_of(group)
-        if not plan.keys() <= _KNOWN:
-            raise unknown("SQLite", plan.keys() - _KNOWN)
+        if not plan.keys() <= self._kinds:
+            raise unknown("SQLite", plan.keys() - self._kinds)
         outcomes: list[Any] = [None] * len(group)
         for kind, placed in plan.items():
-            if kind.phase >= Phase.SLICES:
-                self._follow()
-            self._run_kind(kind, placed, outcomes)
-        self._follow()
+            if kind.phase < Phase.SLICES:
+                self._run_kind(kind, placed, outcomes)
+        if concerns(plan, self._tx.notices):
+            at_once(Units(self._slices, self._tx).run(plan, self._tx.notices, outcomes))
+        for kind, placed in plan.items():
+            if kind.phase > Phase.SLICES:
+                self._run_kind(kind, placed, outcomes)
         return outcomes
 
-    def _follow(self) -> None:
-        while self._tx.ended:
-            owner, ended = self._tx.ended.popitem()
-            _FOLLOW[owner](self._schedules, ended)
-
     def _run_kind(self, kind: type[Operation], placed: list[tuple[int, Operation]], outcomes: list[Any]) -> None:
-        operations = [operation for _, operation in placed]
-        handler = _HANDLERS.get(kind)
-        if handler is not None:
-            answers = handler(self._tx, operations)
-        elif kind in schedules.READERS:
-            answers = [schedules.READERS[kind](self._tx, operation) for operation in operations]
-        else:
-            answers = [schedules.run(self._schedules, operation) for operation in operations]
+        answers = self._handlers[kind](self._tx, [operation for _, operation in placed])
         for (place, _), outcome in zip(placed, answers, strict=True):
             outcomes[place] = outcome
 

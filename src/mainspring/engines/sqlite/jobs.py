@@ -13,6 +13,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.owners import Ended, Started, note, noticed
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -62,20 +63,9 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
             tx.count(function, _LEASED, priority, -number)
             tx.count(function, _TARGETS[event], priority, number)
         for settlement in settlements:
-            options = settlement.job.options
-            owner = None if options is None else rules.owner(options)
-            if owner is not None and _TARGETS[settlement.event] >= _SUCCEEDED:
-                ended = ops.Ended.by(settlement, _TARGETS[settlement.event])
-                tx.ended.setdefault(owner, []).append(ended)
+            if settlement.job.options is not None:
+                note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
-
-
-def _ended_waiting(tx: Transaction, job: Job) -> None:
-    """Note the end of a job that nobody held, as it is now, for its owner."""
-    owner = rules.owner(job.options)
-    if owner is not None:
-        ended = ops.Ended(job.id, job.state, 0, job.attempt, "", job.started_us, job.ended_us, job.error)
-        tx.ended.setdefault(owner, []).append(ended)
 
 
 def _settled(settlement: rules.Settlement) -> rows.Row:
@@ -141,12 +131,18 @@ def _claim(tx: Transaction, term: int, want: ops.Want) -> list[Job]:
 
 def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
     """Record what runs; see ``Assign``."""
-    tx.cursor.executemany(SQL["assign"], _running(operations))
+    jobs = [job for operation in operations for job in operation.jobs]
+    tx.cursor.executemany(SQL["assign"], [_running(job) for job in jobs if job.options is None])
+    for job in jobs:
+        if job.options is not None:
+            tx.cursor.execute(SQL["assign"], _running(job))
+            if tx.cursor.connection.changes():
+                note(tx.notices, Started.of(job))
     return [None] * len(operations)
 
 
-def _running(operations: Sequence[ops.Assign]) -> list[rows.Row]:
-    return [(job.attempt, job.id, job.term) for operation in operations for job in operation.jobs]
+def _running(job: Job) -> rows.Row:
+    return (job.attempt, job.id, job.term)
 
 
 def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
@@ -163,7 +159,7 @@ def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
         tx.cursor.execute(SQL["cancel"], (operation.now_us, operation.error, operation.id))
         _count_move(tx, job, State.CANCELLED)
         job.state, job.ended_us, job.error = int(State.CANCELLED), operation.now_us, operation.error
-        _ended_waiting(tx, job)
+        note(tx.notices, Ended.of(job)._replace(term=0))  # nobody held it
     return ops.Cancelled(job, before)
 
 
@@ -206,7 +202,7 @@ def _wake(tx: Transaction, operation: ops.Wake) -> ops.Woken:
         _count_move(tx, job, State.EXPIRED)
         job.state, job.ended_us = int(State.EXPIRED), now_us
         expired.append((job, before))
-        _ended_waiting(tx, job)
+        note(tx.notices, Ended.of(job)._replace(term=0))  # nobody held it
     due: dict[tuple[bytes, int], int] = {}
     for function, priority in tx.cursor.execute(SQL["due"], (now_us, limit)):
         key = (tx.functions.name(function)[1], priority)

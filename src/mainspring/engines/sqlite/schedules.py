@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.engines.sqlite import submitting
+from mainspring.engines.sqlite.ground import SqliteGround
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.jobs.store import Ended, Submit
+from mainspring.jobs.owners import Ended
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import Fire, Schedule, ScheduleState
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
-from mainspring.schedules.retention import KEPT, NAMES, forget
-from mainspring.storage.at_once import at_once
+from mainspring.schedules.retention import KEPT, NAMES
+from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
-    from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Followers, Found
     from mainspring.storage.operation import Operation
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -34,31 +32,8 @@ LAST_NAME = "\U0010ffff"
 """It comes after all names."""
 
 
-class SqliteSchedules:
+class SqliteSchedules(SqliteGround):
     """``ScheduleTables`` inside the transaction that is open."""
-
-    def __init__(self, tx: Transaction, port: ops.SchedulesPort, nodes: Mapping[int, str]) -> None:
-        self._tx = tx
-        self._port = port
-        self._nodes = nodes
-
-    @property
-    def followers(self) -> Followers:
-        """The node's own."""
-        assert self._port.followers is not None, "a node with schedules says who gives its jobs their ids"
-        return self._port.followers
-
-    def node(self, term: int) -> str:
-        """Return the node of a term."""
-        return self._nodes.get(term, "")
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function after the commit."""
-        self._tx.commits.append(function)
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where the transaction is rolled back."""
-        self._tx.rollbacks.append(function)
 
     def _rows(self, name: str, *values: Any) -> Iterable[Sequence[Any]]:
         return self._tx.cursor.execute(SQL[name], values)
@@ -89,10 +64,6 @@ class SqliteSchedules:
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
         """Read joins."""
         return {key: Join(*key, left, bool(stopped)) for key in keys for left, stopped in self._rows("join_of", *key)}
-
-    async def submit(self, new: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
-        return submitting.submit(self._tx, [Submit(new)])[0]
 
     async def write(self, writes: ops.Writes) -> None:
         """Write what has changed."""
@@ -172,23 +143,15 @@ def _stored(rows: Iterable[Sequence[Any]]) -> list[Stored]:
     return [Stored(_schedule(schedule), _state(state)) for schedule, state in rows]
 
 
-def follow(tables: SqliteSchedules, ended: Sequence[Ended]) -> None:
-    """Do what follows for schedules from the ends of jobs."""
-    at_once(work.follow(tables, ended))
-
-
-def run(tables: SqliteSchedules, operation: Operation) -> Any:
-    """Run an operation that writes."""
-    if isinstance(operation, ops.ForgetFires):
-        return at_once(forget(tables, operation))
-    return at_once(work.run(tables, operation))
-
-
 # ---- reading ----
 
 
-def find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
+def find_due(tx: Transaction, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
     """Find what is due soon."""
+    return [_find_due(tx, operation) for operation in operations]
+
+
+def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     due = list(tx.cursor.execute(SQL["due_schedules"], (operation.until_us, operation.rows)))
     full = len(due) == operation.rows
     after = (due[-1][2], due[-1][0]) if full else (operation.until_us, LAST_NAME)
@@ -198,12 +161,16 @@ def find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
-WRITERS: Sequence[type[Operation]] = (
-    ops.SaveSchedules,
-    ops.Declare,
-    ops.MendSchedules,
-    ops.FireSchedules,
-    ops.TriggerSchedule,
-    ops.ForgetFires,
-)
-READERS: dict[type[Operation], Callable[[Transaction, Any], Any]] = {ops.FindDue: find_due}
+class SqliteScheduleSlice:
+    """The slice on this engine: ``jobs.slices.Slice``."""
+
+    kind = work.KIND
+    follows = work.FOLLOWS
+    writes = work.WRITES
+    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {
+        ops.FindDue: find_due
+    }
+
+    def unit(self, tx: Transaction) -> ScheduleUnit:
+        """Begin a unit of work."""
+        return ScheduleUnit(SqliteSchedules(tx))

@@ -13,21 +13,25 @@ if TYPE_CHECKING:
     import apsw
 
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Ended
+    from mainspring.jobs.owners import Notices
+    from mainspring.jobs.slices import Followers
     from mainspring.schedules.catalogue import Catalogue
 
 
 class Transaction:
     """A cursor inside an open transaction, the functions' numbers, the deltas of the counts, and what follows from the group."""
 
-    def __init__(self, cursor: apsw.Cursor) -> None:
+    def __init__(self, cursor: apsw.Cursor, nodes: dict[int, str], followers: Callable[[], Followers | None]) -> None:
         self.cursor = cursor
+        self.nodes = nodes
+        """Terms to nodes."""
+        self.followers = followers
         self.functions = Functions(
             cursor.connection.cursor(), SQL["function_id"], SQL["function_named"], SQL["function_numbered"]
         )
         self._deltas: dict[tuple[int, int, int], int] = {}
-        self.ended: dict[str, list[Ended]] = {}
-        """Jobs that have ended in the group under way and are not yet followed, by their owners."""
+        self.notices: Notices = {}
+        """What has happened in the group under way and is not yet followed, for the owners of jobs."""
         self.large: list[list[Job]] = []
         """Jobs whose large results are still to be read, those of one id together."""
         self.catalogue: Catalogue | None = None
@@ -51,7 +55,7 @@ class Transaction:
     def rolled_back(self) -> None:
         """Forget what the transaction did."""
         self._deltas.clear()
-        self.ended.clear()
+        self.notices.clear()
         self.large.clear()
         self.catalogue = None
         self.functions.forget()

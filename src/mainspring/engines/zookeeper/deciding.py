@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper import following, locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.schedules import ending
-from mainspring.engines.zookeeper.schedules.ending import End
 from mainspring.engines.zookeeper.session import Completion
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
@@ -68,8 +66,8 @@ async def decide_ends(
         verdicts: dict[int, Verdict | StoreError] = {}
         ending_places = [place for place, (_, ended) in enumerate(ends) if ended is not None]
         other_places = [place for place, (_, ended) in enumerate(ends) if ended is None]
-        ended = [End(entry, one) for entry, one in ends if one is not None]
-        verdicts.update(zip(ending_places, await ending.commit(session, ended), strict=True))
+        ended = [following.end(entry, one) for entry, one in ends if one is not None]
+        verdicts.update(zip(ending_places, await following.commit(session, ended), strict=True))
         others = [ends[place][0] for place in other_places]
         verdicts.update(zip(other_places, await session.committer.commit(others), strict=True))
         return [verdicts[place] for place in range(len(planned))]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from mainspring.engines.zookeeper import beginning, lists, membership, paths, terms
-from mainspring.engines.zookeeper.handlers import check, handle
+from mainspring.engines.zookeeper.handlers import Runner
 from mainspring.engines.zookeeper.lists import READERS
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.relay import Relay
+from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.relay import Pending
@@ -26,10 +27,11 @@ from mainspring.storage.operation import unknown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from mainspring.engines.zookeeper.ground import Slice
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
-    from mainspring.jobs.store import Followers
+    from mainspring.jobs.slices import Followers
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
@@ -48,6 +50,7 @@ ANSWER: Final = 5.0
 """Seconds for the answer to a query."""
 AGAIN: Final = 0.5
 """Seconds between attempts to begin while the ensemble does not answer."""
+SLICES: Final[Sequence[Slice]] = (ZookeeperScheduleSlice(),)
 
 
 class ZookeeperEngine:
@@ -55,15 +58,25 @@ class ZookeeperEngine:
 
     durable = True
     shared = True
+    whole = False
     limits = False
     lines = False
     max_value = MAX_VALUE
 
-    def __init__(self, tree: Callable[[], Tree], *, lease: float = 0.0, patience: float | None = 60.0) -> None:
+    def __init__(
+        self,
+        tree: Callable[[], Tree],
+        *,
+        lease: float = 0.0,
+        patience: float | None = 60.0,
+        slices: Sequence[Slice] = SLICES,
+    ) -> None:
         """``tree`` makes the way to the ensemble; `open` waits ``patience`` seconds for one that is away, None: for ever.
 
         ``lease`` is for how many seconds the node believes in what it holds: sessions must last so long.
         """
+        self._slices = slices
+        self._runner = Runner(slices)
         self._lease = lease
         self._make = tree
         self._patience = patience
@@ -106,6 +119,7 @@ class ZookeeperEngine:
             arrived=lambda function: self._hear(Pending([function])),
             told=relay.told,
             followers=lambda: self.followers,
+            slices=self._slices,
         )
         master = Master(session, relay.send)
         self._start(relay.run(), "messages")
@@ -155,7 +169,7 @@ class ZookeeperEngine:
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group; ``committed`` is called once it is known how each operation has ended, however long the store is away."""
         assert self._group is None, "one group at a time"
-        check(group)
+        self._runner.check(group)
         if self._session is None:
             committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
             return
@@ -164,7 +178,7 @@ class ZookeeperEngine:
     async def _run(self, session: Session, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         outcomes: list[Any] | StoreError
         try:
-            outcomes = await handle(session, group, answer)
+            outcomes = await self._runner.handle(session, group, answer)
         except StoreError as error:
             outcomes = error
         except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever

@@ -18,7 +18,6 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.later import Later
-from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs.store import Settle, Submit
@@ -27,6 +26,7 @@ from mainspring.storage.phases import Phase
 from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
+    from mainspring.engines.zookeeper.ground import Slice
     from mainspring.storage.engine import Answer
 
 Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
@@ -48,54 +48,60 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **timing.HANDLERS,
     **queries.HANDLERS,
     **claiming.HANDLERS,
-    **schedules.HANDLERS,
     Probe: probe,
 }
 _USUAL: Final = frozenset({Settle, Submit})
 
 
-def check(group: Sequence[Operation]) -> None:
-    """Raise TypeError for what this store cannot do: limits, pauses and keys of functions among it."""
-    for operation in group:
-        if type(operation) not in HANDLERS:
-            raise TypeError(f"ZooKeeper cannot do {type(operation).__name__}: it has no handler for it")
+class Runner:
+    """Runs groups, with the slices that are registered."""
 
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        self._handlers = dict(HANDLERS)
+        for one in slices:
+            self._handlers |= one.handlers
 
-async def handle(session: Session, group: Sequence[Operation], answer: Answer) -> list[Any]:
-    """Run the operations of a group; returns their outcomes in the group's order.
+    def check(self, group: Sequence[Operation]) -> None:
+        """Raise TypeError for what this store cannot do: limits, pauses and keys of functions among it."""
+        for operation in group:
+            if type(operation) not in self._handlers:
+                raise TypeError(f"ZooKeeper cannot do {type(operation).__name__}: it has no handler for it")
 
-    Where a node's term has ended before anything was written, the
-    whole group fails with StoreFencedError.
-    """
-    plan = plan_of(group)
-    outcomes: list[Any] = [None] * len(group)
+    async def handle(self, session: Session, group: Sequence[Operation], answer: Answer) -> list[Any]:
+        """Run the operations of a group; returns their outcomes in the group's order.
 
-    async def run(kind: type[Operation]) -> None:
-        placed = plan[kind]
-        answers: Sequence[Any]
-        try:
-            answers = await HANDLERS[kind](session, [operation for _, operation in placed])
-        except StoreError as error:
-            answers = [error] * len(placed)  # what other kinds have written has happened
-        for (place, _), outcome in zip(placed, answers, strict=True):
-            if isinstance(outcome, Later):
-                outcome.then(functools.partial(answer, place))
-                outcomes[place] = DEFERRED
-            elif kind.phase is Phase.WATCH and not isinstance(outcome, StoreError):
-                answer(place, outcome)  # whoever waits for a job learns how far it was before it is settled
-                outcomes[place] = DEFERRED
-            else:
-                outcomes[place] = outcome
+        Where a node's term has ended before anything was written, the
+        whole group fails with StoreFencedError.
+        """
+        plan = plan_of(group)
+        outcomes: list[Any] = [None] * len(group)
 
-    kinds = list(plan)
-    if kinds and kinds[0].phase is Phase.WATCH:
-        await run(kinds.pop(0))
-    if _USUAL.issuperset(kinds):
-        # What they write goes into one multi, for they are asked in one turn of the loop.
-        await asyncio.gather(*map(run, kinds))
-    else:
-        for kind in kinds:
-            await run(kind)
-    if outcomes and all(isinstance(outcome, StoreFencedError) for outcome in outcomes):
-        raise outcomes[0]
-    return outcomes
+        async def run(kind: type[Operation]) -> None:
+            placed = plan[kind]
+            answers: Sequence[Any]
+            try:
+                answers = await self._handlers[kind](session, [operation for _, operation in placed])
+            except StoreError as error:
+                answers = [error] * len(placed)  # what other kinds have written has happened
+            for (place, _), outcome in zip(placed, answers, strict=True):
+                if isinstance(outcome, Later):
+                    outcome.then(functools.partial(answer, place))
+                    outcomes[place] = DEFERRED
+                elif kind.phase is Phase.WATCH and not isinstance(outcome, StoreError):
+                    answer(place, outcome)  # whoever waits for a job learns how far it was before it is settled
+                    outcomes[place] = DEFERRED
+                else:
+                    outcomes[place] = outcome
+
+        kinds = list(plan)
+        if kinds and kinds[0].phase is Phase.WATCH:
+            await run(kinds.pop(0))
+        if _USUAL.issuperset(kinds):
+            # What they write goes into one multi, for they are asked in one turn of the loop.
+            await asyncio.gather(*map(run, kinds))
+        else:
+            for kind in kinds:
+                await run(kind)
+        if outcomes and all(isinstance(outcome, StoreFencedError) for outcome in outcomes):
+            raise outcomes[0]
+        return outcomes

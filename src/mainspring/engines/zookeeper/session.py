@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.committer import Conflict
     from mainspring.engines.zookeeper.tree import Change, Tree
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Followers, Want
+    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.store import Want
 
 
 M = TypeVar("M")
@@ -73,11 +74,13 @@ class Session:
         arrived: Callable[[bytes], None] = lambda _: None,
         told: Callable[[], Awaitable[None]] = _at_once,
         followers: Callable[[], Followers | None] = lambda: None,
+        slices: Sequence[Any] = (),
     ) -> None:
         """``nodes`` are the terms whose nodes are known: `meet` adds to them.
 
         ``arrived`` is called with a function of which tasks were assigned to this node that no claim waits for; ``told`` waits
-        until what this node has told others of the progress of jobs can be read by them.
+        until what this node has told others of the progress of jobs can be read by them. ``slices`` follow what happens to their
+        jobs.
         """
         self.tree = tree
         self.node = node
@@ -88,6 +91,8 @@ class Session:
         self.arrived = arrived
         self.told = told
         self.followers = followers
+        self.slices: Mapping[str, Any] = {one.kind: one for one in slices}
+        """``ground.Slice``, by the kinds of owners."""
         self.assignments: dict[int, int] = {}
         """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
         their assignments."""

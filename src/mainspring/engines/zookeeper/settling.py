@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper import following, locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.schedules import ending
-from mainspring.engines.zookeeper.schedules.ending import End
+from mainspring.engines.zookeeper.following import Happening
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
 from mainspring.engines.zookeeper.wants import running
@@ -21,6 +20,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.owners import AttemptEnded, Ended, Started
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.committer import Conflict
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Change
+    from mainspring.jobs.owners import Notice
     from mainspring.jobs.rules import Settlement
     from mainspring.storage.operation import Operation
 
@@ -96,6 +97,13 @@ class Held:
         """Whether the payload has to be read."""
         job = self.settlement.job
         return bool(job.input_size and not job.payload) and _TARGETS[self.settlement.event] != _SUCCEEDED
+
+
+def _notice(settlement: Settlement, job: Job) -> Notice | None:
+    """Return what a settlement means for the owner of its job, where it may have one; ``job`` is as it is afterwards."""
+    if job.options is None:
+        return None
+    return Ended.of(job, settlement.worker) if job.state >= _SUCCEEDED else AttemptEnded.by(settlement)
 
 
 def settlement_entry(held: Held, job: Job, who: str) -> Entry:
@@ -217,8 +225,8 @@ class Settling:
         who = self.session.who
         entries = [settlement_entry(held, job, who) for held, job in zip(left, jobs, strict=True)]
         again = []
-        workers = [held.settlement.worker for held in left]
-        verdicts = await ending.commit(self.session, list(map(End, entries, jobs, workers)))
+        notices = [_notice(held.settlement, job) for held, job in zip(left, jobs, strict=True)]
+        verdicts = await following.commit(self.session, list(map(Happening, entries, jobs, notices)))
         for held, job, verdict in zip(left, jobs, verdicts, strict=True):
             if verdict is None:
                 self._settled(held, job)
@@ -320,13 +328,18 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
             if node is not None and records.decode(node.data)["id"] == lease[0]:
                 known[lease] = node.version
         left = [lease for lease in left if lease in known]
-        entries = [
-            Entry([Write(at[lease], running(last[lease], session.handle(lease[0])), known[lease])]) for lease in left
+        happenings = [
+            Happening(
+                Entry([Write(at[lease], running(job, session.handle(lease[0])), known[lease])]), job, Started.of(job)
+            )
+            for lease, job in ((lease, last[lease]) for lease in left)
         ]
         again = []
-        for lease, verdict in zip(left, await session.committer.commit(entries), strict=True):
+        for lease, verdict in zip(left, await following.commit(session, happenings), strict=True):
             if isinstance(verdict, Fenced):
                 return [session.over()] * len(operations)
+            if isinstance(verdict, StoreError):
+                return [verdict] * len(operations)
             version = known.pop(lease)
             if verdict is not None:
                 again.append(lease)

@@ -6,7 +6,6 @@ does not hold is left alone and said so in the outcome, and costs only itself.
 
 from mainspring.jobs.store.claims import KEYS_AT_MOST, After, Claim, ClaimByKey, ClaimedByKey, Want
 from mainspring.jobs.store.counts import Count, Counted, CountLive, ShowLive, numbered
-from mainspring.jobs.store.following import Ended, Followers
 from mainspring.jobs.store.life import Assign, Cancel, Cancelled, Found, Redrive, Redriven, Settle, Submit
 from mainspring.jobs.store.lookups import Find, FindUnique, fitting, leave_unread
 from mainspring.jobs.store.nodes import (
@@ -36,10 +35,8 @@ __all__ = [
     "Count",
     "CountLive",
     "Counted",
-    "Ended",
     "Find",
     "FindUnique",
-    "Followers",
     "Found",
     "Leave",
     "Look",

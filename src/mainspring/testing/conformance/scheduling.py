@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.slices import SlicesPort
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
@@ -55,8 +56,9 @@ class Noted:
         for job in jobs:
             self.live.remove(job.id)
 
-    def stop(self, ids: Sequence[int]) -> None:
+    def stop(self, ids: Sequence[int], why: str) -> None:
         """Hear that jobs were replaced."""
+        assert why
         self.stopped += ids
 
 
@@ -73,7 +75,7 @@ class Scheduling:
     def attend(self) -> None:
         """Be the node of the engine, which has been opened."""
         engine = self.store.engine
-        assert isinstance(engine, ops.SchedulesPort), "this engine has no schedules: leave the suite out"
+        assert isinstance(engine, SlicesPort), "this engine has no schedules: leave the suite out"
         self.noted = engine.followers = Noted(self.store.new_id)
 
     # ---- operations ----

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import beginning, claiming, paths, records, recovering
+from mainspring.engines.zookeeper.engine import SLICES
 from mainspring.engines.zookeeper.later import Later
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session
@@ -149,7 +150,7 @@ class Fleet:
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
         arrived: list[bytes] = []
-        session = Session(tree, name, term, {term: name}, arrived=arrived.append)
+        session = Session(tree, name, term, {term: name}, arrived=arrived.append, slices=SLICES)
         member = Member(self, tree, session, arrived, stands=stands)
         self.members.append(member)
         return member

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import cancelling, locating, paths, records, timing
 from mainspring.engines.zookeeper.master import publishing
-from mainspring.engines.zookeeper.schedules import handlers as schedules
 from mainspring.engines.zookeeper.schedules import places
+from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
@@ -36,7 +36,7 @@ HANDLERS: dict[type, Any] = {
     **a_session.HANDLERS,
     **cancelling.HANDLERS,
     **timing.HANDLERS,
-    **schedules.HANDLERS,
+    **ZookeeperScheduleSlice.handlers,
 }
 
 

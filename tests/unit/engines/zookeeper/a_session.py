@@ -22,6 +22,7 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.engine import SLICES
 from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.engines.zookeeper.wants import leased
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.jobs.rules import Settlement
-    from mainspring.jobs.store import Followers
+    from mainspring.jobs.slices import Followers
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
 
@@ -234,7 +235,9 @@ class Fleet:
         await tree.open()
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
-        node = Node(tree, Session(tree, name, term, {term: name}, followers=lambda: node.followers, **more)).note()
+        node = Node(
+            tree, Session(tree, name, term, {term: name}, followers=lambda: node.followers, slices=SLICES, **more)
+        ).note()
         self._open.append(node)
         return node
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, timing
-from mainspring.engines.zookeeper.schedules import ending
+from mainspring.engines.zookeeper import following, paths, timing
 from mainspring.engines.zookeeper.timing import Swept
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError, StoreFencedError
@@ -221,13 +220,13 @@ def test_one_that_cannot_expire_holds_up_nobody(monkeypatch: pytest.MonkeyPatch)
     async def check() -> None:
         async with one_node() as node:
             jobs = [await node.submitted(expires_us=NOW + at) for at in range(3)]
-            commit = ending.commit
+            commit = following.commit
 
-            async def refuse(session: Session, some: Sequence[ending.End]) -> list[Verdict | StoreError]:
+            async def refuse(session: Session, some: Sequence[following.Happening]) -> list[Verdict | StoreError]:
                 written = await commit(session, [one for one in some if one.job.id != jobs[0].id])
                 return [StoreError("no") if one.job.id == jobs[0].id else written.pop(0) for one in some]
 
-            monkeypatch.setattr(ending, "commit", refuse)
+            monkeypatch.setattr(following, "commit", refuse)
             woken = await wake(node, NOW + 2, limit=2)
             assert [job.id for job, _ in woken.expired] == [job.id for job in jobs[1:]]
             monkeypatch.undo()

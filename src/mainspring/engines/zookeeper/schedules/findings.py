@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.engines.zookeeper.tree import Change
-    from mainspring.jobs.store import Ended
+    from mainspring.jobs.owners import Ended
     from mainspring.schedules.model import Fire
     from mainspring.schedules.store import Key
 

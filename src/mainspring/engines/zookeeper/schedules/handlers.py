@@ -1,24 +1,47 @@
-"""Which handler each operation of the schedules slice has."""
+"""The schedules slice on this engine: which handler each of its operations has, and how it follows the ends of runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper.schedules import history, mending, reading, writing
+from mainspring.engines.zookeeper.schedules.catalogue import Specifications
+from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.schedules import store as ops
+from mainspring.schedules import work
+from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.session import Session
     from mainspring.storage.operation import Operation
 
-HANDLERS: Final[dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
-    ops.SaveSchedules: writing.save,
-    ops.Declare: writing.run,
-    ops.MendSchedules: mending.mend,
-    ops.FireSchedules: writing.fire,
-    ops.TriggerSchedule: writing.trigger,
-    ops.ForgetFires: history.forget,
-    ops.FindDue: reading.find_due,
-}
+
+class ZookeeperScheduleSlice:
+    """See ``engines.zookeeper.ground.Slice``."""
+
+    kind = work.KIND
+    follows = work.FOLLOWS
+    handlers: Final[Mapping[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
+        ops.SaveSchedules: writing.save,
+        ops.Declare: writing.run,
+        ops.MendSchedules: mending.mend,
+        ops.FireSchedules: writing.fire,
+        ops.TriggerSchedule: writing.trigger,
+        ops.ForgetFires: history.forget,
+        ops.FindDue: reading.find_due,
+    }
+
+    async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:
+        """Runs of one family take turns."""
+        known = await session.memory(Specifications).now()
+        return [known.turn(name) if known.minds_ends(name) else None for name, _ in keys]
+
+    def ground(self, session: Session) -> ZookeeperSchedules:
+        """Begin an attempt of a transaction."""
+        return ZookeeperSchedules(session)
+
+    def unit(self, ground: ZookeeperSchedules) -> ScheduleUnit:
+        """Begin its unit of work."""
+        return ScheduleUnit(ground)

@@ -13,7 +13,8 @@ from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.findings import Old
-from mainspring.engines.zookeeper.schedules.transacting import transact
+from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.transacting import transact
 from mainspring.schedules import retention
 from mainspring.schedules import store as ops
 from mainspring.schedules.retention import KEPT, NAMES
@@ -21,7 +22,6 @@ from mainspring.schedules.retention import KEPT, NAMES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Tree
 
@@ -69,7 +69,7 @@ async def _forget_of(session: Session, name: str, before_us: int, limit: int) ->
         tables.shorten(name, await oldest(session.tree, name, before_us, limit))
         return (await retention.forget(tables, ops.ForgetFires("", before_us, limit))).number
 
-    return await transact(session, attempt)
+    return await transact(session, ZookeeperSchedules, attempt)
 
 
 async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> Old:

@@ -10,17 +10,18 @@ from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.findings import Mended
-from mainspring.engines.zookeeper.schedules.transacting import transact
+from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.transacting import transact
 from mainspring.ids import TERM_SPAN
-from mainspring.jobs.store import Ended
+from mainspring.jobs.owners import Ended
+from mainspring.jobs.slices import run_alone
 from mainspring.schedules import store as ops
-from mainspring.schedules import work
+from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.engines.zookeeper.schedules.places import Mendable
-    from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
     from mainspring.engines.zookeeper.session import Session
 
 TOGETHER = 50
@@ -66,10 +67,10 @@ async def _mend_family(session: Session, found: Sequence[Mendable], ends: dict[i
 
         async def attempt(tables: ZookeeperSchedules, share: Mended = share) -> int:
             tables.mend(share)
-            number: int = await work.run(tables, ops.MendSchedules(now_us))
+            number: int = await run_alone(ScheduleUnit(tables), ops.MendSchedules(now_us))
             return number
 
-        mended += await transact(session, attempt)
+        mended += await transact(session, ZookeeperSchedules, attempt)
     return mended
 
 

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.engines.zookeeper.ground import ZookeeperGround
+from mainspring.engines.zookeeper.making import Parents
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Known, Specifications
 from mainspring.engines.zookeeper.schedules.contents import Row
 from mainspring.engines.zookeeper.schedules.findings import Mended, Old
-from mainspring.engines.zookeeper.schedules.jobs import NewJobs, Parents
 from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
-from mainspring.engines.zookeeper.transaction import OvertakenError, Transaction
-from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.engines.zookeeper.transaction import OvertakenError
+from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
 from mainspring.errors import UsageError
 from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.model import ScheduleState
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Standing, standing
+from mainspring.schedules.work import KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
+    from mainspring.engines.zookeeper.committer import Conflict
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Ended, Followers, Found
+    from mainspring.jobs.owners import Ended
     from mainspring.schedules import store as ops
     from mainspring.schedules.model import Fire
 
@@ -42,15 +45,13 @@ class Made:
         self.paths: set[str] = set()
 
 
-class ZookeeperSchedules:
+class ZookeeperSchedules(ZookeeperGround):
     """What ``work`` asks for, in one attempt: what was read is checked, and what was locked is written, when all is written."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self.transaction = Transaction(session.tree)
+        super().__init__(session)
         self._specifications = session.memory(Specifications)
         self._made = session.memory(Made).paths
-        self._jobs = NewJobs(session, self.transaction)
         self._known: Known | None = None
         self._states: dict[str, ScheduleState | None] = {}
         """Of the schedules that are locked; None where there is none."""
@@ -58,57 +59,22 @@ class ZookeeperSchedules:
         """Those that were read or written."""
         self._joins: set[ops.Key] = set()
         """Those that are there."""
-        self._commits: list[Callable[[], object]] = [self._jobs.tell]
-        self._rollbacks: list[Callable[[], object]] = []
         self._owned: dict[int, ops.Key] = {}
         """Of the jobs that end here: whose runs they are."""
         self._mended = Mended()
         self._old: tuple[str, Old] | None = None
         """The schedule whose history is shortened here, and its oldest rows."""
 
-    # ---- the transaction ----
-
-    @property
-    def followers(self) -> Followers:
-        """The node's own."""
-        followers = self._session.followers()
-        assert followers is not None, "a node with schedules says who gives its jobs their ids"
-        return followers
-
-    def node(self, term: int) -> str:
-        """Return the node of a term; those of ends that are followed are known."""
-        return self._session.nodes.get(term, "")
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function once all is written."""
-        self._commits.append(function)
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function where this attempt is not written."""
-        self._rollbacks.append(function)
-
-    def committed(self) -> None:
-        """All is written."""
-        self._rollbacks.clear()
-        for function in self._commits:
-            function()
-
-    def give_up(self) -> None:
-        """Write nothing: only what would come of it was asked for."""
-        self.rolled_back()
-        self._commits.clear()
-        self.transaction = Transaction(self._session.tree)
-
-    def rolled_back(self) -> None:
-        """The attempt is over: undo what it has said, unless it was written."""
-        rollbacks, self._rollbacks = self._rollbacks, []
-        for function in rollbacks:
-            function()
-
-    def ends(self, job: Job, owner: ops.Key) -> None:
+    def ends(self, job: Job, key: ops.Key) -> None:
         """Say that a job ends with what is written, and whose run it is."""
-        self._owned[job.id] = owner
-        self._jobs.ending = job
+        super().ends(job, key)
+        self._owned[job.id] = key
+
+    def overtaken(self, conflict: Conflict | None) -> None:
+        """Doubt the specifications, and the parent that is not there."""
+        self._specifications.doubt()
+        if conflict is not None and conflict.why is Refusal.NO_NODE:
+            self._made.discard(conflict.path.rpartition("/")[0])
 
     def mend(self, found: Mended) -> None:
         """Say what is mended with what is written."""
@@ -205,10 +171,6 @@ class ZookeeperSchedules:
         self._joins.update(joins)
         return joins
 
-    async def submit(self, jobs: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
-        return await self._jobs.submit(jobs)
-
     # ---- writing ----
 
     async def write(self, writes: ops.Writes) -> None:
@@ -303,13 +265,14 @@ class ZookeeperSchedules:
             rows[key] = Row(fire, [] if before is None or fire.outcome else before.joined)
         for key, fire in changed.items():
             owner = self._jobs.owners.get(fire.job)
-            if owner is None or standing(fire) is not Standing.JOINED:
+            if owner is None or owner.kind != KIND or standing(fire) is not Standing.JOINED:
                 continue
-            if owner not in rows:
-                await self._read([owner])
-            row = rows.get(owner) or self._rows.get(owner)
+            whose: ops.Key = owner.key
+            if whose not in rows:
+                await self._read([whose])
+            row = rows.get(whose) or self._rows.get(whose)
             if row is not None and len(row.joined) < JOINED_AT_ONCE:
-                rows[owner] = Row(row.fire, [*row.joined, key])
+                rows[whose] = Row(row.fire, [*row.joined, key])
         return rows
 
     def _write_row(self, key: ops.Key, row: Row) -> None:

@@ -9,15 +9,17 @@ from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import reading, sizes
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.sizes import most_rows
-from mainspring.engines.zookeeper.schedules.transacting import Transacted, transact, transact_all
+from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.transacting import Transacted, transact, transact_all
 from mainspring.errors import StoreError, StoreFencedError, UsageError
-from mainspring.schedules import rules, work
+from mainspring.jobs.slices import run_alone
+from mainspring.schedules import rules
 from mainspring.schedules import store as ops
+from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
     from mainspring.engines.zookeeper.session import Session
     from mainspring.storage.operation import Operation
 
@@ -44,7 +46,7 @@ async def run(session: Session, operations: Sequence[Operation]) -> list[Any]:
 
 
 async def _run(session: Session, operation: Operation) -> Any:
-    return await transact(session, partial(_work, operation))
+    return await transact(session, ZookeeperSchedules, partial(_work, operation))
 
 
 async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -> list[Any]:
@@ -70,7 +72,7 @@ async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops
     for due in families.values():
         limit = min(operation.limit, most_rows(known.catalogue, [one.name for one in due]))
         share = ops.FireSchedules(due, operation.now_us, limit)
-        shares.append(Transacted(partial(_work, share)))
+        shares.append(Transacted(ZookeeperSchedules, partial(_work, share)))
     found: dict[str, ops.Fired] = {}
     for outcome in await transact_all(session, shares):
         if isinstance(outcome, Exception):
@@ -80,7 +82,7 @@ async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops
 
 
 async def _work(operation: Operation, tables: ZookeeperSchedules) -> Any:
-    return await work.run(tables, operation)
+    return await run_alone(ScheduleUnit(tables), operation)
 
 
 # ---- changing ----
@@ -101,11 +103,11 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     portions = [ops.SaveSchedules(some, now_us) for some in sizes.portions(operation.changes)]
     saved = ops.Saved({})
     if len(portions) > 1:
-        saved = ops.Saved({}, (await transact(session, partial(_checked, operation))).error)
+        saved = ops.Saved({}, (await transact(session, ZookeeperSchedules, partial(_checked, operation))).error)
     for portion in portions:
         if saved.error is not None:
             break
-        made = await transact(session, partial(_saved, portion))
+        made = await transact(session, ZookeeperSchedules, partial(_saved, portion))
         saved = ops.Saved(saved.schedules | made.schedules, made.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
@@ -117,7 +119,7 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
 
 async def _saved(operation: ops.SaveSchedules, tables: ZookeeperSchedules) -> ops.Saved:
     try:
-        saved: ops.Saved = await work.run(tables, operation)
+        saved: ops.Saved = await run_alone(ScheduleUnit(tables), operation)
     except UsageError as error:
         tables.give_up()
         return ops.Saved({}, error)

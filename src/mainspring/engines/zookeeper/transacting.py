@@ -1,4 +1,4 @@
-"""One transaction of the schedules, from its first read until it is written, as often as others are quicker."""
+"""One transaction of a slice, from its first read until it is written, as often as others are quicker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper.committer import AGAIN, LARGEST_ENTRY, Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.schedules.catalogue import Specifications
-from mainspring.engines.zookeeper.schedules.tables import Made, ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import PATIENCE, OvertakenError
 from mainspring.engines.zookeeper.tree import Refusal, SessionEndedError
 from mainspring.errors import StoreError, StoreUnavailableError
@@ -16,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
+    from mainspring.engines.zookeeper.ground import ZookeeperGround
     from mainspring.engines.zookeeper.session import Session
 
 T = TypeVar("T")
+G = TypeVar("G", bound="ZookeeperGround")
 
 SIDE_BY_SIDE: Final = 100
 """Transactions that read at once; what they write goes out together."""
@@ -35,19 +35,21 @@ class RefusedError(Exception):
 class Transacted(NamedTuple):
     """A transaction that is to happen."""
 
-    work: Callable[[ZookeeperSchedules], Awaitable[Any]]
-    """What it reads and writes. It may be run many times, each time on new tables."""
+    begin: Callable[[Session], Any]
+    """Makes the ground of an attempt: a ``ZookeeperGround``."""
+    work: Callable[[Any], Awaitable[Any]]
+    """What it reads and writes. It may be run many times, each time on new ground."""
     first: Entry | None = None
     """What is written with it, before it."""
 
 
-async def transact(session: Session, work: Callable[[ZookeeperSchedules], Awaitable[T]]) -> T:
+async def transact(session: Session, begin: Callable[[Session], G], work: Callable[[G], Awaitable[T]]) -> T:
     """Run some work until what it has read still holds when it is written; returns what it has returned then.
 
     Raises StoreFencedError where this node may not write any more, StoreError where it is more than fits into one multi, and
     whatever the work raises.
     """
-    (outcome,) = await transact_all(session, [Transacted(work)])
+    (outcome,) = await transact_all(session, [Transacted(begin, work)])
     if isinstance(outcome, Exception):
         raise outcome
     found: T = outcome
@@ -67,7 +69,7 @@ async def transact_all(session: Session, transactions: Sequence[Transacted]) -> 
 
 
 async def _transact(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
-    overtaken = StoreUnavailableError(f"{PATIENCE} attempts to change schedules were all overtaken by others")
+    overtaken = StoreUnavailableError(f"{PATIENCE} attempts to write were all overtaken by others")
     outcomes: list[Any] = [overtaken] * len(transactions)
     left = list(range(len(transactions)))
     for _ in range(PATIENCE):
@@ -80,14 +82,13 @@ async def _transact(session: Session, transactions: Sequence[Transacted]) -> lis
                 one.decide(verdict)
         finally:
             for one in tried:
-                one.tables.rolled_back()
+                one.ground.rolled_back()
         for one in tried:
             if not one.again:
                 outcomes[one.place] = one.outcome
         left = [one.place for one in tried if one.again]
         if not left:
             break
-        session.memory(Specifications).doubt()
     return outcomes
 
 
@@ -98,7 +99,7 @@ class _Try:
         self._session = session
         self.place = place
         self._transaction = transaction
-        self.tables = ZookeeperSchedules(session)
+        self.ground: ZookeeperGround = transaction.begin(session)
         self.outcome: Any = None
         """What the work has returned, or what it is to raise."""
         self.entry: Entry | None = None
@@ -108,31 +109,31 @@ class _Try:
     async def run(self) -> None:
         """Read and decide."""
         try:
-            self.outcome = await self._transaction.work(self.tables)
+            self.outcome = await self._transaction.work(self.ground)
             self._plan()
         except OvertakenError:
-            self.again = True
+            self._overtaken(None)
         except SessionEndedError:
             self.outcome = self._session.over()
         except StoreUnavailableError:
             if self._session.committer.fenced:
                 self.outcome = self._session.over()
             else:
-                self.again = True
+                self._overtaken(None)
                 await asyncio.sleep(AGAIN)
         except Exception as error:  # noqa: BLE001 - it is raised where the outcome is taken
             self.outcome = error
 
     def _plan(self) -> None:
-        entries = [one for one in (self._transaction.first, self.tables.transaction.entry()) if one is not None]
+        entries = [one for one in (self._transaction.first, self.ground.transaction.entry()) if one is not None]
         if not entries:
-            self.tables.committed()
+            self.ground.committed()
             return
         whole = Entry([at for one in entries for at in one.changes], [at for one in entries for at in one.counts])
         if whole.size > LARGEST_ENTRY:
             self.outcome = StoreError(
-                f"what follows from one another in schedules has {whole.size} bytes, and ZooKeeper takes about "
-                f"{LARGEST_ENTRY} at once: give them smaller arguments, or change fewer of them in one request"
+                f"what follows from one another has {whole.size} bytes, and ZooKeeper takes about {LARGEST_ENTRY} at once: give "
+                "schedules smaller arguments, or change fewer of them in one request"
             )
         else:
             self.entry = whole
@@ -141,14 +142,16 @@ class _Try:
         """Take what became of the entry."""
         first = self._transaction.first
         if verdict is None:
-            self.tables.committed()
+            self.ground.committed()
         elif isinstance(verdict, Fenced):
             self.outcome = self._session.over()
         elif first is not None and verdict.at < len(first.changes):
             self.outcome = RefusedError(verdict)
         else:
-            self.again = True
-            if verdict.why is Refusal.NO_NODE:
-                parent = verdict.path.rpartition("/")[0]
-                self._session.forget(parent)
-                self._session.memory(Made).paths.discard(parent)
+            self._overtaken(verdict)
+
+    def _overtaken(self, conflict: Conflict | None) -> None:
+        self.again = True
+        self.ground.overtaken(conflict)
+        if conflict is not None and conflict.why is Refusal.NO_NODE:
+            self._session.forget(conflict.path.rpartition("/")[0])

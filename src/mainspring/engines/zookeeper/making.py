@@ -1,4 +1,4 @@
-"""The jobs of fire times, as a part of one transaction: stored, or joined where a live job has their unique.
+"""Jobs that a slice makes, as a part of one transaction: stored, or joined where a live job has their unique.
 
 Where the job that has a unique has ended and is not published yet, its name goes over to the new one: the result of the ended one
 is written without a change, so that whoever publishes it reads whose the name is.
@@ -15,6 +15,7 @@ from mainspring.engines.zookeeper.submitting import New, joining, submission
 from mainspring.engines.zookeeper.transaction import OvertakenError
 from mainspring.engines.zookeeper.tree import Create
 from mainspring.jobs.model import State
+from mainspring.jobs.owners import owner
 from mainspring.jobs.store import Found
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.transaction import Transaction
     from mainspring.jobs.model import Job
-    from mainspring.schedules.store import Key
+    from mainspring.jobs.owners import Owner
 
 _MADE: Final = (f"{paths.RESULTS}/", f"{paths.DELAYED}/", f"{paths.EXPIRING}/")
 """Roots whose children are parents that are made when they are needed."""
@@ -54,8 +55,8 @@ class NewJobs:
         """By their tasks."""
         self.ending: Job | None = None
         """The job that ends in this transaction."""
-        self.owners: dict[int, Key] = {}
-        """Of jobs that were stored or joined and are a schedule's: whose."""
+        self.owners: dict[int, Owner] = {}
+        """Of jobs that were stored or joined: whose they are."""
         self._waiting: list[Waiting] = []
 
     async def submit(self, jobs: Sequence[Job]) -> dict[int, Found]:
@@ -124,9 +125,9 @@ class NewJobs:
         return Found(other.id, int(spot.state), spot.attempt)
 
     def _note_owner(self, job: Job) -> None:
-        options = job.options
-        if options is not None and options.schedule is not None:
-            self.owners[job.id] = (options.schedule, options.fire_us)
+        whose = owner(job.options)
+        if whose is not None:
+            self.owners[job.id] = whose
 
     def tell(self) -> None:
         """All is written: say that there is something to do."""

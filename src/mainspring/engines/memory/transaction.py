@@ -1,0 +1,56 @@
+"""What the slices' side of one group shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.engines.memory import jobs
+from mainspring.jobs.store import Submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.store import Found
+
+
+class Transaction:
+    """A group under way. Nothing is ever rolled back here."""
+
+    def __init__(self, tables: Tables, followers: Followers | None, nodes: Mapping[int, str]) -> None:
+        self.tables = tables
+        self.followers = followers
+        self.nodes = nodes
+        """Terms to nodes."""
+        self.commits: list[Callable[[], object]] = []
+
+
+class MemoryGround:
+    """What slices stand on: ``jobs.slices.Ground``."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._tables = tx.tables
+
+    @property
+    def followers(self) -> Followers:
+        """The node's own."""
+        assert self._tx.followers is not None, "a node with slices says who gives its jobs their ids"
+        return self._tx.followers
+
+    def node(self, term: int) -> str:
+        """Return the node of a term."""
+        return self._tx.nodes.get(term, "")
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Call a function after the group."""
+        self._tx.commits.append(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        """Call nothing: every group is committed."""
+
+    async def submit(self, new: list[Job]) -> dict[int, Found]:
+        """Store jobs."""
+        return jobs.submit(self._tables, Submit(new))

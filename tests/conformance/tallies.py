@@ -1,0 +1,218 @@
+"""A slice in a few dozen lines: nothing else had to change for it.
+
+A tally counts what happens to the jobs of a key, and has the next job made after each end until there were enough.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from mainspring.engines.memory.transaction import MemoryGround
+from mainspring.engines.postgres.ground import PostgresGround
+from mainspring.engines.sqlite.ground import SqliteGround
+from mainspring.engines.zookeeper.ground import ZookeeperGround
+from mainspring.engines.zookeeper.transacting import transact
+from mainspring.jobs.model import Job, Options
+from mainspring.jobs.owners import AttemptEnded, Ended, Started, owner
+from mainspring.jobs.slices import Ground, run_alone, settled_keys
+from mainspring.storage.operation import Operation
+from mainspring.storage.phases import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
+    from mainspring.engines.postgres.transaction import Transaction as PostgresTransaction
+    from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.jobs.owners import Notice
+    from mainspring.storage.plan import Plan
+
+KIND = "tallies"
+
+
+class Tally(msgspec.Struct):
+    wanted: int = 0
+    made: int = 0
+    ended: int = 0
+    attempts: int = 0
+    started: int = 0
+    last: bytes = b""
+    """The result of the last job."""
+
+
+class Want(Operation):
+    """Have more jobs of a key run, one after the other. Outcome: ``Tally``, once it is written."""
+
+    __slots__ = ("key", "number")
+
+    phase = Phase.SLICES
+
+    def __init__(self, key: str, number: int) -> None:
+        super().__init__()
+        self.key = key
+        self.number = number
+
+
+class Tables(Ground, Protocol):
+    async def load(self, key: str) -> bytes | None:
+        """Read a tally."""
+
+    async def save(self, key: str, data: bytes) -> None:
+        """Write a tally."""
+
+
+class TallyUnit:
+    """All that a group does to tallies, written once."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._tallies: dict[str, Tally] = {}
+
+    async def _tally(self, key: str) -> Tally:
+        if key not in self._tallies:
+            data = await self._tables.load(key)
+            self._tallies[key] = Tally() if data is None else msgspec.msgpack.decode(data, type=Tally)
+        return self._tallies[key]
+
+    async def lock(self, plan: Plan) -> None:
+        for key in sorted({*settled_keys(plan, KIND), *(one.key for _, one in plan.get(Want, ()))}):
+            await self._tally(key)
+
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            whose = owner(notice.options)
+            assert whose is not None
+            tally = await self._tally(whose.key)
+            match notice:
+                case Ended():
+                    tally.ended += 1
+                    tally.last = notice.result
+                case AttemptEnded():
+                    tally.attempts += 1
+                case Started():
+                    tally.started += 1
+
+    async def run(self, operation: Operation) -> Callable[[], Tally]:
+        assert isinstance(operation, Want)
+        tally = await self._tally(operation.key)
+        tally.wanted += operation.number
+        return lambda: tally
+
+    async def flush(self) -> None:
+        for key, tally in sorted(self._tallies.items()):
+            if tally.made == tally.ended < tally.wanted:
+                await self._make(key, tally)
+            await self._tables.save(key, msgspec.msgpack.encode(tally))
+        self._tallies.clear()
+
+    async def _make(self, key: str, tally: Tally) -> None:
+        followers = self._tables.followers
+        job = Job(followers.next_id(), b"f", b"p", options=Options(owner=(KIND, key)), input_size=1)
+        if not followers.coming(job):
+            return
+        tally.made += 1
+        self._tables.after_rollback(lambda: followers.dropped([job]))
+        assert await self._tables.submit([job]) == {}
+        self._tables.after_commit(lambda: followers.stored([job]))
+
+
+class TallySlice:
+    kind = KIND
+    follows = frozenset({Ended, AttemptEnded, Started})
+    writes = frozenset({Want})
+    handlers: dict[type[Operation], Any] = {}  # noqa: RUF012 - none
+
+
+# ---- in memory ----
+
+
+class InMemory(TallySlice):
+    def __init__(self) -> None:
+        self._rows: dict[str, bytes] = {}
+
+    def unit(self, tx: MemoryTransaction) -> TallyUnit:
+        rows = self._rows
+
+        class Rows(MemoryGround):
+            async def load(self, key: str) -> bytes | None:
+                return rows.get(key)
+
+            async def save(self, key: str, data: bytes) -> None:
+                rows[key] = data
+
+        return TallyUnit(Rows(tx))
+
+
+# ---- SQLite ----
+
+
+class SqliteRows(SqliteGround):
+    async def load(self, key: str) -> bytes | None:
+        self._tx.cursor.execute("CREATE TABLE IF NOT EXISTS tallies (key TEXT PRIMARY KEY, data BLOB)")
+        return next(
+            (data for (data,) in self._tx.cursor.execute("SELECT data FROM tallies WHERE key = ?", (key,))), None
+        )
+
+    async def save(self, key: str, data: bytes) -> None:
+        self._tx.cursor.execute("REPLACE INTO tallies VALUES (?, ?)", (key, data))
+
+
+class InSqlite(TallySlice):
+    def unit(self, tx: SqliteTransaction) -> TallyUnit:
+        return TallyUnit(SqliteRows(tx))
+
+
+# ---- PostgreSQL ----
+
+
+class PostgresRows(PostgresGround):
+    async def load(self, key: str) -> bytes | None:
+        fetch = self._tx.connection
+        await fetch.execute("CREATE TABLE IF NOT EXISTS tallies (key text PRIMARY KEY, data bytea)")
+        await fetch.execute("INSERT INTO tallies VALUES ($1, NULL) ON CONFLICT DO NOTHING", key)
+        data: bytes | None = await fetch.fetchval("SELECT data FROM tallies WHERE key = $1 FOR UPDATE", key)
+        return data
+
+    async def save(self, key: str, data: bytes) -> None:
+        await self._tx.connection.execute("UPDATE tallies SET data = $2 WHERE key = $1", key, data)
+
+
+class InPostgres(TallySlice):
+    def unit(self, tx: PostgresTransaction) -> TallyUnit:
+        return TallyUnit(PostgresRows(tx))
+
+
+# ---- ZooKeeper ----
+
+
+class Nodes(ZookeeperGround):
+    async def load(self, key: str) -> bytes | None:
+        node = await self.transaction.get(f"/tally-{key}")
+        return None if node is None else node.data
+
+    async def save(self, key: str, data: bytes) -> None:
+        self.transaction.write(f"/tally-{key}", data)
+
+
+class InZookeeper(TallySlice):
+    def __init__(self) -> None:
+        self.handlers = {Want: self._want}
+
+    async def _want(self, session: Session, operations: Sequence[Want]) -> list[Tally]:
+        async def work(operation: Want) -> Tally:
+            return await transact(session, Nodes, lambda nodes: run_alone(TallyUnit(nodes), operation))
+
+        return [await work(operation) for operation in operations]
+
+    async def turns(self, session: Session, keys: Sequence[str]) -> Sequence[str]:
+        del session
+        return keys
+
+    def ground(self, session: Session) -> Nodes:
+        return Nodes(session)
+
+    def unit(self, ground: Nodes) -> TallyUnit:
+        return TallyUnit(ground)
