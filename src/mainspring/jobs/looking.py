@@ -39,7 +39,7 @@ class Looking:
         self._looking = self._taking = False
         self._idle = False
         """Nothing waited in the store at the last look."""
-        self.nodes = 1
+        self._nodes = 1
         """How many there are, with this one."""
         self._looked = self._clock.monotonic()
         self._counted = float("-inf")
@@ -47,10 +47,14 @@ class Looking:
         self._counting: list[Callable[[], None]] = []
         """Called when newer counts have come."""
 
+    def among(self, nodes: int) -> None:
+        """Learn how many nodes have the store, with this one."""
+        self._nodes = nodes
+
     def tick(self, now: float) -> None:
         """Look where it is time."""
         # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
-        every = LOOK_EVERY * (min(self.nodes, LOOK_SHARED) if self._idle else 1)
+        every = LOOK_EVERY * (min(self._nodes, LOOK_SHARED) if self._idle else 1)
         if now - self._looked >= every and not self._looking:
             self.look()
 

@@ -317,7 +317,7 @@ class JobService:
     def among(self, nodes: int) -> None:
         """Learn how many nodes have the store open, with this one."""
         assert self.looking is not None
-        self.looking.nodes = nodes
+        self.looking.among(nodes)
 
     def resume(self) -> None:
         """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""
