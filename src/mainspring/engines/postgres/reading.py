@@ -1,12 +1,13 @@
 """Queries on a connection of their own: no group waits for them, and none of them for a group.
 
 Each is one transaction that cannot write, with one snapshot. It ends with its budget, so that it keeps vacuum only from what
-died since then.
+died since then. What every node asks for all the time is one statement, and needs no more around it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.postgres import failures
@@ -16,6 +17,7 @@ from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.lists import READERS
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError
+from mainspring.resources.store import ListLimits
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 ANSWER: Final = 5.0
 """Seconds for an answer, also where the server is away meanwhile."""
+REGULAR: Final = frozenset({ListLimits})
+"""Queries that each node repeats every few seconds. The parts of a very long answer may be of different moments."""
 ATTEMPTS: Final = 3
 """How often a read that meets what may be a race is tried."""
 SETTINGS: Final = """
@@ -88,7 +92,7 @@ class Reader:
     async def _read(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
         self._functions.connection = self._nodes.connection = connection
         tx = Transaction(connection, 0, self._functions, self._nodes, self._memory)
-        async with connection.transaction():
+        async with contextlib.nullcontext() if type(query) in REGULAR else connection.transaction():
             answer = await READERS[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))
         self._functions.committed()
         self._known.update(self._nodes)
