@@ -79,8 +79,8 @@ def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
         async with node(database) as one, session(database) as other:
             function = App().function("f").options(concurrency_key=_key, timeout=5)
             for payload in (b"1", b"2"):
-                request = function._request((payload,), {})
-                (*_, options) = transactional._values(request, function._options)
+                request = function._request((payload,), {})  # noqa: SLF001 - what a user submits, without a session
+                (*_, options) = transactional._values(request, function._options)  # noqa: SLF001 - the row itself is looked at
                 await insert(other, payload=payload, options=options)
             await take(one)
             want = ops.Want(b"f", 9)

@@ -47,12 +47,12 @@ class SlowClock:
 def slow(one: Node) -> SlowClock:
     """Let a node's scans be slow, by a clock of the test's."""
     clock = SlowClock()
-    one.engine._writer.memory[Floors] = Floors(clock)
+    one.engine._writer.memory[Floors] = Floors(clock)  # noqa: SLF001 - a clock of the test, in what the node remembers
     return clock
 
 
 def remembered(one: Node) -> Floors:
-    found = one.engine._writer.memory[Floors]
+    found = one.engine._writer.memory[Floors]  # noqa: SLF001 - a clock of the test, in what the node remembers
     assert isinstance(found, Floors)
     return found
 

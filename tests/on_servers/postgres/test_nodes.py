@@ -37,7 +37,7 @@ def test_who_leaves_in_the_middle_of_a_group_breaks_it_off(database: str) -> Non
     async def test() -> None:
         async with node(database, "a") as one:
             async with node(database, "b") as two:
-                connection = two.engine._writer._connection
+                connection = two.engine._writer._connection  # noqa: SLF001 - one of its two connections is to be disturbed
                 assert connection is not None
                 await connection.execute(f"BEGIN; SELECT enter({two.term}, 1)")
             assert [row.name for row in await one.engine.rows()] == ["a"]
@@ -49,7 +49,7 @@ def test_who_leaves_without_a_term_ends_none(database: str) -> None:
     async def test() -> None:
         async with node(database) as one:
             await one.engine.end(one.term)
-            one.engine._writer.begin = away  # type: ignore[method-assign]
+            one.engine._writer.begin = away  # type: ignore[method-assign] # noqa: SLF001 - the server is to be away at this moment
             with pytest.raises(StoreUnavailableError):
                 await one.open()
         async with session(database) as other:
@@ -144,8 +144,8 @@ def test_a_frozen_group_is_broken_off(database: str) -> None:
         async with node(database, "a") as one, node(database, "b") as two, session(database) as frozen:
             # What a node that is stopped in the middle of a group leaves behind.
             (_,) = await one.submitted()
-            key = one.engine._address.checksum
-            await one.engine._writer.close()
+            key = one.engine._address.checksum  # noqa: SLF001 - the key of the lock is known nowhere else
+            await one.engine._writer.close()  # noqa: SLF001 - one of its two connections is to end
             assert await frozen.fetchval(
                 "SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::int)", key, one.term
             )
@@ -165,8 +165,8 @@ def test_who_connects_again_breaks_the_old_session_off(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as lost:
             # A session of the node's that the server still has, although its connection is gone.
-            one.engine._writer.give_up()
-            key = one.engine._address.checksum
+            one.engine._writer.give_up()  # noqa: SLF001 - one of its two connections is to end
+            key = one.engine._address.checksum  # noqa: SLF001 - the key of the lock is known nowhere else
             taking = "SELECT pg_advisory_lock($1::bigint::bit(32)::int, $2::int)"
             await lost.execute(taking, key, one.term)
             await lost.execute(f"BEGIN; SELECT enter({one.term}, 1)")

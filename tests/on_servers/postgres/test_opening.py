@@ -101,7 +101,7 @@ def test_what_is_switched_off_later_does_not_concern_a_session(postgres_programs
                     return bool(await other.fetchval("SHOW synchronous_commit") == "off")
 
                 await eventually(is_off, "the setting has arrived")
-                connection = one.engine._writer._connection
+                connection = one.engine._writer._connection  # noqa: SLF001 - one of its two connections is to be looked at
                 assert connection is not None
                 assert await connection.fetchval("SHOW synchronous_commit") == "on"
 

@@ -72,7 +72,7 @@ def test_a_new_partition_takes_over_what_ended_in_its_time(database: str) -> Non
             (job,) = await end(one, Event.SUCCEED, OLD * DAY_US + 5)
             (later,) = await end(one, Event.SUCCEED, (OLD + 1) * DAY_US)
             for _ in range(2):
-                await partitions._attach(other, ENDED, OLD)
+                await partitions.attach(other, ENDED, OLD)
             assert await places(other, "ended") == {ENDED.name(OLD): 1, "ended_other": 1}
             assert await one.states(job, later) == [State.SUCCEEDED, State.SUCCEEDED]
 
@@ -83,8 +83,8 @@ def test_nodes_that_make_partitions_at_once(database: str) -> None:
     async def test() -> None:
         async with node(database), session(database) as first, session(database) as second:
             for day in range(OLD, OLD + 5):
-                await asyncio.gather(*(partitions._attach(each, ENDED, day) for each in (first, second)))
-            names = await partitions._names(first)
+                await asyncio.gather(*(partitions.attach(each, ENDED, day) for each in (first, second)))
+            names = await partitions._names(first)  # noqa: SLF001 - what is there, as the module sees it
             assert {ENDED.name(day) for day in range(OLD, OLD + 5)} <= names
 
     asyncio.run(test())
@@ -94,8 +94,8 @@ def test_old_partitions_are_forgotten_counted_and_dropped(database: str) -> None
     async def test() -> None:
         async with node(database, fold=0.05) as one, session(database) as other:
             for day in (OLD, OLD + 1):
-                await partitions._attach(other, ENDED, day)
-            await partitions._attach(other, DEAD, OLD)
+                await partitions.attach(other, ENDED, day)
+            await partitions.attach(other, DEAD, OLD)
             old = await end(one, Event.SUCCEED, OLD * DAY_US, 5)
             failed = await end(one, Event.FAIL, OLD * DAY_US, 3)
             young = await end(one, Event.SUCCEED, (OLD + 1) * DAY_US, 2)
@@ -129,7 +129,7 @@ async def _gone(other: asyncpg.Connection[asyncpg.Record], name: str) -> bool:
 def test_what_was_cancelled_goes_before_what_failed(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await partitions._attach(other, DEAD, OLD)
+            await partitions.attach(other, DEAD, OLD)
             jobs = [(await end(one, event, OLD * DAY_US))[0] for event in (Event.FAIL, Event.CANCEL, Event.EXPIRE)]
             assert await one.group(sweep((OLD + 1) * DAY_US, OLD * DAY_US)) == [2]
             assert await one.states(*jobs) == [State.FAILED, None, None]
@@ -142,12 +142,12 @@ def test_a_partition_is_counted_piece_by_piece(database: str, monkeypatch: pytes
 
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await partitions._attach(other, ENDED, OLD)
+            await partitions.attach(other, ENDED, OLD)
             await end(one, Event.SUCCEED, OLD * DAY_US, 500)
             memory = Retired()
             pieces = 0
-            assert await partitions._take_off(other, ENDED, ENDED.name(OLD))
-            assert await partitions._take_off(other, ENDED, ENDED.name(OLD)), "another node was faster"
+            assert await partitions.take_off(other, ENDED, ENDED.name(OLD))
+            assert await partitions.take_off(other, ENDED, ENDED.name(OLD)), "another node was faster"
             while await partitions.count_off(other, budget=0):
                 pieces += 1
                 assert pieces < 100
@@ -162,7 +162,7 @@ def test_a_partition_is_counted_piece_by_piece(database: str, monkeypatch: pytes
 def test_a_reader_of_ended_jobs_puts_off_the_drop_and_stops_nobody(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other, session(database) as reader:
-            await partitions._attach(other, ENDED, OLD)
+            await partitions.attach(other, ENDED, OLD)
             (job,) = await end(one, Event.SUCCEED, OLD * DAY_US)
             await reader.execute("BEGIN; SELECT count(*) FROM ended")
             memory = Retired()

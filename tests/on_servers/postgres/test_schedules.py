@@ -383,7 +383,7 @@ def test_from_the_floor_no_dead_entries_are_passed(database: str) -> None:
 
             slow(one)
             assert len(await due_names(one, now_us)) == number
-            floor = one.engine._writer.memory[DueFloor]
+            floor = one.engine._writer.memory[DueFloor]  # noqa: SLF001 - what a node remembers shows nowhere else
             dear, cheap = await passed(LOWEST), await passed(floor.place)
             assert cheap < dear / 2, "those of the last ten seconds are looked at, and no others"
 

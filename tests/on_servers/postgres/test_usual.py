@@ -158,7 +158,7 @@ def test_what_is_not_usual_has_its_own_outcome(postgres: PostgresServer, databas
             counts = await one.counts()
             assert counts[b"f", State.SUCCEEDED, Priority.NORMAL] == (2 if kind == "waited" else 1)
             # Where only the server could see it, the next group is not tried: what joins others does so in a row.
-            missed = not one.engine._writer.luck.tries(asyncio.get_running_loop().time())
+            missed = not one.engine._writer.luck.tries(asyncio.get_running_loop().time())  # noqa: SLF001 - when luck is tried shows nowhere else
             assert missed == (kind in {"joined", "another's", "waited"})
 
     asyncio.run(test())
@@ -190,7 +190,7 @@ def test_a_lost_answer_is_asked_for(database: str, monkeypatch: pytest.MonkeyPat
         async with node(database) as one:
             await known(one)
             (old,) = await one.submitted(state=State.LEASED)
-            writes = one.engine._writer._connection
+            writes = one.engine._writer._connection  # noqa: SLF001 - one of its two connections is to be disturbed
             assert writes is not None
             fetch: Any = type(writes).fetchval
 

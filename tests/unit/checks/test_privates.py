@@ -16,7 +16,8 @@ def without_reason(text: str) -> list[str]:
 def test_each_use_of_a_private_has_its_reason() -> None:
     found = [
         f"{path.relative_to(TESTS)}: {line}"
-        for path in TESTS.joinpath("unit").rglob("*.py")
+        for directory in ("unit", "on_servers")
+        for path in TESTS.joinpath(directory).rglob("*.py")
         if path != Path(__file__)
         for line in without_reason(path.read_text("utf-8"))
     ]

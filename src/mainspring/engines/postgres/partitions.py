@@ -72,14 +72,14 @@ async def upkeep(connection: Connection[Record]) -> None:
         first = kind.begins(now_us)
         for day in range(first, first + (kind.ahead + 1) * kind.days, kind.days):
             if kind.name(day) not in there:
-                await _attach(connection, kind, day)
+                await attach(connection, kind, day)
 
 
 async def _names(connection: Connection[Record]) -> set[str]:
     return {row[0] for row in await connection.fetch(SQL["partitions"])}
 
 
-async def _attach(connection: Connection[Record], kind: Kind, day: int) -> None:
+async def attach(connection: Connection[Record], kind: Kind, day: int) -> None:
     """Make a partition, with what is in the one for all other times already."""
     name, table = quoted(kind.name(day)), kind.table
     lower, upper = day * DAY_US, (day + kind.days) * DAY_US
@@ -155,12 +155,12 @@ async def retire(connection: Connection[Record], days: tuple[int, int], memory: 
         for name in sorted(there):
             day = kind.day(name)
             if day is not None and day + kind.days <= before:
-                locked |= not await _take_off(connection, kind, name)
+                locked |= not await take_off(connection, kind, name)
     memory.left = await count_off(connection) or locked
     memory.days = days
 
 
-async def _take_off(connection: Connection[Record], kind: Kind, name: str) -> bool:
+async def take_off(connection: Connection[Record], kind: Kind, name: str) -> bool:
     """Take a partition off, unless a lock is in the way; says whether it is off."""
     try:
         async with connection.transaction():
