@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
 
 AGAIN: Final = 0.25
 """Seconds after which is looked again where settlements wait for the store."""
@@ -19,8 +19,8 @@ AGAIN: Final = 0.25
 class Barriers:
     """Waits for the commit queue, and for settlements that the store could not take yet."""
 
-    def __init__(self, ground: Ground, ends: Ends) -> None:
-        self._commits, self._timers, self._clock = ground.commits, ground.timers, ground.clock
+    def __init__(self, footing: Footing, ends: Ends) -> None:
+        self._commits, self._timers, self._clock = footing.commits, footing.timers, footing.clock
         self._ends = ends
 
     def is_settled(self) -> bool:

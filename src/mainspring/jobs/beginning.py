@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.ends import Ends
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.functions import Functions
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.looking import Looking
     from mainspring.jobs.store import Counted, Recovered
     from mainspring.jobs.waking import Waking
@@ -25,14 +25,14 @@ class Beginning:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         reads: Reads,
         functions: Functions,
         waking: Waking,
         ends: Ends,
         looking: Looking | None,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._reads = reads
         self._functions = functions
         self._waking = waking

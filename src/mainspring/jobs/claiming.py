@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.gate import Gate
     from mainspring.jobs.gates import Gates
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
@@ -63,7 +63,7 @@ class Claiming:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         gates: Gates,
         *,
         is_full: Callable[[FunctionQueue], bool],
@@ -73,8 +73,8 @@ class Claiming:
         share: Callable[[FunctionQueue], Allowance] | None = None,
         ask_for_tokens: Callable[[FunctionQueue], None] | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._timers, self._clock = ground.timers, ground.clock
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._timers, self._clock = footing.timers, footing.clock
         self._gates = gates
         self._is_full = is_full
         self._came = came

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events.relay import Running
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
     from mainspring.jobs.holders import Holders
     from mainspring.jobs.listeners import Listener
@@ -42,7 +42,7 @@ class Clients:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         settling: Settling,
         ends: Ends,
@@ -54,9 +54,9 @@ class Clients:
         noting: Noting | None = None,
         holders: Holders | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._clock, self._handles, self._listeners = ground.clock, ground.handles, ground.listeners
-        self._hub = ground.hub
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._clock, self._handles, self._listeners = footing.clock, footing.handles, footing.listeners
+        self._hub = footing.hub
         self._serving = serving
         self._settling = settling
         self._ends = ends

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Counted
@@ -31,9 +31,9 @@ TOGETHER: Final = 250
 class Counting:
     """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
 
-    def __init__(self, ground: Ground, serving: Serving) -> None:
-        self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
-        self._clock = ground.clock
+    def __init__(self, footing: Footing, serving: Serving) -> None:
+        self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
+        self._clock = footing.clock
         self._serving = serving
         self._next: dict[bytes, FunctionQueue] = {}
         """What is asked for once the question under way is answered."""

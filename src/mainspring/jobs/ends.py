@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.gate import Gate
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
@@ -84,16 +84,16 @@ class Ends:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         *,
         wake_at: Callable[[int], None],
         drop: Callable[[Settlement], None] | None = None,
         attempts_ended: Sequence[AttemptsEnded] = (),
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
-        self._telling, self._hub = ground.telling, ground.hub
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._timers, self._clock, self._listeners = footing.timers, footing.clock, footing.listeners
+        self._telling, self._hub = footing.telling, footing.hub
         self._serving = serving
         self._wake_at = wake_at
         self._drop = drop

@@ -9,18 +9,23 @@ from mainspring.jobs.model import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.jobs.clients import Clients
+    from mainspring.jobs.footing import Footing
+    from mainspring.jobs.intake import Intake
     from mainspring.jobs.model import Job
-    from mainspring.jobs.service import JobService
+    from mainspring.jobs.uniques import Uniques
 
 
 class Following:
     """The node's side of ``jobs.slices.Followers``."""
 
-    def __init__(self, service: JobService, next_id: Callable[[], int]) -> None:
-        self._service = service
-        self._table = service.table
-        self._dispatch = service.dispatch
-        self._intake = service.intake
+    def __init__(
+        self, footing: Footing, intake: Intake, uniques: Uniques, clients: Clients, next_id: Callable[[], int]
+    ) -> None:
+        self._table, self._dispatch = footing.table, footing.dispatch
+        self._intake = intake
+        self._uniques = uniques
+        self._clients = clients
         self.next_id = next_id
 
     def coming(self, job: Job) -> bool:
@@ -36,7 +41,7 @@ class Following:
         else:
             queue.away += 1
         if job.unique:
-            self._service.uniques.overtake(key)
+            self._uniques.overtake(key)
         return True
 
     def stored(self, jobs: Sequence[Job]) -> None:
@@ -52,4 +57,4 @@ class Following:
         for job_id in ids:
             held = self._table.find(job_id)
             if held is None or not held.cancelled:
-                self._service.clients.cancel(job_id, why, lambda _: None, lambda _: None)
+                self._clients.cancel(job_id, why, lambda _: None, lambda _: None)

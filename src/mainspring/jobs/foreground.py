@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.claiming import Claiming
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
     from mainspring.jobs.listeners import Listener
@@ -47,7 +47,7 @@ class Foreground:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         claiming: Claiming,
         intake: Intake,
@@ -57,8 +57,8 @@ class Foreground:
         limit: int,
         noting: Noting | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._listeners, self._hub = ground.listeners, ground.hub
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._listeners, self._hub = footing.listeners, footing.hub
         self._serving = serving
         self._claiming = claiming
         self._intake = intake

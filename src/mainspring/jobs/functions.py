@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.gates import Gates
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue
     from mainspring.resources.model import Limits
     from mainspring.storage.query import Page
@@ -49,7 +49,7 @@ class Functions:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         gates: Gates,
         reads: Reads,
         serve: Callable[[FunctionQueue], None],
@@ -57,7 +57,7 @@ class Functions:
         kept: bool,
         shared: bool,
     ) -> None:
-        self._dispatch, self._commits, self._clock = ground.dispatch, ground.commits, ground.clock
+        self._dispatch, self._commits, self._clock = footing.dispatch, footing.commits, footing.clock
         self.kept = kept
         self._gates = gates
         self._reads = reads

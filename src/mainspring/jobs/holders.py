@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.events.relay import Relay
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.model import Job
 
 ANSWER_WITHIN: Final = 1.0
@@ -20,8 +20,8 @@ ANSWER_WITHIN: Final = 1.0
 class Holders:
     """Asks the nodes that hold jobs, and answers for those that this node holds."""
 
-    def __init__(self, ground: Ground, relay: Relay) -> None:
-        self._table, self._timers, self._clock = ground.table, ground.timers, ground.clock
+    def __init__(self, footing: Footing, relay: Relay) -> None:
+        self._table, self._timers, self._clock = footing.table, footing.timers, footing.clock
         self._relay = relay
         self._answers: dict[int, list[Callable[[Running | None], None]]] = {}
         """By job id, the functions that wait for an answer."""

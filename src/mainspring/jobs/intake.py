@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.claiming import Claiming
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.serving import Serving
@@ -36,14 +36,14 @@ class Intake:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         claiming: Claiming,
         uniques: Uniques,
         wake_at: Callable[[int], None],
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._listeners, self._hub = ground.listeners, ground.hub
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._listeners, self._hub = footing.listeners, footing.hub
         self._serving = serving
         self._claiming = claiming
         self._uniques = uniques

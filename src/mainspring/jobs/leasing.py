@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.accounts import Account, OpenAccount
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.gate import Gate
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.resources.model import Rate
 
@@ -222,13 +222,13 @@ class Leasing:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         accounts: LeasedAccounts,
         serve: Callable[[FunctionQueue], None],
         serve_at: Callable[[FunctionQueue, int], None],
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._clock = ground.clock
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._clock = footing.clock
         self._accounts = accounts.of
         self._serve = serve
         self._serve_at = serve_at

@@ -9,7 +9,7 @@ from mainspring.jobs.failures import failure
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Limits:
     """Sets the timers of jobs. ``lost_limit`` as in Settling."""
 
-    def __init__(self, ground: Ground, serving: Serving, settling: Settling, *, lost_limit: int | None) -> None:
-        self._clock = ground.clock
+    def __init__(self, footing: Footing, serving: Serving, settling: Settling, *, lost_limit: int | None) -> None:
+        self._clock = footing.clock
         self._serving = serving
         self._settling = settling
         self._lost_limit = lost_limit

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Outlook, Taken
 
@@ -31,9 +31,9 @@ COUNT_PATIENCE: Final = 1.0
 class Looking:
     """Looks at what waits. ``wake_at`` is called with the time at which a job of the store is due."""
 
-    def __init__(self, ground: Ground, serving: Serving, wake_at: Callable[[int], None]) -> None:
-        self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
-        self._clock = ground.clock
+    def __init__(self, footing: Footing, serving: Serving, wake_at: Callable[[int], None]) -> None:
+        self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
+        self._clock = footing.clock
         self._serving = serving
         self._wake_at = wake_at
         self._looking = self._taking = False

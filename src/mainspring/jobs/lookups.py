@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Find, Wait
@@ -54,9 +54,9 @@ class Lookups:
     ``find`` puts a look-up: where the store is shared, it is also noted there that somebody waits.
     """
 
-    def __init__(self, ground: Ground, find: FindJobs) -> None:
-        self._table, self._timers, self._clock = ground.table, ground.timers, ground.clock
-        self._handles, self._listeners, self._telling = ground.handles, ground.listeners, ground.telling
+    def __init__(self, footing: Footing, find: FindJobs) -> None:
+        self._table, self._timers, self._clock = footing.table, footing.timers, footing.clock
+        self._handles, self._listeners, self._telling = footing.handles, footing.listeners, footing.telling
         self.find = find
         self._queue: dict[int, list[_Wait]] = {}
         self._under_way: dict[int, list[_Wait]] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.serving import Serving
@@ -34,12 +34,12 @@ class Noting:
     ``noted`` is called once all that was waited for is noted under a new term.
     """
 
-    def __init__(self, ground: Ground, serving: Serving, noted: Callable[[], None]) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._handles, self._listeners, self._telling = ground.handles, ground.listeners, ground.telling
+    def __init__(self, footing: Footing, serving: Serving, noted: Callable[[], None]) -> None:
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._handles, self._listeners, self._telling = footing.handles, footing.listeners, footing.telling
         self._serving = serving
         self._noted = noted
-        self.lookups = Lookups(ground, self.find)
+        self.lookups = Lookups(footing, self.find)
         self._leaves: dict[Leave, list[Held]] = {}
         """Operations under way about clients that have left, with the jobs that are not handed out before the answer."""
         self._noting = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.ids import Term
@@ -14,10 +15,11 @@ from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.ends import Ends
+from mainspring.jobs.following import Following
+from mainspring.jobs.footing import Footing
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
 from mainspring.jobs.gates import Gates
-from mainspring.jobs.ground import Ground
 from mainspring.jobs.holders import Holders
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.leasing import LeasedAccounts
@@ -110,9 +112,9 @@ class JobService:
         leased = None if alone else LeasedAccounts()
         gates = Gates(clock, (lambda _: open_own) if leased is None else leased.opener)
         self.table = table = JobTable(dispatch, gates, handles, term)
-        ground = Ground(table, dispatch, commits, timers, clock, handles, listeners, telling, hub)
+        footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, telling, hub)
         self.serving = serving = Serving(
-            ground,
+            footing,
             gates,
             entered=self._entered,
             started=self._started,
@@ -122,13 +124,13 @@ class JobService:
             leased=leased,
             share=None if shared is None else shared.share,
         )
-        self._waking = waking = Waking(ground, serving)
+        self._waking = waking = Waking(footing, serving)
         self.wake_at = waking.wake_at
-        self.noting = noting = None if alone else Noting(ground, serving, self._noted)
-        self.lookups = lookups = Lookups(ground, self._find) if noting is None else noting.lookups
+        self.noting = noting = None if alone else Noting(footing, serving, self._noted)
+        self.lookups = lookups = Lookups(footing, self._find) if noting is None else noting.lookups
         self.attempts = Attempts()
         self.ends = ends = Ends(
-            ground,
+            footing,
             serving,
             wake_at=waking.wake_at,
             drop=None if noting is None else noting.drop,
@@ -136,13 +138,13 @@ class JobService:
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.uniques = uniques = Uniques(commits)
-        self.intake = intake = Intake(ground, serving, serving.claiming, uniques, waking.wake_at)
+        self.intake = intake = Intake(footing, serving, serving.claiming, uniques, waking.wake_at)
         self.foreground = foreground = Foreground(
-            ground, serving, serving.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
+            footing, serving, serving.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
         )
-        self._limits = Limits(ground, serving, settling, lost_limit=lost_limit)
+        self._limits = Limits(footing, serving, settling, lost_limit=lost_limit)
         self._upkeep = Upkeep(
-            ground,
+            footing,
             serving,
             ends,
             waking,
@@ -151,18 +153,18 @@ class JobService:
             dead_retention=dead_retention,
             shared=not alone,
         )
-        holders = None if shared is None else Holders(ground, shared.relay)
+        holders = None if shared is None else Holders(footing, shared.relay)
         self.clients = clients = Clients(
-            ground, serving, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
+            footing, serving, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
         )
-        self.functions = Functions(ground, gates, reads, serving.serve, kept=keeps_limits, shared=not alone)
-        self._workers = there = Workers(ground, serving, settling, foreground, self.functions, slices)
-        self._counting = Counting(ground, serving)
+        self.functions = Functions(footing, gates, reads, serving.serve, kept=keeps_limits, shared=not alone)
+        self._workers = there = Workers(footing, serving, settling, foreground, self.functions, slices)
+        self._counting = Counting(footing, serving)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads)
         self.census = Census(dispatch, reads, clock)
-        reports = Reports(ground, None if shared is None else shared.relay)
-        self.looking = looking = None if alone else Looking(ground, serving, waking.wake_at)
+        reports = Reports(footing, None if shared is None else shared.relay)
+        self.looking = looking = None if alone else Looking(footing, serving, waking.wake_at)
         self.sharing: Sharing | None = None
         if shared is not None:
             assert noting is not None
@@ -170,10 +172,11 @@ class JobService:
             assert looking is not None
             assert serving.leasing is not None
             self.sharing = Sharing(
-                ground, serving, shared.relay, serving.leasing, looking, noting, holders, reports, ends, clients
+                footing, serving, shared.relay, serving.leasing, looking, noting, holders, reports, ends, clients
             )
+        self.following = partial(Following, footing, intake, uniques, clients)
         self._ends = False
-        barriers = Barriers(ground, ends)
+        barriers = Barriers(footing, ends)
 
         # What faces and the server call; the promises are where these are made.
         self.monotonic, self.wall = clock.monotonic, clock.wall
@@ -201,7 +204,7 @@ class JobService:
         self.cancel, self.retry = clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
-        self.start = Beginning(ground, reads, self.functions, waking, ends, looking).begin
+        self.start = Beginning(footing, reads, self.functions, waking, ends, looking).begin
         self.is_settled, self.when_settled = barriers.is_settled, barriers.when_settled
         self.when_stored = barriers.when_stored
         self.remember = self.remembered.add

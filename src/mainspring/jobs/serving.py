@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.jobs.claiming import Allowance
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.gate import Gate
     from mainspring.jobs.gates import Gates
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.leasing import LeasedAccounts
     from mainspring.jobs.model import Job
@@ -44,7 +44,7 @@ class Serving:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         gates: Gates,
         *,
         entered: Callable[[Held], None],
@@ -55,8 +55,8 @@ class Serving:
         leased: LeasedAccounts | None = None,
         share: Callable[[FunctionQueue], Allowance] | None = None,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._timers, self._clock = ground.timers, ground.clock
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._timers, self._clock = footing.timers, footing.clock
         self._entered = entered
         self._started = started
         self._give_back = give_back
@@ -65,13 +65,13 @@ class Serving:
         self._deliveries = 0
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
-        self.suspects = Suspects(ground, self._serve_or_give_back)
-        self.isolated = Isolated(ground.dispatch)
+        self.suspects = Suspects(footing, self._serve_or_give_back)
+        self.isolated = Isolated(footing.dispatch)
         self.leasing = None
         if leased is not None:
-            self.leasing = Leasing(ground, leased, self.serve, self.serve_at)
+            self.leasing = Leasing(footing, leased, self.serve, self.serve_at)
         self.claiming = Claiming(
-            ground,
+            footing,
             gates,
             is_full=self.isolated.is_full,
             came=self._take_claimed,
@@ -80,7 +80,7 @@ class Serving:
             share=share,
             ask_for_tokens=None if self.leasing is None else self.leasing.serve,
         )
-        self.lingering = Lingering(ground, self.claiming)
+        self.lingering = Lingering(footing, self.claiming)
 
     # ---- coming in, and leaving ----
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.claiming import Allowance
     from mainspring.jobs.clients import Clients
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.holders import Holders
     from mainspring.jobs.leasing import Leasing
@@ -46,7 +46,7 @@ class Sharing:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         relay: Relay,
         leasing: Leasing,
@@ -57,7 +57,7 @@ class Sharing:
         ends: Ends,
         clients: Clients,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._serving = serving
         self._leasing = leasing
         self._looking = looking
@@ -66,7 +66,7 @@ class Sharing:
         self._reports = reports
         self._ends = ends
         self._clients = clients
-        self._asked = ground.clock.monotonic()
+        self._asked = footing.clock.monotonic()
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back once all that is waited for is noted: this node's last one may be among them."""
         relay.listen(self.hear)

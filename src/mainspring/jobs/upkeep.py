@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mainspring.jobs.ends import Ends
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.waking import Waking
@@ -40,7 +40,7 @@ class Upkeep:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         ends: Ends,
         waking: Waking,
@@ -50,8 +50,8 @@ class Upkeep:
         dead_retention: float,
         shared: bool,
     ) -> None:
-        self._table, self._dispatch, self._commits = ground.table, ground.dispatch, ground.commits
-        self._timers, self._clock, self._listeners = ground.timers, ground.clock, ground.listeners
+        self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._timers, self._clock, self._listeners = footing.timers, footing.clock, footing.listeners
         self._serving = serving
         self._ends = ends
         self._waking = waking

@@ -9,7 +9,7 @@ from mainspring.jobs.store import Wake
 
 if TYPE_CHECKING:
     from mainspring.errors import StoreError
-    from mainspring.jobs.ground import Ground
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.model import Job
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Woken
@@ -23,9 +23,9 @@ SLEW: Final = 0.001
 class Waking:
     """Has the store make jobs pending when they are due, and expire late ones."""
 
-    def __init__(self, ground: Ground, serving: Serving) -> None:
-        self._dispatch, self._commits, self._timers = ground.dispatch, ground.commits, ground.timers
-        self._clock, self._telling, self._hub = ground.clock, ground.telling, ground.hub
+    def __init__(self, footing: Footing, serving: Serving) -> None:
+        self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
+        self._clock, self._telling, self._hub = footing.clock, footing.telling, footing.hub
         self._serving = serving
         self._next_us = 0
         self._waking = False

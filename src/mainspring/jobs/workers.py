@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mainspring.jobs.footing import Footing
     from mainspring.jobs.foreground import Foreground
     from mainspring.jobs.functions import Functions
-    from mainspring.jobs.ground import Ground
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
@@ -24,14 +24,14 @@ class Workers:
 
     def __init__(
         self,
-        ground: Ground,
+        footing: Footing,
         serving: Serving,
         settling: Settling,
         foreground: Foreground,
         functions: Functions,
         slices: Slices,
     ) -> None:
-        self._dispatch = ground.dispatch
+        self._dispatch = footing.dispatch
         self._serving = serving
         self._settling = settling
         self._foreground = foreground

@@ -25,7 +25,6 @@ from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.ids import Handles, job_ids
-from mainspring.jobs.following import Following
 from mainspring.jobs.service import JobService
 from mainspring.jobs.slices import SlicesPort
 from mainspring.nodes.lease import LEASE
@@ -204,7 +203,7 @@ def _put_together(
     schedules: ScheduleService | None = None
     if isinstance(engine, SlicesPort):
         # Not the function as it is now: another term has another one.
-        engine.followers = Following(service, lambda: face.next_id())  # noqa: PLW0108
+        engine.followers = service.following(lambda: face.next_id())  # noqa: PLW0108
         schedules = ScheduleService(
             commits,
             reads,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError, StoreFencedError
-from mainspring.jobs.following import Following
 from mainspring.schedules.service import ScheduleService
 from tests.simulation.fleet.life import FleetLife
 from tests.simulation.fleet.store import Way
@@ -15,6 +14,7 @@ from .history import ScheduleHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.jobs.following import Following
     from mainspring.jobs.model import Job
     from mainspring.storage.engine import Committed
 
@@ -101,7 +101,7 @@ class ScheduleLife(FleetLife):
     def _add(self) -> None:
         way, service = self.store, self.service
         assert isinstance(way, ScheduleWay)
-        way.attend(Following(service, lambda: self.face.next_id()))  # noqa: PLW0108 - another term has another one
+        way.attend(service.following(lambda: self.face.next_id()))  # noqa: PLW0108 - another term has another one
         self.schedules = ScheduleService(
             self.commits, self.reads, self.store_clock, service.timers, lambda: service.dispatch.paused
         )

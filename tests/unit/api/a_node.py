@@ -19,7 +19,6 @@ from mainspring.api.submitting import Submit
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.events.hub import Hub
 from mainspring.ids import Handles, NodeId, job_ids
-from mainspring.jobs.following import Following
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.service import JobService
 from mainspring.schedules.service import ScheduleService
@@ -100,7 +99,7 @@ class Node:
             earlier=lambda _: None,
         )
         next_id = job_ids(self.service.term)
-        store.followers = Following(self.service, next_id)
+        store.followers = self.service.following(next_id)
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.jobs = JobCalls(self.service)
         self.refusals = count()

@@ -9,7 +9,6 @@ from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.nodes import LoneNodeCalls
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.status import StatusCalls
-from mainspring.jobs.following import Following
 from mainspring.jobs.registered import SETTLING
 from mainspring.nodes.model import NodeRow
 from mainspring.schedules.service import ScheduleService
@@ -116,7 +115,7 @@ def unexpected() -> NodeStatus:
 
 def prepare(node: Node) -> None:
     """Let a node answer all calls."""
-    node.engine.followers = Following(node.service, node.face.next_id)
+    node.engine.followers = node.service.following(node.face.next_id)
     schedules = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     for part in (
         FunctionCalls(node.service, lambda: node.face.too_many_functions().decode()),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.jobs.following import Following
 from mainspring.schedules import triggers
 from mainspring.schedules.service import ScheduleService
 from mainspring.slices import SLICE, Slices
@@ -28,7 +27,7 @@ MINUTE = 60.0
 
 @pytest.fixture
 def schedules(node: Node) -> ScheduleService:
-    node.engine.followers = Following(node.service, node.face.next_id)
+    node.engine.followers = node.service.following(node.face.next_id)
     service = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     node.life.api.add(ScheduleCalls(service, node.life.reads, node.service.handles, node.clock).handlers)
     return service
