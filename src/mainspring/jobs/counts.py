@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from mainspring.jobs.model import State
 
+_LEASED, _RUNNING = int(State.LEASED), int(State.RUNNING)
+
+
+def counted_as(state: int) -> int:
+    """Return the state under which a job is counted: both held states are LEASED."""
+    return _LEASED if state == _RUNNING else state
+
 
 class Counts(dict[tuple[bytes, int, int], int]):
     """``(function, state, priority)`` to a number. Both held states are counted as LEASED."""
@@ -15,10 +22,8 @@ class Counts(dict[tuple[bytes, int, int], int]):
 
     def add(self, function: bytes, state: int, priority: int, number: int = 1) -> None:
         """Add to a count; a negative number takes away."""
-        if state == State.RUNNING:
-            state = State.LEASED
         self.functions[function] = None
-        key = (function, state, priority)
+        key = (function, counted_as(state), priority)
         self[key] = self.get(key, 0) + number
 
     def move(self, function: bytes, priority: int, before: int, after: int) -> None:

@@ -152,13 +152,11 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     more = of is not None and len(held) > operation.rows
     if more:
         del held[operation.rows :]
-    pending: dict[tuple[bytes, int], int] = {}
     settlements = rules.recovered(held)
-    lost = ops.lost_attempts(settlements)
+    lost, pending = ops.lost_attempts(settlements), ops.tally(held)
     for settlement in settlements:
         job = settlement.job
         _settle_one(tables, job, settlement)
-        pending[job.function, job.priority] = pending.get((job.function, job.priority), 0) + 1
     if of is not None:
         waited = [job_id for job_id, terms in tables.waits.items() if not terms.isdisjoint(of)]
         for term in of:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from mainspring.engines.postgres.statements import load
 from mainspring.schedules.catalogue import Catalogue, leaders
-from mainspring.schedules.model import Schedule
+from mainspring.schedules.codecs import decode_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
 _SQL = load("schedules.sql")
-_decode = msgspec.msgpack.Decoder(Schedule).decode
 
 
 class Known:
@@ -36,7 +33,7 @@ class Known:
             if schedule is None:
                 schedules.pop(name, None)
             else:
-                schedules[name] = _decode(schedule)
+                schedules[name] = decode_schedule(schedule)
         self.catalogue = Catalogue(schedules)
         self._leaders = leaders(schedules)
         self._version = version

@@ -16,7 +16,7 @@ from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
 from mainspring.resources.model import FunctionLimits
 from mainspring.resources.store import ListLimits
-from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import ListSchedules
 from mainspring.storage.query import Page, Query, in_parts
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.schedules.model import Fire
     from mainspring.storage.query import Meter
 
-_schedule = msgspec.msgpack.Decoder(Schedule).decode
-_state = msgspec.msgpack.Decoder(ScheduleState).decode
-_fire = msgspec.msgpack.Decoder(Fire).decode
 _limits = msgspec.msgpack.Decoder(FunctionLimits).decode
 _FEW: Final = {
     State.SCHEDULED: "few_scheduled",
@@ -140,7 +138,7 @@ async def list_schedules(tx: Transaction, query: ListSchedules, meter: Meter) ->
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
         found = await tx.connection.fetch(statement, after or "", most, *named)
-        return [(name, Stored(_schedule(schedule), _state(state))) for name, schedule, state in found]
+        return [(name, Stored(decode_schedule(schedule), decode_state(state))) for name, schedule, state in found]
 
     return await in_parts(query, meter, behind)
 
@@ -150,7 +148,7 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
 
     async def behind(after: int | None, most: int) -> Sequence[tuple[int, Fire]]:
         found = await tx.connection.fetch(schedule_tables.SQL["history"], query.name, _id(after), most)
-        return [(fire_us, _fire(row)) for fire_us, row in found]
+        return [(fire_us, decode_fire(row)) for fire_us, row in found]
 
     page = await in_parts(query, meter, behind)
     await tx.nodes.meet(row.job for row in page.items if row.job)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mainspring.engines.postgres.catalogue import Known
 from mainspring.engines.postgres.failures import OvertakenError
 from mainspring.engines.postgres.floors import Floor
@@ -16,7 +14,7 @@ from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.schedules import store as ops
 from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.model import Fire, ScheduleState
+from mainspring.schedules.codecs import decode_fire, decode_state, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
 from mainspring.schedules.retention import KEPT, NAMES
@@ -28,11 +26,9 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres import rows
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.schedules.model import Fire, ScheduleState
 
 SQL: Final = load("schedules.sql")
-_encode = msgspec.msgpack.Encoder().encode
-decode_state = msgspec.msgpack.Decoder(ScheduleState).decode
-_fire = msgspec.msgpack.Decoder(Fire).decode
 _HAS_JOB: Final = frozenset({ops.Standing.FIRED, ops.Standing.JOINED})
 
 
@@ -163,7 +159,7 @@ class PostgresSchedules(PostgresGround):
         changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
         if changed:
             version = await self._tx.connection.fetchval(SQL["respecify"])
-            said = [_encode(after[name]) if name in after else None for name in changed]
+            said = [encode(after[name]) if name in after else None for name in changed]
             await self._tx.connection.fetch(SQL["specify"], version, changed, said)
         self._catalogue = Catalogue(after)
 
@@ -176,7 +172,7 @@ class PostgresSchedules(PostgresGround):
                 states.pop(name, None)
                 continue
             state = stored.state
-            row = (name, state.version, state.next_us, state.queued, _encode(state))
+            row = (name, state.version, state.next_us, state.queued, encode(state))
             if name in states:
                 changed.append((*row, states[name].version))
             else:
@@ -250,14 +246,14 @@ class PostgresSchedules(PostgresGround):
 
 def fires_of(records: Iterable[Record]) -> list[Fire]:
     """Return the rows of fire times that a statement has found."""
-    return [_fire(row[0]) for row in records]
+    return [decode_fire(row[0]) for row in records]
 
 
 def _row(fire: Fire) -> Sequence[Any]:
     standing = ops.standing(fire)
     live = None if standing is ops.Standing.FINISHED else fire.schedule
     job = fire.job if standing in _HAS_JOB else None
-    return (fire.schedule, fire.fire_us, int(standing), live, job, _encode(fire))
+    return (fire.schedule, fire.fire_us, int(standing), live, job, encode(fire))
 
 
 def _columns(values: Iterable[Sequence[Any]], number: int) -> rows.Columns:

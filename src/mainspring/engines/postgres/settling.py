@@ -22,21 +22,12 @@ if TYPE_CHECKING:
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED, _LEASED, _PENDING, _SCHEDULED = map(int, (State.SUCCEEDED, State.LEASED, State.PENDING, State.SCHEDULED))
 
-Lease = tuple[int, int]
-"""A job's id, and the term under which it is held."""
+Lease = ops.Lease
 
 
 async def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
     """End leases; see ``Settle``."""
-    first: dict[Lease, Settlement] = {}
-    repeated = []
-    for operation in operations:
-        again = set()
-        for settlement in operation.settlements:
-            job = settlement.job
-            if first.setdefault((job.id, job.term), settlement) is not settlement:
-                again.add(job.id)
-        repeated.append(again)
+    first, repeated = ops.each_once(operations)
     accepted = await _settle(tx, first)
     if len(accepted) == len(first) and not any(repeated):
         return repeated
@@ -178,15 +169,13 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
         found = await tx.connection.fetch(SQL["held_by"], list(operation.of), operation.rows)
     held: list[Job] = []
     await tx.functions.meet({row[2] for row in found})
-    pending: dict[tuple[bytes, int], int] = {}
     for job_id, state, function, priority, attempt, suspects, term, foreground in found:
         namespace, name = tx.functions.names[function]
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace, foreground=bool(foreground))
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
-        pending[name, priority] = pending.get((name, priority), 0) + 1
     settlements = rules.recovered(held)
-    lost = ops.lost_attempts(settlements)
+    lost, pending = ops.lost_attempts(settlements), ops.tally(held)
     accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in settlements})
     assert len(accepted) == len(held), "their rows are locked"
     if operation.of is None:

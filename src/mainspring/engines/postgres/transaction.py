@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mainspring.jobs.counts import counted_as
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -51,7 +53,7 @@ class Transaction:
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
-        key = (function, 2 if state == 3 else state, priority)
+        key = (function, counted_as(state), priority)
         self.deltas[key] = self.deltas.get(key, 0) + number
 
     def pending(self, name: bytes) -> None:

@@ -94,7 +94,6 @@ def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Reco
 
 def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
     held = []
-    pending: dict[tuple[bytes, int], int] = {}
     for job_id, state, function, priority, attempt, suspects, term in tx.cursor.execute(
         SQL["held_elsewhere"], (own_term,)
     ):
@@ -102,11 +101,10 @@ def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
         job.attempt, job.suspects, job.term = attempt, suspects, term
         held.append(job)
-        pending[name, priority] = pending.get((name, priority), 0) + 1
     settlements = rules.recovered(held)
     recovered = _settle_all(tx, settlements)
     assert recovered, "nothing else writes in this transaction"
-    return ops.Recovered(len(held), pending, lost=ops.lost_attempts(settlements))
+    return ops.Recovered(len(held), ops.tally(held), lost=ops.lost_attempts(settlements))
 
 
 def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:

@@ -16,7 +16,7 @@ from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, sear
 from mainspring.queries.schedules import ListFires
 from mainspring.resources.model import FunctionLimits
 from mainspring.resources.store import ListLimits
-from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import ListSchedules
 from mainspring.storage.query import Page, Query, in_parts
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.schedules.model import Fire
     from mainspring.storage.query import Meter
 
-_schedule = msgspec.msgpack.Decoder(Schedule).decode
-_state = msgspec.msgpack.Decoder(ScheduleState).decode
-_fire = msgspec.msgpack.Decoder(Fire).decode
 _limits = msgspec.msgpack.Decoder(FunctionLimits).decode
 _FEW = {
     State.SCHEDULED: "few_scheduled",
@@ -133,7 +131,7 @@ async def list_schedules(tx: Transaction, query: ListSchedules, meter: Meter) ->
 
 def _stored(row: Sequence[Any]) -> tuple[str, Stored]:
     name, schedule, state = row
-    return name, Stored(_schedule(schedule), _state(state))
+    return name, Stored(decode_schedule(schedule), decode_state(state))
 
 
 async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
@@ -141,7 +139,7 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
 
     async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
         found = tx.cursor.execute(SQL["history"], (query.name, _id(after), most))
-        return [(fire_us, _fire(row)) for fire_us, row in found]
+        return [(fire_us, decode_fire(row)) for fire_us, row in found]
 
     return await in_parts(query, meter, behind)
 

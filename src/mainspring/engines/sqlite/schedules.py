@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mainspring.engines.sqlite.ground import SqliteGround
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.owners import Ended
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
 from mainspring.schedules.retention import KEPT, NAMES
@@ -22,12 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
 
-_encode = msgspec.msgpack.Encoder().encode
-_schedule = msgspec.msgpack.Decoder(Schedule).decode
-_state = msgspec.msgpack.Decoder(ScheduleState).decode
-_fire = msgspec.msgpack.Decoder(Fire).decode
 LAST_NAME = "\U0010ffff"
 """It comes after all names."""
 
@@ -42,7 +37,7 @@ class SqliteSchedules(SqliteGround):
         """Return all specifications."""
         del lock
         if self._tx.catalogue is None:
-            self._tx.catalogue = Catalogue({name: _schedule(row) for name, row in self._rows("specifications")})
+            self._tx.catalogue = Catalogue({name: decode_schedule(row) for name, row in self._rows("specifications")})
         return self._tx.catalogue
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
@@ -51,15 +46,15 @@ class SqliteSchedules(SqliteGround):
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
         """Read rows."""
-        return {key: _fire(row) for key in keys for (row,) in self._rows("fire", *key)}
+        return {key: decode_fire(row) for key in keys for (row,) in self._rows("fire", *key)}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
         """Read the rows that are not finished."""
-        return [_fire(row) for name in names for (row,) in self._rows("unfinished", name)]
+        return [decode_fire(row) for name in names for (row,) in self._rows("unfinished", name)]
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
         """Read the rows of jobs."""
-        return [_fire(row) for job_id in ids for (row,) in self._rows("fires_of_job", job_id)]
+        return [decode_fire(row) for job_id in ids for (row,) in self._rows("fires_of_job", job_id)]
 
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
         """Read joins."""
@@ -87,7 +82,7 @@ class SqliteSchedules(SqliteGround):
         """Find rows that joined a job which has ended."""
         return [
             (
-                _fire(row),
+                decode_fire(row),
                 Ended(job_id, state, term, attempt, "", started, ended, error or b"") if job_id is not None else None,
             )
             for row, job_id, state, term, attempt, started, ended, error in self._rows("joined", limit)
@@ -99,7 +94,7 @@ class SqliteSchedules(SqliteGround):
 
     async def stuck(self, limit: int) -> list[Fire]:
         """Find rows that wait for children."""
-        return [_fire(row) for (row,) in self._rows("stuck", limit)]
+        return [decode_fire(row) for (row,) in self._rows("stuck", limit)]
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
         """Find the oldest rows of some schedules."""
@@ -108,7 +103,8 @@ class SqliteSchedules(SqliteGround):
         for name in names:
             if len(old) < limit:
                 old += [
-                    _fire(row) for (row,) in self._rows("oldest_fires", name, KEPT - 1, before_us, limit - len(old))
+                    decode_fire(row)
+                    for (row,) in self._rows("oldest_fires", name, KEPT - 1, before_us, limit - len(old))
                 ]
         return names, old
 
@@ -132,15 +128,15 @@ class SqliteSchedules(SqliteGround):
 
 def _row(name: str, stored: Stored) -> tuple[Any, ...]:
     state = stored.state
-    return (name, state.next_us, state.queued, state.version, _encode(stored.schedule), _encode(state))
+    return (name, state.next_us, state.queued, state.version, encode(stored.schedule), encode(state))
 
 
 def _columns(row: Fire) -> tuple[Any, ...]:
-    return (ops.standing(row), row.job or None, _encode(row), row.schedule, row.fire_us)
+    return (ops.standing(row), row.job or None, encode(row), row.schedule, row.fire_us)
 
 
 def _stored(rows: Iterable[Sequence[Any]]) -> list[Stored]:
-    return [Stored(_schedule(schedule), _state(state)) for schedule, state in rows]
+    return [Stored(decode_schedule(schedule), decode_state(state)) for schedule, state in rows]
 
 
 # ---- reading ----

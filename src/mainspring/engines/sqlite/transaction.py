@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.engines.sqlite.rows import Functions
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.jobs.counts import counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ class Transaction:
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:
         """Add to a count; both held states are counted as leased."""
-        key = (function, 2 if state == 3 else state, priority)
+        key = (function, counted_as(state), priority)
         self._deltas[key] = self._deltas.get(key, 0) + number
 
     def write_counts(self) -> None:

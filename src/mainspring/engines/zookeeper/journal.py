@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.tree import Create
-from mainspring.jobs.model import State
+from mainspring.jobs.counts import counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ def counted(before: Counts, changes: Iterable[Count]) -> Counts:
     for function, state, priority, number in changes:
         if after is None:
             after = dict(before)
-        key = (function, int(State.LEASED) if state == State.RUNNING else int(state), int(priority))
+        key = (function, counted_as(int(state)), int(priority))
         after[key] = after.get(key, 0) + number
     return before if after is None else {key: number for key, number in after.items() if number}
 

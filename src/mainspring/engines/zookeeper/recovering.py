@@ -248,13 +248,12 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     if operation.of is not None:
         lost = [who for who in lost if paths.term_of(who) in operation.of]
     alive = await living(session.tree)
-    pending: dict[tuple[bytes, int], int] = {}
-    number = 0
+    back: list[Job] = []
     more = False
     attempts: list[ops.LostAttempt] = []
     for who in lost:
         recovery = Recovery(session, who, alive)
-        more = await recovery.run(operation.rows - number)
+        more = await recovery.run(operation.rows - len(back))
         if recovery.back or recovery.dropped:
             log.warning(
                 "a worker is gone; its tasks are pending again",
@@ -262,14 +261,11 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
                 tasks=len(recovery.back),
                 dropped=recovery.dropped,
             )
-        number += len(recovery.back)
         attempts += recovery.lost
-        for one in recovery.back:
-            key = (one.job.function, one.job.priority)
-            pending[key] = pending.get(key, 0) + 1
+        back += [one.job for one in recovery.back]
         if more:
             break
-    return ops.Recovered(number, pending, more, frozenset(attempts))
+    return ops.Recovered(len(back), ops.tally(back), more, frozenset(attempts))
 
 
 HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {ops.Recover: recover}

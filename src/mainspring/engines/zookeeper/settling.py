@@ -37,8 +37,7 @@ _TARGETS: Final = {event: int(rules.target(event)) for event in Event}
 _LEASED, _PENDING, _SCHEDULED, _SUCCEEDED = map(int, (State.LEASED, State.PENDING, State.SCHEDULED, State.SUCCEEDED))
 _copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
 
-Lease = tuple[int, int]
-"""A job's id, and the term under which it is held."""
+Lease = ops.Lease
 
 
 # ---- planning ----
@@ -276,15 +275,7 @@ class Settling:
 
 async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:
     """End leases; see ``Settle``."""
-    first: dict[Lease, Settlement] = {}
-    repeated: list[set[int]] = []
-    for operation in operations:
-        again: set[int] = set()
-        for settlement in operation.settlements:
-            job = settlement.job
-            if first.setdefault((job.id, job.term), settlement) is not settlement:
-                again.add(job.id)
-        repeated.append(again)
+    first, repeated = ops.each_once(operations)
     await session.told()  # nobody hears of an end before what was said of the job until then
     settling = Settling(session)
     await settling.run(first.values())

@@ -6,7 +6,18 @@ does not hold is left alone and said so in the outcome, and costs only itself.
 
 from mainspring.jobs.store.claims import KEYS_AT_MOST, After, Claim, ClaimByKey, ClaimedByKey, Want
 from mainspring.jobs.store.counts import Count, Counted, CountLive, ShowLive, numbered
-from mainspring.jobs.store.life import Assign, Cancel, Cancelled, Found, Redrive, Redriven, Settle, Submit
+from mainspring.jobs.store.life import (
+    Assign,
+    Cancel,
+    Cancelled,
+    Found,
+    Lease,
+    Redrive,
+    Redriven,
+    Settle,
+    Submit,
+    each_once,
+)
 from mainspring.jobs.store.lookups import Find, FindUnique, fitting, leave_unread
 from mainspring.jobs.store.nodes import (
     Leave,
@@ -20,6 +31,7 @@ from mainspring.jobs.store.nodes import (
     Wait,
     Watchers,
     lost_attempts,
+    tally,
 )
 from mainspring.jobs.store.timing import Sweep, Wake, Woken
 
@@ -38,6 +50,7 @@ __all__ = [
     "Find",
     "FindUnique",
     "Found",
+    "Lease",
     "Leave",
     "Look",
     "LostAttempt",
@@ -57,8 +70,10 @@ __all__ = [
     "Want",
     "Watchers",
     "Woken",
+    "each_once",
     "fitting",
     "leave_unread",
     "lost_attempts",
     "numbered",
+    "tally",
 ]

@@ -8,6 +8,8 @@ from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -58,6 +60,24 @@ class Assign(Operation):
         super().__init__()
         self.jobs = jobs
         self.rows = len(jobs)
+
+
+Lease = tuple[int, int]
+"""A job's id, and the term under which it is held."""
+
+
+def each_once(operations: Sequence[Settle]) -> tuple[dict[Lease, Settlement], list[set[int]]]:
+    """Return the first settlement of each lease, and for each operation the jobs of which another one comes before its own."""
+    first: dict[Lease, Settlement] = {}
+    repeated = []
+    for operation in operations:
+        again = set()
+        for settlement in operation.settlements:
+            job = settlement.job
+            if first.setdefault((job.id, job.term), settlement) is not settlement:
+                again.add(job.id)
+        repeated.append(again)
+    return first, repeated
 
 
 class Settle(Operation):

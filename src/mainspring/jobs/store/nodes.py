@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.jobs.rules import Outcome
@@ -11,6 +12,7 @@ from mainspring.storage.phases import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
 
@@ -58,6 +60,11 @@ class Recovered(NamedTuple):
     """Whether the limit was reached."""
     lost: frozenset[LostAttempt] = frozenset()
     """The attempts that these jobs have lost."""
+
+
+def tally(jobs: Iterable[Job]) -> dict[tuple[bytes, int], int]:
+    """Count jobs by function and priority."""
+    return dict(Counter([(job.function, job.priority) for job in jobs]))
 
 
 def lost_attempts(settlements: Iterable[Settlement]) -> frozenset[LostAttempt]:
