@@ -1,4 +1,4 @@
-"""The start of a node: what an earlier run of it held goes back, and what waits is counted."""
+"""The start of a node: jobs that an earlier run held go back, and waiting jobs are counted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Beginning:
         self._looking = looking
 
     def begin(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
-        """Give back what an earlier run of this node held, and learn what waits; then call ``ready`` with how many.
+        """Give back what an earlier run of this node held, and count the waiting jobs; then call ``ready`` with how many.
 
         On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
         """

@@ -1,6 +1,6 @@
-"""What becomes of jobs whose attempts have ended: the store records it, and who waits is told; or it happens in memory alone.
+"""What becomes of jobs whose attempts have ended: the store records it, then clients get it; or it happens in memory alone.
 
-A settlement leaves memory when it is reported, and is told to those who wait when it is on disk.
+A settlement leaves memory when it is reported. Clients that wait get it once it is on disk.
 """
 
 from __future__ import annotations

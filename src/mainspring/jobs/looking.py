@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Outlook, Taken
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at what waits in the store. Nodes that have nothing to do share them: together they look so often."""
+"""Seconds between looks at the store's waiting jobs. Nodes that have nothing to do share them: together they look so often."""
 LOOK_SHARED: Final = 5
 """Among so many nodes at most."""
 COUNTED_FOR: Final = 1.0
@@ -29,7 +29,7 @@ COUNT_PATIENCE: Final = 1.0
 
 
 class Looking:
-    """Looks at what waits. ``wake_at`` is called with the time at which a job of the store is due."""
+    """Looks for waiting jobs. ``wake_at`` is called with the time at which a job of the store is due."""
 
     def __init__(self, footing: Footing, serving: Serving, wake_at: Callable[[int], None]) -> None:
         self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
@@ -59,7 +59,7 @@ class Looking:
             self.look()
 
     def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
-        """Learn what waits."""
+        """Count the waiting jobs."""
 
         def looked(outlook: Outlook) -> None:
             # The rest of the group is counted first: the answer includes it already.

@@ -1,6 +1,6 @@
 """What a node notes in a shared store: for which jobs clients wait here.
 
-Whoever settles a job elsewhere knows then whom to tell, and nobody drops a foreground job for which somebody waits at another
+The node that settles a job then knows which nodes to tell, and none drops a foreground job for which somebody waits at another
 node. What the relay loses is asked for again now and then.
 """
 

@@ -36,7 +36,7 @@ class Serving:
     """Serves the queues of a node.
 
     ``entered`` is called with a stored job that waits in memory from now on, and may expire there; ``started`` when a worker
-    gets a job; ``give_back`` where what waits of a function has nobody here who could run it soon. ``refused`` settles a
+    gets a job; ``give_back`` where no worker here could run a function's jobs soon. ``refused`` settles a
     claimed job that may not be handed out any more, and says whether it did. Where the store is shared, ``withheld`` says
     whether a claimed foreground job is held back, because its last client here has left; ``leased`` are the tokens of limits,
     and ``share`` says what this node may take of a function's jobs, where that is not all.
@@ -144,7 +144,7 @@ class Serving:
     # ---- going out ----
 
     def serve(self, queue: FunctionQueue) -> None:
-        """Hand out what waits to whoever waits for it, and claim more where there is room."""
+        """Hand waiting jobs to waiting workers, and claim more where there is room."""
         if self.isolated.waiting:
             self.isolated.next(queue)
         if queue.size and (queue.takers or queue.sleepers):

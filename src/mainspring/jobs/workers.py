@@ -110,7 +110,7 @@ class Workers:
             self.give_back(queue)
 
     def give_back(self, queue: FunctionQueue) -> None:
-        """Nobody here can run what waits in memory: it goes back to the store, which is where it is bounded."""
+        """No worker here can run a function's waiting jobs: they go back to the store, which bounds them."""
         for held in self._serving.waiting_apart(queue) + queue.queued():
             if held.stored:
                 self._settling.released(held)
