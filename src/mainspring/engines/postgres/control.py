@@ -70,6 +70,8 @@ class Control:
             away = failures.is_away(error)
             if connection is not None and away:
                 connection.terminate()
+                if connection is self._connection:
+                    self._gone(connection)  # at once: the next piece of work waits for another
             raise failures.explain(error, self._address) from error
         except asyncio.CancelledError:
             if connection is not None:

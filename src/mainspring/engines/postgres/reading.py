@@ -16,7 +16,7 @@ from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.lists import READERS
 from mainspring.engines.postgres.transaction import Transaction
-from mainspring.errors import StoreBrokenError, StoreError
+from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.resources.store import ListLimits
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Answered
     from mainspring.storage.query import Budget, Query
 
-ANSWER: Final = 5.0
-"""Seconds for an answer, also where the server is away meanwhile."""
+ANSWER: Final = 3.0
+"""Seconds for an answer: no statement takes so long. A way that is dead shows only here; the next try makes another one."""
 REGULAR: Final = frozenset({ListLimits})
 """Queries that each node repeats every few seconds. The parts of a very long answer may be of different moments."""
 ATTEMPTS: Final = 3
@@ -70,13 +70,19 @@ class Reader:
     async def _run(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         answer: Any
         try:
-            answer = await self._control.run(lambda connection: self._patiently(connection, query, budget), ANSWER)
+            try:
+                answer = await self._ask(query, budget)
+            except StoreUnavailableError:
+                answer = await self._ask(query, budget)
         except StoreError as error:
             answer = error
         except Exception as error:  # noqa: BLE001 - whoever asked would wait for ever
             answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
             answer.__cause__ = error
         answered(answer)
+
+    async def _ask(self, query: Query[Any], budget: Budget) -> Any:
+        return await self._control.run(lambda connection: self._patiently(connection, query, budget), ANSWER)
 
     async def _patiently(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
         attempt = 1
