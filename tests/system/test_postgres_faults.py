@@ -388,7 +388,7 @@ def test_a_server_that_stands_still_for_a_while(own: PostgresServer) -> None:
 
 
 def test_too_many_connections_are_waited_for(postgres_programs: Path) -> None:
-    with PostgresServer(max_connections=6, superuser_reserved_connections=0, max_wal_senders=0) as small:
+    with PostgresServer(max_connections=7, superuser_reserved_connections=0, max_wal_senders=0) as small:
 
         async def test() -> None:
             async with node(small.dsn()) as one, contextlib.AsyncExitStack() as others:
