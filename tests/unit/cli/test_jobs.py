@@ -124,7 +124,7 @@ def found(*handles: str, following: str | None = None) -> dict[str, Any]:
 
 
 def search(server: Searched, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(Client, "call", lambda _, method, params: server.call(method, params))
+    monkeypatch.setattr(Client, "call", lambda _, method, params, _timeout: server.call(method, params))
     return main(["jobs", "list", "--json", *words])
 
 
