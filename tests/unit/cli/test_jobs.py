@@ -157,7 +157,7 @@ def test_a_server_of_an_earlier_version_gives_whole_answers(
     server = Searched({"jobs": [job(handle) for handle in HANDLES]}, knows_partial=False)
     assert search(server, monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
-    assert server.asked == [{"limit": 100}]
+    assert server.asked == [{}], "what is usual is not sent, and its usual limit is the same"
 
 
 @pytest.mark.parametrize(
