@@ -80,11 +80,13 @@ class PostgresMachine(EngineMachine):
         return PostgresEngine(self._dsn)
 
     def crash(self) -> None:
-        """Cut both connections, and let what the engine does end without a word."""
+        """Cut all connections, and let what the engine does end without a word."""
         engine = self.store.engine
         assert isinstance(engine, PostgresEngine)
         assert engine._control is not None
-        for connection in (engine._writer._connection, engine._control._connection):
+        assert engine._reader is not None
+        for part in (engine._writer, engine._control, engine._reader._control):
+            connection = part._connection
             assert connection is not None
             connection.terminate()
         end_without_a_word(self.store)

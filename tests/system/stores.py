@@ -38,7 +38,7 @@ class Traits(NamedTuple):
 
 
 TRAITS: Final[Mapping[str, Traits]] = {
-    POSTGRESQL: Traits(commit=b"COMMIT", until=READY, begin=b'"counter":0,', connections=2),
+    POSTGRESQL: Traits(commit=b"COMMIT", until=READY, begin=b'"counter":0,', connections=3),
     # With the next answer, whichever it is, the connection ends, and all answers are lost that are on their way.
     ZOOKEEPER: Traits(commit=b"/journals/", until=b"", begin=b"/terms/", connections=1),
 }
