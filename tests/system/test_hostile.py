@@ -59,7 +59,7 @@ LONG: dict[str, Callable[[Server], None]] = {
     "small unread results": partial(hoarding.unread_results, connections=8, waits=1024, result=MIB),
     "foreign writer": partial(writing.foreign_writer, seconds=12.0),
     "client ids": partial(hoarding.client_ids, connections=20, size=60 * MIB),
-    "names of functions": partial(naming.functions, count=300_000, listings=1000, connections=20),
+    "names of functions": partial(naming.functions, count=300_000, listings=1000, connections=20, growth=80 * MIB),
     "abilities": partial(naming.abilities, workers=30, count=10_000, growth=320 * MIB),
     "schedules": partial(naming.schedules, count=20_000),
     "foreground jobs": partial(hoarding.foreground_jobs, count=400_000, left=64 * MIB),
