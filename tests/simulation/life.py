@@ -11,7 +11,7 @@ from mainspring.api.answers.registry import Api
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
-from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.ids import Handles, NodeId
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.storage.commit_queue import CommitQueue
@@ -58,7 +58,6 @@ class Life:
         self.face = GearmanFace(
             self.service,
             GearmanSettings(queued_jobs=8),
-            next_id=job_ids(opened.term),
             calls=Calls(self.api, jobs),
             shut_down=lambda _: None,
         )

@@ -8,8 +8,11 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from mainspring.jobs.roster import rows_of
 from mainspring.jobs.store import ShowLive
+from mainspring.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,10 @@ EVERY: Final = 5.0
 """Seconds between two readings at least."""
 SHARE: Final = 20
 """Reading takes at most about one part in so many of the time."""
+TOLD_EVERY: Final = 60.0
+"""Seconds between two lines of the log about refused functions."""
+
+log = structlog.get_logger("mainspring.functions")
 
 
 class Census:
@@ -36,6 +43,7 @@ class Census:
         self._dispatch = dispatch
         self._reads = reads
         self._clock = clock
+        self._refusals = LogLimit(TOLD_EVERY)
         self._next = float("-inf")
         """The monotonic time of the next reading; infinite while one is under way."""
         self._rows: dict[bytes, FunctionQueue] = {}
@@ -54,6 +62,17 @@ class Census:
     def number(self) -> int:
         """How many functions there are, about."""
         return len(self._dispatch.queues) + self._dispatch.rows.number
+
+    def too_many(self) -> str:
+        """Return why a new function is refused, and say so to whoever can change it."""
+        most = self._dispatch.most
+        if self._refusals.left_out(self._clock.monotonic()) is not None:
+            log.warning(
+                "new functions are refused",
+                functions=most,
+                do="look at `mainspring functions list` for names that programs make up, or raise --max-functions",
+            )
+        return f"this server has {most} functions, and takes no more (--max-functions): use fewer names"
 
     def tick(self, now: float) -> None:
         """Begin a reading where it is time."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mainspring.jobs.clients import Clients
     from mainspring.jobs.footing import Footing
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 class Following:
     """The node's side of ``jobs.slices.Followers``."""
 
-    def __init__(
-        self, footing: Footing, intake: Intake, uniques: Uniques, clients: Clients, next_id: Callable[[], int]
-    ) -> None:
+    def __init__(self, footing: Footing, intake: Intake, uniques: Uniques, clients: Clients) -> None:
         self._table, self._dispatch = footing.table, footing.dispatch
         self._intake = intake
         self._uniques = uniques
         self._clients = clients
-        self.next_id = next_id
+
+    def next_id(self) -> int:
+        """Return the id of a new job."""
+        return self._table.next_id()
 
     def coming(self, job: Job) -> bool:
         """Count a new job as one that lives, unless a foreground job in memory has its unique."""

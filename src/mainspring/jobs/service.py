@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.barriers import Barriers
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
-    from mainspring.ids import Handles
+    from mainspring.ids import Handles, Term
     from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Job
@@ -174,12 +172,13 @@ class JobService:
             self.sharing = Sharing(
                 footing, serving, shared.relay, serving.leasing, looking, noting, holders, reports, ends, clients
             )
-        self.following = partial(Following, footing, intake, uniques, clients)
+        self.followers = Following(footing, intake, uniques, clients)
         self._ends = False
         barriers = Barriers(footing, ends)
 
         # What faces and the server call; the promises are where these are made.
         self.monotonic, self.wall = clock.monotonic, clock.wall
+        self.next_id = table.next_id
         self.handle_of, self.id_of = handles.of, handles.parse
         self.put, self.soon, self.run_sliced = commits.put, slices.put, slices.start
         self.ask, self.gather = reads.ask, reads.gather
@@ -211,6 +210,7 @@ class JobService:
         self.is_registered = self.registered.has
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
         self.registered_names, self.all_functions = self.registered.names, self.census.functions
+        self.too_many_functions = self.census.too_many
         self.attempt_figures = self.attempts.figures
         self.said_functions, self.said_of = self.functions.names, self.functions.said
         self.change_limits = self.functions.change
@@ -238,11 +238,6 @@ class JobService:
     def keeps_limits(self) -> bool:
         """Whether the store keeps limits, pauses and keys of functions."""
         return self.functions.kept
-
-    @property
-    def most_functions(self) -> int:
-        """How many functions there may be; 0 for any number."""
-        return self.dispatch.most
 
     def registered_elsewhere(self) -> frozenset[bytes] | None:
         """Return the functions of the other nodes' workers; None where this node cannot know them at present."""
@@ -290,7 +285,7 @@ class JobService:
         Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
         """
         self.dispatch.paused = True
-        self.table.term = Term(0)
+        self.table.fenced()
         if self.serving.leasing is not None:
             self.serving.leasing.forget()
         for held, worker in self.serving.forget_stored():
@@ -308,7 +303,8 @@ class JobService:
 
     def begin_again(self, term: Term) -> None:
         """Hold jobs under a new term from now on; `resume` hands them out."""
-        self.term = self.table.term = term
+        self.table.begin(term)
+        self.term, self.next_id = term, self.table.next_id
         if self.noting is not None:
             self.noting.begin_again()
 

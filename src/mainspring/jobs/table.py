@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.ids import Term, job_ids
 from mainspring.jobs.held import Held
 from mainspring.jobs.shrinking import shrink
 
 if TYPE_CHECKING:
-    from mainspring.ids import Handles, Term
+    from collections.abc import Callable
+
+    from mainspring.ids import Handles
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.gates import Gates
     from mainspring.jobs.model import Job
@@ -26,6 +29,8 @@ class JobTable:
         self._handles = handles
         self.term = term
         """The number under which the node holds stored jobs; 0 while it has none."""
+        self.next_id: Callable[[], int] = job_ids(term)
+        """Returns the id of a new job. One under the last term is right also while the node has none."""
         self.held: dict[bytes, Held] = {}
         self.foreground: dict[tuple[bytes, bytes], Held] = {}
         """Foreground jobs with a unique, by function and unique."""
@@ -33,6 +38,15 @@ class JobTable:
         """Payloads of jobs that are nowhere but in memory."""
         self.on_the_way: set[int] = set()
         """Foreground jobs that have left the table and are not in the store yet."""
+
+    def begin(self, term: Term) -> None:
+        """Hold jobs under a new term from now on."""
+        self.term = term
+        self.next_id = job_ids(term)
+
+    def fenced(self) -> None:
+        """The node's term has ended."""
+        self.term = Term(0)
 
     def find(self, job_id: int) -> Held | None:
         """Return a job by its id."""

@@ -24,7 +24,7 @@ from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.http.gearmand_http import GearmandHttp
-from mainspring.ids import Handles, job_ids
+from mainspring.ids import Handles
 from mainspring.jobs.service import JobService
 from mainspring.jobs.slices import SlicesPort
 from mainspring.nodes.lease import LEASE
@@ -176,20 +176,16 @@ def _put_together(
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
     )
 
-    def too_many() -> str:
-        return face.too_many_functions().decode()
-
     job_calls = JobCalls(service)
     api = Api(
         job_calls.handlers,
-        FunctionCalls(service, too_many).handlers,
-        SubmitCalls(service, lambda: face.next_id(), too_many).handlers,  # noqa: PLW0108 - another term has another one
+        FunctionCalls(service).handlers,
+        SubmitCalls(service).handlers,
         StatusCalls(service, lambda: status.read()).handlers,  # noqa: PLW0108
     )
     face = GearmanFace(
         service,
         _gearman_settings(settings, engine),
-        next_id=job_ids(opened.term),
         calls=Calls(api, job_calls),
         shut_down=end.stop,
         elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
@@ -202,8 +198,7 @@ def _put_together(
         api.add(NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers)
     schedules: ScheduleService | None = None
     if isinstance(engine, SlicesPort):
-        # Not the function as it is now: another term has another one.
-        engine.followers = service.following(lambda: face.next_id())  # noqa: PLW0108
+        engine.followers = service.followers
         schedules = ScheduleService(
             commits,
             reads,

@@ -12,7 +12,6 @@ from mainspring.clock import to_us
 from mainspring.events.relay import Relay
 from mainspring.faces.gearman.face import Elsewhere
 from mainspring.faces.http.figures import Measure
-from mainspring.ids import Handles, Term, job_ids
 from mainspring.jobs.claiming import Allowance
 from mainspring.jobs.sharing import Shared
 from mainspring.nodes.keeper import Keeper
@@ -25,7 +24,7 @@ from mainspring.version import version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
     from mainspring.nodes.strategies import Strategy
@@ -106,10 +105,9 @@ class Fleet:
 
     # ---- life ----
 
-    async def start(self, service: JobService, face: GearmanFace, term: Term, sent_at: float) -> None:
+    async def start(self, service: JobService, term: Term, sent_at: float) -> None:
         """Take part under a first term."""
         self._service = service
-        self._face = face
         self._started_us = to_us(self._clock.wall())
         await self.keeper.start(term, sent_at)
 
@@ -149,7 +147,6 @@ class Fleet:
 
     def begin_again(self, term: Term) -> None:
         """Take part under a new term."""
-        self._face.next_id = job_ids(term)
         self._service.begin_again(term)
         if not self.draining:
             self._service.resume()

@@ -85,7 +85,7 @@ class Node:
     async def start(self, sent_at: float) -> None:
         """Take back what an earlier run held, and serve. The store was asked for the term at the monotonic time ``sent_at``."""
         if self.fleet is not None:
-            await self.fleet.start(self.service, self.face, self.term, sent_at)
+            await self.fleet.start(self.service, self.term, sent_at)
             self._keeping = asyncio.create_task(self.fleet.run())
             self._keeping.add_done_callback(self._kept)
         recovered = await self._start_service()

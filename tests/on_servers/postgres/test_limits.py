@@ -105,7 +105,7 @@ def run(database: str, limits: Limits, keys: list[str], seconds: float) -> Pair:
                     await _limit(node, limits)
             hands = [Hand(node, seconds, pair.running, pair.see) for node in nodes]
             for at, node in enumerate(nodes):
-                jobs = [Job(node.face.next_id(), b"f", b"", key=key.encode()) for key in keys[at::2]]
+                jobs = [Job(node.service.next_id(), b"f", b"", key=key.encode()) for key in keys[at::2]]
                 stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
                 node.service.intake.submit(jobs, lambda ids, _, to=stored: to.set_result(ids), stored.set_exception)  # type: ignore[misc]
                 await stored

@@ -11,7 +11,7 @@ from mainspring.errors import StoreError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
-from mainspring.ids import Handles, NodeId, Term, job_ids
+from mainspring.ids import Handles, NodeId, Term
 from mainspring.jobs.service import JobService
 from mainspring.nodes.strategies import strategy
 from mainspring.server.clock import StoreClock
@@ -107,7 +107,6 @@ class FleetLife:
         self.face = GearmanFace(
             self.service,
             GearmanSettings(queued_jobs=8),
-            next_id=job_ids(opened.term),
             calls=Calls(self.api, jobs),
             shut_down=lambda _: None,
         )
@@ -119,7 +118,7 @@ class FleetLife:
             fenced()
 
         self.service.fenced = count  # type: ignore[method-assign]
-        await self.fleet.start(self.service, self.face, opened.term, sent_at)
+        await self.fleet.start(self.service, opened.term, sent_at)
         self._next_step = clock.monotonic()
         looked = list[object]()
         self.service.start(looked.append, looked.append)

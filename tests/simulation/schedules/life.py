@@ -101,7 +101,7 @@ class ScheduleLife(FleetLife):
     def _add(self) -> None:
         way, service = self.store, self.service
         assert isinstance(way, ScheduleWay)
-        way.attend(service.following(lambda: self.face.next_id()))  # noqa: PLW0108 - another term has another one
+        way.attend(service.followers)
         self.schedules = ScheduleService(
             self.commits, self.reads, self.store_clock, service.timers, lambda: service.dispatch.paused
         )

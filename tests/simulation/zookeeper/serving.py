@@ -107,7 +107,7 @@ class ServingWorld(World):
         assert node.server is not None
         chance, now_us = self.chance, self.now_us()
         return Job(
-            node.server.face.next_id(),
+            node.server.service.next_id(),
             chance.choice(FUNCTIONS),
             b"p",
             unique=chance.choice(UNIQUES),
@@ -123,7 +123,7 @@ class ServingWorld(World):
         assert node.server is not None
         chance = self.chance
         return Job(
-            node.server.face.next_id(),
+            node.server.service.next_id(),
             chance.choice(FUNCTIONS),
             b"p",
             unique=chance.choice((NO_UNIQUE, b"u", b"v", b"w", b"x", b"y")),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,7 @@ from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import Submit
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.events.hub import Hub
-from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.ids import Handles, NodeId
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.service import JobService
 from mainspring.schedules.service import ScheduleService
@@ -98,20 +97,15 @@ class Node:
             Hub(),
             earlier=lambda _: None,
         )
-        next_id = job_ids(self.service.term)
-        store.followers = self.service.following(next_id)
+        store.followers = self.service.followers
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.jobs = JobCalls(self.service)
-        self.refusals = count()
         self.api = Api(
             self.jobs.handlers,
-            FunctionCalls(self.service, self.too_many).handlers,
+            FunctionCalls(self.service).handlers,
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
-            SubmitCalls(self.service, next_id, self.too_many).handlers,
+            SubmitCalls(self.service).handlers,
         )
-
-    def too_many(self) -> str:
-        return f"refused {next(self.refusals)}"
 
     async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:
         return (await self.api.call(Submit(function, payload, unique))).handle

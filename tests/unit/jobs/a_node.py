@@ -137,7 +137,7 @@ class Node:
     # ---- clients ----
 
     def job(self, payload: str = "", function: str = "f", **fields: Any) -> Job:
-        job = Job(self.life.face.next_id(), function.encode(), payload.encode(), **fields)
+        job = Job(self.service.next_id(), function.encode(), payload.encode(), **fields)
         job.created_us = round(self.clock.wall() * 1_000_000)
         return job
 

@@ -12,7 +12,7 @@ from tests.simulation.clockwork import Clockwork
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreError, StoreFullError
 from mainspring.events.hub import Hub
-from mainspring.ids import Handles, NodeId, job_ids
+from mainspring.ids import Handles, NodeId
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.registered import nobody
 from mainspring.jobs.service import JobService
@@ -98,9 +98,7 @@ class Node:
             earlier=self._tick_at,
             shared=Shared(self.engine, lambda: True, nobody) if isinstance(self.engine, SharedMemoryEngine) else None,
         )
-        new_id = job_ids(opened.term)
-        self.engine.followers = self.service.following(new_id)
-        self.new_id = new_id
+        self.engine.followers = self.service.followers
         self.schedules = ScheduleService(
             self.commits, self.reads, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
         )

@@ -257,7 +257,9 @@ def test_a_foreground_job_of_its_unique_comes_first(world: World, node: Node) ->
     hands = node.worker(places=1)
     node.add(trigger=At(START_US), unique=b"u")
     world.until(-1)
-    node.service.foreground.submit(Job(node.new_id(), b"f", b"", b"u"), _Listener(), lambda _: None, _unexpected)
+    node.service.foreground.submit(
+        Job(node.service.next_id(), b"f", b"", b"u"), _Listener(), lambda _: None, _unexpected
+    )
     world.until(4)
     assert world.told() == ["waiting"]
     node.service.ready(hands.given[0].worker, 1)  # type: ignore[arg-type]

@@ -162,12 +162,12 @@ class Client:
     async def submit(self, payload: bytes = b"", unique: bytes = b"") -> int:
         """In the foreground."""
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        job = Job(self.node.face.next_id(), b"f", payload, unique)
+        job = Job(self.node.service.next_id(), b"f", payload, unique)
         self.node.service.foreground.submit(job, self, accepted.set_result, accepted.set_exception)
         return await accepted
 
     async def submit_background(self, payload: bytes = b"", unique: bytes = b"", **values: Any) -> int:
-        job = Job(self.node.face.next_id(), b"f", payload, unique, **values)
+        job = Job(self.node.service.next_id(), b"f", payload, unique, **values)
         stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self.node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
         return (await stored)[0]
@@ -353,7 +353,7 @@ def test_a_node_that_was_fenced_drops_its_jobs_and_takes_part_again() -> None:
             assert await other.done(again, b"out")
             while first.term == before or first.service.dispatch.paused:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.01)
-            assert first.service.handles.of(first.face.next_id()).startswith(b"H:n1:%d" % first.term)
+            assert first.service.handles.of(first.service.next_id()).startswith(b"H:n1:%d" % first.term)
             running = first.service.table.held[first.service.handles.of(job_id)]
             assert await hand.done(running, b"foreground")
             assert (await client.outcomes.get()).result == b"foreground"

@@ -47,7 +47,7 @@ async def nodes(fleet: Crowd, number: int, limits: Limits) -> list[Node]:
 
 async def submit(node: Node, *keys: str, payload: bytes = b"") -> list[int]:
     stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-    jobs = [Job(node.face.next_id(), b"f", payload, key=key.encode()) for key in keys]
+    jobs = [Job(node.service.next_id(), b"f", payload, key=key.encode()) for key in keys]
     node.service.intake.submit(jobs, lambda ids, _: stored.set_result(ids), stored.set_exception)
     return await stored
 

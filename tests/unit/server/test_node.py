@@ -93,7 +93,7 @@ def worker(node: Node, *, places: int = 1) -> Worker:
 
 
 async def submit(node: Node, payload: bytes = b"") -> Job:
-    job = Job(node.face.next_id(), b"f", payload, created_us=1)
+    job = Job(node.service.next_id(), b"f", payload, created_us=1)
     stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
     node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
     await stored
@@ -515,7 +515,7 @@ def test_status_and_metrics_tell_of_each_function() -> None:
             for number in range(3):
                 await submit(node, b"%d" % number)
             node.service.foreground.submit(
-                Job(node.face.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
+                Job(node.service.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
             status = built.status.read()
             assert status.jobs == JobNumbers(total=4, running=1, waiting=3)

@@ -22,7 +22,7 @@ from mainspring.resources.model import UNLIMITED, FunctionLimits
 from mainspring.resources.said import SaidLimits, limits_of, said_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mainspring.api.answers.registry import Handlers
     from mainspring.jobs.functions import Change
@@ -38,11 +38,10 @@ _LIMITS = ("concurrency", "concurrency_per_key", "rate", "rate_per_key")
 
 
 class FunctionCalls:
-    """Answers for the functions of a node. ``too_many`` returns why it takes no new one."""
+    """Answers for the functions of a node."""
 
-    def __init__(self, service: JobService, too_many: Callable[[], str]) -> None:
+    def __init__(self, service: JobService) -> None:
         self._service = service
-        self._too_many = too_many
         self.handlers: Handlers = {
             List: self._list,
             Show: self._show,
@@ -139,7 +138,7 @@ class FunctionCalls:
         if not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
         if name not in service.said_functions() and not service.admits(name):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._too_many())
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions())
         await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed))
         return self._info((await self._find([name])).get(name) or FunctionQueue(name))
 

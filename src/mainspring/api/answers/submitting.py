@@ -11,20 +11,16 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import Job, Priority, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Done, Failed
     from mainspring.jobs.service import JobService
 
 
 class SubmitCalls:
-    """Takes jobs at a node. ``next_id`` returns the ids of new ones; ``too_many`` why the node takes no new function."""
+    """Takes jobs at a node."""
 
-    def __init__(self, service: JobService, next_id: Callable[[], int], too_many: Callable[[], str]) -> None:
+    def __init__(self, service: JobService) -> None:
         self._service = service
-        self._next_id = next_id
-        self._too_many = too_many
         self.handlers: Handlers = {Submit: self._submit, Run: self._run}
 
     async def _submit(self, request: Submit) -> Submitted:
@@ -46,11 +42,11 @@ class SubmitCalls:
         service, function = self._service, request.function
         priority = Priority[request.priority.upper()]
         if not service.admits(function):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._too_many())
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
         queue = service.known(function)
         if queue is not None and queue.is_full(priority):
             raise ApiError(Code.REFUSED, "Job queue is full")
-        job = Job(self._next_id(), function, request.payload, request.unique, priority)
+        job = Job(service.next_id(), function, request.payload, request.unique, priority)
         job.created_us = to_us(service.wall())
         return job
 

@@ -176,7 +176,7 @@ def _create_function(peer: Peer, asked: Command) -> None:
         peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE a+function's+name+has+at+most+%d+bytes\r\n" % FUNCTION_LIMIT)
         return
     if not peer.service.admits(asked.args[0]):
-        text = peer.face.too_many_functions().replace(b" ", b"+")
+        text = peer.service.too_many_functions().replace(" ", "+").encode()
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
     peer.service.create_function(asked.args[0])

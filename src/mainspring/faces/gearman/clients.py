@@ -33,7 +33,7 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
         function, unique, payload = args
         checked = peer.submits.check(function, unique, payload, priority, peer.plain)
         if checked is not None:
-            peer.submits.foreground(Job(peer.face.next_id(), function, payload, checked, priority, _PENDING))
+            peer.submits.foreground(Job(peer.service.next_id(), function, payload, checked, priority, _PENDING))
 
     return submit
 
@@ -70,7 +70,7 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
 
 def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: float) -> None:
     now = peer.service.wall()
-    job = Job(peer.face.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
+    job = Job(peer.service.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
     if at > now:
         job.due_us = round(at * 1_000_000)
     peer.submits.store(job)
@@ -95,7 +95,7 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
         return None
     created_us = round(peer.service.wall() * 1_000_000)
     options = Options(reducer=reducer)
-    return Job(peer.face.next_id(), function, payload, checked, created_us=created_us, options=options)
+    return Job(peer.service.next_id(), function, payload, checked, created_us=created_us, options=options)
 
 
 def lone_handle(args: list[bytes]) -> bytes:

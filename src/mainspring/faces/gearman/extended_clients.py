@@ -45,7 +45,7 @@ def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payloa
     checked = peer.submits.check(function, unique, payload, priority)
     if checked is None:
         return None
-    job = Job(peer.face.next_id(), function, payload, checked, priority)
+    job = Job(peer.service.next_id(), function, payload, checked, priority)
     now = peer.service.wall()
     job.created_us = round(now * 1_000_000)
     if said is _NO_OPTIONS:

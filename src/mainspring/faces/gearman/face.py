@@ -99,14 +99,12 @@ class GearmanFace:
         service: JobService,
         settings: GearmanSettings,
         *,
-        next_id: Callable[[], int],
         calls: Callable[[Any, bytes, str, bytes], None],
         shut_down: Callable[[bool], None],
         elsewhere: Callable[[bytes], Elsewhere] | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
-        self.next_id = next_id
         self.calls = calls
         """Answers a CALL of the extension: takes the peer, the call's id, its method and its params."""
         self.shut_down = shut_down
@@ -118,7 +116,6 @@ class GearmanFace:
         self.connections = 0
         self.kept = Kept(service.monotonic)
         """Pieces of long answers that several peers ask for."""
-        self._full = LogLimit(TOLD_EVERY)
         self._crowded = LogLimit(TOLD_EVERY)
         self._created: dict[int, bytes] = {}
 
@@ -162,17 +159,6 @@ class GearmanFace:
     def left(self, peer: Connected) -> None:
         """Forget a peer that is gone."""
         self.peers.pop(peer, None)
-
-    def too_many_functions(self) -> bytes:
-        """Return why a new function is refused, and say so to whoever can change it."""
-        most = self.service.most_functions
-        if self._full.left_out(self.service.monotonic()) is not None:
-            log.warning(
-                "new functions are refused",
-                functions=most,
-                do="look at `mainspring functions list` for names that programs make up, or raise --max-functions",
-            )
-        return b"this server has %d functions, and takes no more (--max-functions): use fewer names" % most
 
     def end_silent(self) -> None:
         """Disconnect the peers that have been silent for too long; to be called every second or so."""

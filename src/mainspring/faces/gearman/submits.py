@@ -93,11 +93,11 @@ class Submits:
         queue = self._service.queue_of(function)
         if queue is None:
             if not self._service.admits(function):
-                self.refuse(b"TOO_MANY_FUNCTIONS", self._face.too_many_functions())
+                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions().encode())
                 return None
             queue = self._service.known(function)  # it counts from now on
         if unique == b"-":
-            unique = unique_of_payload(payload) if payload else unique_of_nothing(self._face.next_id())
+            unique = unique_of_payload(payload) if payload else unique_of_nothing(self._service.next_id())
         if queue is not None and queue.maximum is not None and queue.is_full(priority):
             # A foreground job of this unique is joined on the usual way: the store has not heard of it.
             if unique and self._service.joins_foreground(function, unique):
@@ -136,7 +136,7 @@ class Submits:
         function, unique, payload = args
         checked = self.check(function, unique, payload, priority)
         if checked is not None:
-            self.batch.append(Job(self._face.next_id(), function, payload, checked, priority, _PENDING))
+            self.batch.append(Job(self._service.next_id(), function, payload, checked, priority, _PENDING))
 
     def gather(self, job: Job, *, wait: bool) -> None:
         """Add a submission of the extension to the batch; ``flush_plain`` comes before it."""

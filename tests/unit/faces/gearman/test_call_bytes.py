@@ -115,10 +115,10 @@ def unexpected() -> NodeStatus:
 
 def prepare(node: Node) -> None:
     """Let a node answer all calls."""
-    node.engine.followers = node.service.following(node.face.next_id)
+    node.engine.followers = node.service.followers
     schedules = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     for part in (
-        FunctionCalls(node.service, lambda: node.face.too_many_functions().decode()),
+        FunctionCalls(node.service),
         ScheduleCalls(schedules, node.life.reads, node.service.handles, node.clock),
         LoneNodeCalls(lambda: ROW),
         StatusCalls(node.service, unexpected),

@@ -21,7 +21,7 @@ NOTHING = {"concurrency": None, "concurrency_per_key": None, "rate": None, "rate
 
 @pytest.fixture
 def tool(node: Node) -> Peer:
-    node.life.api.add(FunctionCalls(node.service, lambda: node.face.too_many_functions().decode()).handlers)
+    node.life.api.add(FunctionCalls(node.service).handlers)
     return node.connect(extended=True)
 
 

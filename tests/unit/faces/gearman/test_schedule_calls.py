@@ -27,7 +27,7 @@ MINUTE = 60.0
 
 @pytest.fixture
 def schedules(node: Node) -> ScheduleService:
-    node.engine.followers = node.service.following(node.face.next_id)
+    node.engine.followers = node.service.followers
     service = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     node.life.api.add(ScheduleCalls(service, node.life.reads, node.service.handles, node.clock).handlers)
     return service
