@@ -11,28 +11,28 @@ PAGE = DOCS / "explanation/job-states.md"
 
 _MEANINGS = {
     State.SCHEDULED: "it is not due yet",
-    State.PENDING: "it is due, and nobody has it",
-    State.LEASED: "a node has it, and has not recorded that it runs",
+    State.PENDING: "it is due, and no node holds it",
+    State.LEASED: "a node holds it and has not recorded that it runs",
     State.RUNNING: "a node has recorded that a worker runs it",
     State.SUCCEEDED: "it has a result",
     State.FAILED: "all its attempts failed: a dead letter",
-    State.CANCELLED: "somebody cancelled it",
+    State.CANCELLED: "a client, an operator or its schedule cancelled it",
     State.EXPIRED: "it was not started in time",
 }
 
 _CAUSES = {
-    Event.DUE: "its time has come",
+    Event.DUE: "its due time has come",
     Event.CLAIM: "a node takes it, because a worker waits for its function",
-    Event.ASSIGN: "a worker has been running it for a while, and the node records that",
+    Event.ASSIGN: "a worker has been running it for about a second, and the node records that",
     Event.SUCCEED: "the worker completed it",
-    Event.FAIL: "an attempt failed, and there is none left",
+    Event.FAIL: "an attempt failed, and no other attempt is left",
     Event.RETRY: "an attempt failed, and another one follows after a backoff",
-    Event.SNOOZE: "the worker asked for it to come back later; not counted",
-    Event.RELEASE: "it is handed back politely, to its old place; not counted",
-    Event.LOSE: "its worker or its node was lost, and it goes back to its old place",
-    Event.CANCEL: "somebody cancels it",
-    Event.EXPIRE: "the time in which it had to be started is over",
-    Event.REDRIVE: "somebody tries it again, with its attempts counted anew",
+    Event.SNOOZE: "the task asked to run again later; this does not count as an attempt",
+    Event.RELEASE: "its worker or node hands it back to its old place; this does not count as an attempt",
+    Event.LOSE: "its worker or its node was lost, and it returns to its old place",
+    Event.CANCEL: "a client, an operator or its schedule cancels it",
+    Event.EXPIRE: "the time in which it had to start is over",
+    Event.REDRIVE: "an operator or a client tries it again, and its attempts count from zero",
 }
 
 _PAGE = """\
@@ -41,10 +41,10 @@ _PAGE = """\
 <!-- Written by `python -m tests.docs.job_states` from the table in src/mainspring/jobs/rules.py: change the table and run it
 again. -->
 
-A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under a lease (leased, running), or has
-*ended* (succeeded, failed, cancelled, expired). It is submitted as scheduled or pending, or as leased where a worker waits for
-it already. Every change of state is a row of one table in the code. The stores guard each change with it, this page is drawn
-from it, and the tests walk through it. What the table does not list cannot happen.
+A job is in one of eight states. It *waits* (scheduled, pending), is *held* by a node under the node's lease (leased, running),
+or has *ended* (succeeded, failed, cancelled, expired). A submit stores it as scheduled or pending, or as leased if a worker
+already waits for it. Every change of state is a row of one table in the code. The stores check each change against this table,
+this page is generated from it, and the tests walk through it. A change that is not in the table cannot happen.
 
 ```mermaid
 {diagram}
@@ -62,9 +62,9 @@ from it, and the tests walk through it. What the table does not list cannot happ
 |---|---|---|---|
 {transitions}
 
-That a job runs is recorded only after it has been running for about a second: most jobs end sooner, and recording each of
-them would double the writes. So a job that ends may be *leased* or *running* in the store, and whatever ends a run is legal
-from both. The record is needed when a node is lost: a job that was running counts an attempt then, and the others do not.
+A node records that a job runs only after about a second. Most jobs end sooner, and recording each of them would double the
+writes. So a job that ends may be *leased* or *running* in the store, and all events that end a run are legal from both states.
+The record matters when a node is lost: a job that was recorded as running then counts an attempt, and the others do not.
 """
 
 
