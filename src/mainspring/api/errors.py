@@ -39,6 +39,8 @@ class Code(StrEnum):
     """A value cannot be right; the message names it."""
     UNSUPPORTED = "unsupported", Kind.USAGE
     """The store of this node does not keep what was asked for."""
+    TOO_LARGE = "too_large", Kind.USAGE
+    """A name, a unique or a payload has more bytes than can be kept; the message names the limit."""
     TOO_MANY_FUNCTIONS = "too_many_functions", Kind.USAGE
     """The request names a new function, and the node takes no more."""
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND

@@ -6,9 +6,80 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.api.errors import Code, Problem
 from mainspring.api.request import Request
+from mainspring.clock import to_us
+from mainspring.errors import UsageError
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
+from mainspring.jobs.retry import LONGEST_WAIT
+from mainspring.jobs.retry import check as check_retry
+from mainspring.resources.said import key_of
 
 PriorityName = Literal["high", "normal", "low"]
+PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+
+LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
+
+
+class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a submission asks for beside function, unique and payload; docs/reference/protocol.md says what the keys mean."""
+
+    priority: PriorityName = "normal"
+    delay: float | None = None
+    run_at: float | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+    expires: float | None = None
+    retry: Retry | None = None
+    keep_unique: float | None = None
+    concurrency_key: str = ""
+
+    def give(self, job: Job, now: float) -> None:
+        """Let a new job have these options. Raises UsageError where one cannot be right."""
+        check_seconds(self, "delay", "timeout", "heartbeat", "expires", "keep_unique")
+        if self.delay is not None and self.run_at is not None:
+            raise UsageError("give delay or run_at, not both")
+        at = now + self.delay if self.delay is not None else self.run_at
+        if at is not None and at > now:
+            if at > now + LONGEST_WAIT:
+                raise UsageError(f"run_at is {at}, more than a century away")
+            job.due_us = to_us(at)
+        if self.expires is not None:
+            job.expires_us = to_us(now + self.expires)
+        if self.retry is not None:
+            check_retry(self.retry)
+        if self.concurrency_key:
+            job.key = key_of(self.concurrency_key)
+        if (self.retry, self.timeout, self.heartbeat, self.keep_unique) != (None, None, None, None):
+            job.options = Options(self.retry, self.timeout, self.heartbeat, self.keep_unique)
+        job.priority = PRIORITIES[self.priority]
+
+
+def check_seconds(said: msgspec.Struct, *names: str) -> None:
+    """Raise UsageError where one of these options is no number of seconds that can be kept."""
+    for name in names:
+        seconds = getattr(said, name)
+        if seconds is not None and not 0 <= seconds < LONGEST_WAIT:
+            raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
+        if seconds == 0 and name in {"timeout", "heartbeat"}:
+            raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
+
+
+def misfit(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:
+    """Return why no node whose store takes payloads of ``largest`` bytes has such a job; None where nothing is wrong."""
+    if not function:
+        return Problem(Code.INVALID, "a job needs the name of a function")
+    if len(function) > FUNCTION_LIMIT:
+        return Problem(Code.TOO_LARGE, LONG_NAME)
+    if len(unique) > UNIQUE_LIMIT:
+        return Problem(Code.TOO_LARGE, f"a unique has at most {UNIQUE_LIMIT} bytes, and this one has {len(unique)}")
+    if len(payload) > largest:
+        return Problem(
+            Code.TOO_LARGE,
+            f"a payload has {len(payload)} bytes, and this node's store takes {largest}: keep what is larger elsewhere, and"
+            " submit where it is",
+        )
+    return None
 
 
 class Submitted(msgspec.Struct):
@@ -29,16 +100,16 @@ class Ended(msgspec.Struct):
 
 
 class Submit(Request[Submitted]):
-    """Store a job. Codes: ``too_many_functions``, ``refused``."""
+    """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
 
     function: bytes
     payload: bytes
     unique: bytes = b""
-    priority: PriorityName = "normal"
+    options: JobOptions = JobOptions()
 
 
 class Run(Request[Ended]):
-    """Have a job run that lives as long as this call, or one that others wait for. Codes: ``too_many_functions``, ``refused``."""
+    """Have a job run that lives as long as this call, or one that others wait for. Codes: as of `Submit`."""
 
     function: bytes
     payload: bytes

@@ -32,6 +32,7 @@ NOT_KEPT = (
     "this node's store is on ZooKeeper, which keeps no limits, pauses or keys of functions: "
     "a store on SQLite or PostgreSQL does"
 )
+KEY_NOT_KEPT = f"concurrency_key was given, and {NOT_KEPT}"
 READ_EVERY = 3.0
 """Seconds between looks at what was said at other nodes."""
 REPEAT_EVERY = 15.0

@@ -180,7 +180,7 @@ def _put_together(
     api = Api(
         job_calls.handlers,
         FunctionCalls(service).handlers,
-        SubmitCalls(service).handlers,
+        SubmitCalls(service, largest=engine.max_value).handlers,
         StatusCalls(service, lambda: status.read()).handlers,  # noqa: PLW0108
     )
     face = GearmanFace(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
 
+LARGEST = 1000
+"""Bytes of a payload that the store takes."""
 UNKNOWN = "H:n:1000000999999"
 
 
@@ -82,7 +84,7 @@ class Side:
 
 
 class Node:
-    def __init__(self, term: Term, nodes: dict[int, str], store: Store) -> None:
+    def __init__(self, term: Term, nodes: dict[int, str], store: Store, **options: Any) -> None:
         loop = asyncio.get_running_loop()
         self.store = store
         self.clock = ManualClock()
@@ -96,6 +98,7 @@ class Node:
             Handles(nodes),
             Hub(),
             earlier=lambda _: None,
+            **options,
         )
         store.followers = self.service.followers
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
@@ -104,7 +107,7 @@ class Node:
             self.jobs.handlers,
             FunctionCalls(self.service).handlers,
             ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
-            SubmitCalls(self.service).handlers,
+            SubmitCalls(self.service, largest=LARGEST).handlers,
         )
 
     async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:
@@ -132,10 +135,10 @@ class Node:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[Node]:
+async def opened(**options: Any) -> AsyncIterator[Node]:
     store = Store()
     begun = await store.open(NodeId("n"), lambda function: function())
-    node = Node(begun.term, dict(begun.nodes), store)
+    node = Node(begun.term, dict(begun.nodes), store, **options)
     started = asyncio.get_running_loop().create_future()
     node.service.start(started.set_result, started.set_exception)
     await started

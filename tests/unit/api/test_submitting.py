@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.errors import Code
-from mainspring.api.submitting import Ended, Run, Submit
+from mainspring.api.jobs import Show
+from mainspring.api.submitting import Ended, JobOptions, Run, Submit
+from mainspring.clock import to_us
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Priority
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, Priority, Retry
 
-from .a_node import Node, opened, run
+from .a_node import LARGEST, Node, opened, run
 
 
 def test_a_background_job_is_stored_before_the_answer() -> None:
@@ -59,6 +63,87 @@ def test_a_foreground_job_goes_with_the_last_who_waits() -> None:
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 assert len(node.service.in_memory()) == left
+
+    run(test())
+
+
+def test_options_reach_the_job_and_its_worker() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            retry = Retry(max_attempts=3)
+            options = JobOptions("high", timeout=5, heartbeat=2, expires=60, retry=retry, concurrency_key="k")
+            await node.api.call(Submit(b"f", b"", b"u", options))
+            side = node.worker()
+            await node.committed()
+            job = side.given[0].job
+            assert (job.priority, job.key, job.options) == (Priority.HIGH, b"k", Options(retry, 5, 2))
+            assert job.expires_us == to_us(node.clock.wall() + 60)
+
+    run(test())
+
+
+@pytest.mark.parametrize("way", ["delay", "run_at"])
+def test_a_job_for_later(way: str) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            later = node.clock.wall() + 5
+            options = JobOptions(delay=5) if way == "delay" else JobOptions(run_at=later)
+            handle = (await node.api.call(Submit(b"f", b"", options=options))).handle
+            shown = await node.api.call(Show(handle))
+            assert (shown.state, shown.run_at) == ("scheduled", rfc3339(to_us(later)))
+
+    run(test())
+
+
+@pytest.mark.parametrize("unit", ["function", "unique", "payload"])
+@pytest.mark.parametrize("kind", [Submit, Run])
+def test_limits_are_those_of_all_faces(kind: type[Submit | Run], unit: str) -> None:
+    """As many bytes as may be, and one more."""
+
+    async def test() -> None:
+        async with opened() as node:
+            most = {"function": FUNCTION_LIMIT, "unique": UNIQUE_LIMIT, "payload": LARGEST}[unit]
+            given: dict[str, Any] = {"function": b"f", "payload": b""}
+            assert await node.code(kind(**given | {unit: bytes(most + 1)})) is Code.TOO_LARGE
+            assert not node.service.queues()
+            await node.api.call(Submit(**given | {unit: bytes(most)}))
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        JobOptions(delay=-1),
+        JobOptions(delay=1, run_at=1),
+        JobOptions(timeout=0),
+        JobOptions(run_at=1e12),
+        JobOptions(retry=Retry(max_attempts=0)),
+        JobOptions(concurrency_key="k" * 256),
+    ],
+)
+def test_options_that_cannot_be_right(options: JobOptions) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert await node.code(Submit(b"f", b"", options=options)) is Code.INVALID
+            assert not node.service.queues()
+
+    run(test())
+
+
+@pytest.mark.parametrize("kind", [Submit, Run])
+def test_a_job_has_a_function(kind: type[Submit | Run]) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            assert await node.code(kind(b"", b"")) is Code.INVALID
+
+    run(test())
+
+
+def test_a_store_without_limits_takes_no_keys() -> None:
+    async def test() -> None:
+        async with opened(keeps_limits=False) as node:
+            assert await node.code(Submit(b"f", b"", options=JobOptions(concurrency_key="k"))) is Code.UNSUPPORTED
 
     run(test())
 

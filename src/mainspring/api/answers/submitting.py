@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Ended, Run, Submit, Submitted
+from mainspring.api.submitting import Ended, JobOptions, Run, Submit, Submitted, misfit
 from mainspring.clock import to_us
-from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.functions import KEY_NOT_KEPT
+from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
@@ -17,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class SubmitCalls:
-    """Takes jobs at a node."""
+    """Takes jobs at a node, with payloads of up to ``largest`` bytes."""
 
-    def __init__(self, service: JobService) -> None:
+    def __init__(self, service: JobService, *, largest: int) -> None:
         self._service = service
+        self._largest = largest
         self.handlers: Handlers = {Submit: self._submit, Run: self._run}
 
     async def _submit(self, request: Submit) -> Submitted:
-        job = self._job(request)
+        job = self._job(request, request.options)
         job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
         return Submitted(self._service.handle_of(job_id).decode())
 
     async def _run(self, request: Run) -> Ended:
-        job, waiting = self._job(request), _Waiting()
+        job, waiting = self._job(request, JobOptions(request.priority)), _Waiting()
         try:
             await Later[int](lambda done, failed: self._service.submit_foreground(job, waiting, done, failed))
             ended: Ended = await Later(waiting.until_ended)
@@ -37,17 +39,21 @@ class SubmitCalls:
             self._service.client_gone(waiting)
         return ended
 
-    def _job(self, request: Submit | Run) -> Job:
-        """Return the job that is asked for. Raises ApiError where it cannot be taken."""
-        service, function = self._service, request.function
-        priority = Priority[request.priority.upper()]
+    def _job(self, request: Submit | Run, options: JobOptions) -> Job:
+        """Return the job that is asked for. Raises ApiError and UsageError where it cannot be taken."""
+        service, function, now = self._service, request.function, self._service.wall()
+        problem = misfit(function, request.unique, request.payload, self._largest)
+        if problem is not None:
+            raise ApiError(problem.code, problem.message)
+        if options.concurrency_key and not service.keeps_limits:
+            raise ApiError(Code.UNSUPPORTED, KEY_NOT_KEPT)
+        job = Job(service.next_id(), function, request.payload, request.unique, created_us=to_us(now))
+        options.give(job, now)
         if not service.admits(function):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
         queue = service.known(function)
-        if queue is not None and queue.is_full(priority):
+        if queue is not None and queue.is_full(job.priority):
             raise ApiError(Code.REFUSED, "Job queue is full")
-        job = Job(service.next_id(), function, request.payload, request.unique, priority)
-        job.created_us = to_us(service.wall())
         return job
 
 

@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mainspring.api.submitting import LONG_NAME
 from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import FUNCTION_LIMIT, State
@@ -173,7 +174,7 @@ def _cancel_job(peer: Peer, asked: Command) -> None:
 
 def _create_function(peer: Peer, asked: Command) -> None:
     if len(asked.args[0]) > FUNCTION_LIMIT:
-        peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE a+function's+name+has+at+most+%d+bytes\r\n" % FUNCTION_LIMIT)
+        peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE %b\r\n" % LONG_NAME.replace(" ", "+").encode())
         return
     if not peer.service.admits(asked.args[0]):
         text = peer.service.too_many_functions().replace(" ", "+").encode()

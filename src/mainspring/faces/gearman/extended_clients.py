@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from mainspring.api.submitting import PRIORITIES
+from mainspring.clock import to_us
 from mainspring.errors import UsageError
-from mainspring.faces.gearman.extension_json import FURTHEST, SubmitOptions, check_seconds, decode_submit
-from mainspring.jobs.functions import NOT_KEPT
-from mainspring.jobs.model import Job, Options, Priority
-from mainspring.jobs.retry import check as check_retry
-from mainspring.resources.said import key_of
+from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
+from mainspring.jobs.functions import KEY_NOT_KEPT
+from mainspring.jobs.model import Job
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
     from mainspring.faces.gearman.peer import Peer
 
-_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 _NO_OPTIONS = SubmitOptions()
 
 
@@ -30,42 +27,24 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     try:
         options = decode_submit(text) if text else _NO_OPTIONS
         if options.concurrency_key and not peer.service.keeps_limits:
-            peer.submits.refuse(b"INVALID_ARGUMENTS", f"concurrency_key was given, and {NOT_KEPT}".encode())
+            peer.submits.refuse(b"INVALID_ARGUMENTS", KEY_NOT_KEPT.encode())
             return
         job = _job(peer, function, unique, options, payload)
-    except (msgspec.MsgspecError, UsageError, ValueError) as error:
+    except (ValueError, UsageError) as error:
         peer.submits.refuse(b"INVALID_ARGUMENTS", f"the options of SUBMIT cannot be read: {error}".encode())
         return
     if job is not None:
         peer.submits.gather(job, wait=options.wait)
 
 
-def _job(peer: Peer, function: bytes, unique: bytes, said: SubmitOptions, payload: bytes) -> Job | None:
-    priority = _PRIORITIES[said.priority]
-    checked = peer.submits.check(function, unique, payload, priority)
+def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, payload: bytes) -> Job | None:
+    checked = peer.submits.check(function, unique, payload, PRIORITIES[options.priority])
     if checked is None:
         return None
-    job = Job(peer.service.next_id(), function, payload, checked, priority)
     now = peer.service.wall()
-    job.created_us = round(now * 1_000_000)
-    if said is _NO_OPTIONS:
-        return job
-    check_seconds(said, "delay", "timeout", "heartbeat", "expires", "keep_unique")
-    if said.delay is not None and said.run_at is not None:
-        raise ValueError("give delay or run_at, not both")
-    at = now + said.delay if said.delay is not None else said.run_at
-    if at is not None and at > now:
-        if at > now + FURTHEST:
-            raise ValueError(f"run_at is {at}, more than a century away")
-        job.due_us = round(at * 1_000_000)
-    if said.expires is not None:
-        job.expires_us = round((now + said.expires) * 1_000_000)
-    if said.retry is not None:
-        check_retry(said.retry)
-    if said.concurrency_key:
-        job.key = key_of(said.concurrency_key)
-    if (said.retry, said.timeout, said.heartbeat, said.keep_unique) != (None, None, None, None):
-        job.options = Options(said.retry, said.timeout, said.heartbeat, said.keep_unique)
+    job = Job(peer.service.next_id(), function, payload, checked, created_us=to_us(now))
+    if options is not _NO_OPTIONS:
+        options.give(job, now)
     return job
 
 

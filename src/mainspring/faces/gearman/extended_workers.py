@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainspring.api.submitting import check_seconds
 from mainspring.errors import UsageError
-from mainspring.faces.gearman.extension_json import RegisterOptions, check_seconds, decode_beats, decode_register
+from mainspring.faces.gearman.extension_json import RegisterOptions, decode_beats, decode_register
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.retry import check as check_retry
@@ -34,7 +35,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         if said.retry is not None:
             check_retry(said.retry)
         limits = None if said.limits is None else limits_of(said.limits)
-    except (msgspec.MsgspecError, UsageError, ValueError) as error:
+    except (ValueError, UsageError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
     if limits is not None and not peer.service.keeps_limits:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.faces.gearman.extension_json import FURTHEST, SettleDetail, decode_settle
+from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
 from mainspring.jobs.failures import ASKED, JobFailure, failure
 from mainspring.jobs.lookups import AGAIN
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.retry import LONGEST_WAIT
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     elif outcome == b"released":
         service.released(held, acknowledge)
     elif outcome == b"snoozed":
-        service.snoozed(held, min(max(detail.delay, 0.0), FURTHEST), acknowledge)
+        service.snoozed(held, min(max(detail.delay, 0.0), LONGEST_WAIT), acknowledge)
     elif outcome == b"cancelled":
         service.cancelled(held, held.cancelled or ASKED, acknowledge)
     else:

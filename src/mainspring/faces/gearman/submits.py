@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.errors import Code
+from mainspring.api.submitting import misfit
 from mainspring.faces.gearman.outstanding import Outstanding
-from mainspring.faces.gearman.worker_side import LONG_NAME
-from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Job, State
+from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.wire.gearman.uniques import unique_of_nothing, unique_of_payload
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 _PENDING = int(State.PENDING)
 _JOB_CREATED = int(Type.JOB_CREATED)
-_ELSEWHERE = b"keep what is larger elsewhere, and submit where it is"
+_MISFITS = {Code.INVALID: b"INVALID_FUNCTION_NAME", Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE"}
+"""Gearman's codes for what is wrong with a submission itself."""
 
 
 class Submits:
@@ -76,19 +78,12 @@ class Submits:
 
         ``listener`` is given for a foreground job.
         """
-        if not function:
-            self.refuse(b"INVALID_FUNCTION_NAME", b"a job needs the name of a function")
-            return None
-        if len(function) > FUNCTION_LIMIT:
-            self.refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME)
-            return None
         if len(unique) > UNIQUE_LIMIT:
-            self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")
+            self.refuse(b"ARGUMENT_TOO_LARGE", b"Unique value too large")  # in gearmand's words
             return None
-        largest = self._face.settings.max_value
-        if len(payload) > largest:
-            text = b"a payload has %d bytes, and this node's store takes %d: %b" % (len(payload), largest, _ELSEWHERE)
-            self.refuse(b"ARGUMENT_TOO_LARGE", text)
+        problem = misfit(function, unique, payload, self._face.settings.max_value)
+        if problem is not None:
+            self.refuse(_MISFITS[problem.code], problem.message.encode())
             return None
         queue = self._service.queue_of(function)
         if queue is None:

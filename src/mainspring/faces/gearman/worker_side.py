@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mainspring.api.submitting import LONG_NAME
 from mainspring.faces.gearman.assignments import extended_assignment, plain_assignment
 from mainspring.faces.gearman.reading import UNREAD
 from mainspring.jobs.held import Worker
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _NOOP = response(Type.NOOP)
 NO_JOB = response(Type.NO_JOB)
-LONG_NAME = b"a function's name has at most %d bytes" % FUNCTION_LIMIT
 
 
 class WorkerSide:
@@ -57,7 +57,7 @@ class WorkerSide:
         worker = self.as_worker()
         limit = self._face.settings.functions
         if len(function) > FUNCTION_LIMIT:
-            self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME)
+            self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME.encode())
         elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
         elif not self._service.admits(function):

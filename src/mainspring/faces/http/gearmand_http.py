@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Run, Submit
+from mainspring.api.submitting import JobOptions, Run, Submit
 from mainspring.errors import MainspringError
 from mainspring.wire.gearman.uniques import unique_of_payload
 
@@ -39,6 +39,8 @@ PIECE = 64 * 1024
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
+_STATUS = {Code.INVALID: "400 BAD_REQUEST", Code.TOO_LARGE: "413 TOO_LARGE"}
+"""HTTP's codes for what is wrong with the request itself."""
 _CODES = {Code.TOO_MANY_FUNCTIONS: "TOO_MANY_FUNCTIONS"}
 """Gearman's codes for problems; that of all others is ``QUEUE_ERROR``."""
 
@@ -136,7 +138,10 @@ class GearmandHttp:
         try:
             reply = await self._submit(request, reader)
         except ApiError as error:
-            reply = _Reply("ERROR", _CODES.get(error.problem.code, "QUEUE_ERROR"))
+            problem = error.problem
+            if problem.code in _STATUS:
+                return self._refusal(_STATUS[problem.code], problem.message)
+            reply = _Reply("ERROR", _CODES.get(problem.code, "QUEUE_ERROR"))
         if reply is None:
             return None
         data = b"" if request.method == "HEAD" else reply.data
@@ -150,7 +155,11 @@ class GearmandHttp:
         unique = request.headers.get("x-gearman-unique", "").encode("latin-1")
         if unique == b"-":
             unique = unique_of_payload(request.payload)
-        submission = (Submit if background else Run)(request.function, request.payload, unique, priority)
+        submission: Submit | Run
+        if background:
+            submission = Submit(request.function, request.payload, unique, JobOptions(priority))
+        else:
+            submission = Run(request.function, request.payload, unique, priority)
         job = asyncio.ensure_future(self._reply(submission))
         gone = asyncio.ensure_future(_until_end(reader))
         try:

@@ -35,10 +35,13 @@ class Jobs:
         self.dropped = asyncio.Event()
 
     def _take(self, request: Submit | Run) -> None:
-        said = (request.function, request.unique, request.payload, request.priority, isinstance(request, Submit))
+        priority = request.options.priority if isinstance(request, Submit) else request.priority
+        said = (request.function, request.unique, request.payload, priority, isinstance(request, Submit))
         self.submitted.append(said)
         if request.function in REFUSALS:
             raise ApiError(REFUSALS[request.function][0], "no")
+        if request.function in MISFITS:
+            raise ApiError(MISFITS[request.function][0], "a function is less")
 
     async def _submit(self, request: Submit) -> Submitted:
         self._take(request)
@@ -66,6 +69,7 @@ REFUSALS = {
     b"full": (Code.REFUSED, "QUEUE_ERROR"),
     b"away": (Code.UNAVAILABLE, "QUEUE_ERROR"),
 }
+MISFITS = {b"odd": (Code.INVALID, b"400"), b"lengthy": (Code.TOO_LARGE, b"413")}
 
 
 @contextlib.asynccontextmanager
@@ -147,6 +151,14 @@ def test_bad_requests_are_answered_with_what_is_wrong(request_: bytes, status: b
     answer, submitted = exchange(request_)
     assert answer.split(b" ")[1] == status
     assert not submitted
+
+
+@pytest.mark.parametrize("function", MISFITS)
+@pytest.mark.parametrize("background", [b"true", b"false"])
+def test_submissions_that_no_node_takes_are_answered_with_what_is_wrong(function: bytes, background: bytes) -> None:
+    answer, _ = exchange(b"POST /%b HTTP/1.1\r\nX-Gearman-Background: %b\r\n\r\n" % (function, background))
+    assert answer.split(b" ")[1] == MISFITS[function][1]
+    assert answer.endswith(b"\r\n\r\na function is less\n")
 
 
 def test_a_silent_client_is_hung_up_on() -> None:
