@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import news
-from mainspring.engines.zookeeper.committer import AGAIN, Entry
+from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.later import Later
 from mainspring.engines.zookeeper.session import Waiting
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, SessionEndedError, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 from mainspring.engines.zookeeper.wants import UNMARKED, Notice, decode_notice, encode_wants, mark_of
-from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 
@@ -124,8 +123,6 @@ class Claims:
         self._quiet = True
         try:
             complete = await master.claim(new, self.asked)
-        except SessionEndedError as error:
-            raise StoreFencedError(f"the session of {self._session.who} has ended") from error
         finally:
             self._quiet = False
         if self._session.committer.fenced:
@@ -205,7 +202,7 @@ class Claims:
 
     async def catch_up(self) -> None:
         """Take in what the last master has assigned to this node and not told: this one is the master now."""
-        tasks = await self._session.tree.children(paths.queue(self._session.who)) or ()
+        tasks = await self._session.children(paths.queue(self._session.who))
         for start in range(0, len(tasks), READ_AT_ONCE):
             await self._fetch(tasks[start : start + READ_AT_ONCE])
         if self._is_doubtful:
@@ -225,11 +222,7 @@ class Claims:
                 timeout = self._next(loop.time())
                 await news(self._news, timeout)
                 self._news.clear()
-                try:
-                    await self._step(loop.time())
-                except StoreUnavailableError:
-                    await asyncio.sleep(AGAIN)
-                    self._news.set()
+                await self._step(loop.time())
         finally:
             self._fence()
 
@@ -254,23 +247,19 @@ class Claims:
 
     async def _read(self) -> None:
         """Read what the master has said, and the tasks that are new."""
-        tree, queue = self._session.tree, paths.queue(self._session.who)
+        session, queue = self._session, paths.queue(self._session.who)
         self._changed = False
         self._marks = {job_id: self._marks.get(job_id, UNMARKED) for job_id in self._session.assignments}
         self._passed = dict(self._marks)
-        try:
-            node = await tree.get(queue, self._on_change)
-            if node is None or not node.data:
-                return
-            notice = decode_notice(node.data)
-            tasks = notice.since(self._notice)
-            if tasks is None:
-                tasks = await tree.children(queue) or ()
-            for start in range(0, len(tasks), READ_AT_ONCE):
-                await self._fetch(tasks[start : start + READ_AT_ONCE])
-        except BaseException:
-            self._changed = True
-            raise
+        node = await session.get(queue, self._on_change)
+        if node is None or not node.data:
+            return
+        notice = decode_notice(node.data)
+        tasks = notice.since(self._notice)
+        if tasks is None:
+            tasks = await session.children(queue)
+        for start in range(0, len(tasks), READ_AT_ONCE):
+            await self._fetch(tasks[start : start + READ_AT_ONCE])
         self._notice = notice
         if self._is_doubtful:
             self._is_doubtful = False
@@ -285,7 +274,7 @@ class Claims:
     async def _fetch(self, tasks: Sequence[str]) -> None:
         session = self._session
         arrivals = []
-        for task, node in zip(tasks, await session.tree.get_many([*map(paths.running, tasks)]), strict=True):
+        for task, node in zip(tasks, await session.get_many([*map(paths.running, tasks)]), strict=True):
             if node is None:
                 continue
             record = records.decode(node.data)

@@ -10,9 +10,8 @@ import asyncio
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.engines.zookeeper import locating, paths
+from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.committer import Conflict, Fenced
-from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.transacting import RefusedError, Transacted, transact_all
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.ids import TERM_SPAN
@@ -89,8 +88,8 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
                 await asyncio.sleep(UNPUBLISHED)
 
     try:
-        await locating.meet(session, [one.happening.job.term * TERM_SPAN for one in found.values()])
-        turns = await patiently(session, lambda: _turns(session, found))
+        await session.meet([one.happening.job.term * TERM_SPAN for one in found.values()])
+        turns = await session.patiently(lambda: _turns(session, found))
     except StoreFencedError:
         return [Fenced(paths.worker(session.who))] * len(happenings)
     await asyncio.gather(commit_others(), commit_owned(turns))

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import AGAIN
-from mainspring.engines.zookeeper.tree import SessionEndedError
-from mainspring.errors import StoreCorruptError, StoreUnavailableError
+from mainspring.errors import StoreCorruptError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Node
@@ -135,33 +134,6 @@ def is_published(data: dict[str, Any]) -> bool:
     return "state" in data
 
 
-async def insist(session: Session, paths: Sequence[str]) -> list[Node | None]:
-    """Read nodes, however long the ensemble is away: what was written in part cannot be given up.
-
-    Raises StoreFencedError where this node may write nothing more anyway.
-    """
-    return await patiently(session, lambda: session.tree.get_many(paths))
-
-
-async def catch_up(session: Session) -> None:
-    """Wait until what anybody has written so far can be read here. Raises StoreFencedError."""
-    await patiently(session, session.tree.sync)
-
-
-async def patiently(session: Session, ask: Callable[[], Awaitable[T]]) -> T:
-    """Read something, however long the ensemble is away. Raises StoreFencedError where this node may write nothing more."""
-    while True:
-        try:
-            return await ask()
-        except StoreUnavailableError:
-            is_over = session.committer.fenced
-        except SessionEndedError:
-            is_over = True
-        if is_over:
-            raise session.over()
-        await asyncio.sleep(AGAIN)
-
-
 async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
     """Find tasks; those whose name is unknown are left out. The terms of their jobs are known afterwards.
 
@@ -178,13 +150,13 @@ async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
     if left:
         raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
     names = [spot.name for spot in found.values()]
-    await meet(session, [name.id for name in names if name.id] + [name.kept["id"] for name in names if name.kept])
+    await session.meet([name.id for name in names if name.id] + [name.kept["id"] for name in names if name.kept])
     return found
 
 
 async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) -> list[str]:
     """Look once; returns the tasks that were nowhere."""
-    nodes = iter(await insist(session, [place for task in tasks for place in _places(task)]))
+    nodes = iter(await session.get_many([place for task in tasks for place in _places(task)]))
     delayed: list[tuple[str, Name]] = []
     held: list[Spot] = []
     left: list[str] = []
@@ -205,7 +177,7 @@ async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) ->
             delayed.append((task, name))
     if delayed:
         at = [paths.delayed(task, name.due_us, name.id) for task, name in delayed]
-        for (task, name), path, node in zip(delayed, at, await insist(session, at), strict=True):
+        for (task, name), path, node in zip(delayed, at, await session.get_many(at), strict=True):
             spot = _spot(task, name, path, node)
             if spot is None:
                 left.append(task)
@@ -235,10 +207,10 @@ def _spot(task: str, name: Name, path: str, node: Node | None) -> Spot | None:
 
 async def _assigned(session: Session, held: list[Spot], found: dict[str, Spot]) -> list[str]:
     """Learn of held tasks whether they run; returns those whose assignment has gone meanwhile."""
-    await meet(session, (spot.record["term"] * TERM_SPAN for spot in held))
+    await session.meet(spot.record["term"] * TERM_SPAN for spot in held)
     at = [paths.assignment(session.worker_of(spot.record["term"]), spot.task) for spot in held]
     left = []
-    for spot, path, node in zip(held, at, await insist(session, at), strict=True):
+    for spot, path, node in zip(held, at, await session.get_many(at), strict=True):
         data = {} if node is None else records.decode(node.data)
         if node is None or data["id"] != spot.name.id:
             left.append(spot.task)
@@ -255,14 +227,14 @@ async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
     await _look_here(session, wanted, seen)
     missing = [job_id for job_id in wanted if job_id not in seen]
     if missing:
-        await catch_up(session)
+        await session.catch_up()
         await _look_here(session, missing, seen)
     return seen
 
 
 async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, Seen]) -> None:
     """Find jobs, as far as this node's member of the ensemble knows of them."""
-    await meet(session, ids)
+    await session.meet(ids)
     left = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
     for turn in range(ROUNDS):
         if not left:
@@ -278,7 +250,7 @@ async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list
     """Look once; returns the jobs that were published, or dropped, meanwhile."""
     at = [session.result(job_id) for job_id in ids]
     live: list[Seen] = []
-    for job_id, path, node in zip(ids, at, await insist(session, at), strict=True):
+    for job_id, path, node in zip(ids, at, await session.get_many(at), strict=True):
         if node is None:
             continue
         one = Seen(job_id, session.handle(job_id), path, node.version, records.decode(node.data), None)
@@ -301,7 +273,7 @@ async def _look_unnamed(session: Session, live: list[Seen], spots: dict[str, Spo
     """Find jobs whose names have gone over to others: that is done with what has ended and is not published yet."""
     at = [paths.completed(one.data["task"]) for one in live]
     left = []
-    for one, path, node in zip(live, at, await insist(session, at), strict=True):
+    for one, path, node in zip(live, at, await session.get_many(at), strict=True):
         task = one.data["task"]
         name = spots[task].name if task in spots else Name(0, 0, "", 0, None)
         spot = _spot(task, name._replace(id=one.id), path, node)
@@ -310,9 +282,3 @@ async def _look_unnamed(session: Session, live: list[Seen], spots: dict[str, Spo
         else:
             seen[one.id] = one._replace(spot=spot._replace(name=name))
     return left
-
-
-async def meet(session: Session, ids: Iterable[int]) -> None:
-    """Learn who had the terms of some ids, however long the ensemble is away."""
-    wanted = list(ids)  # each attempt goes through them
-    await patiently(session, lambda: session.meet(wanted))

@@ -94,7 +94,7 @@ class NewJobs:
 
     async def _freed(self, name: Name, ended: Job) -> Name:
         """Return a name as it is without the job that has ended, and have that one published without it."""
-        await locating.meet(self._session, [ended.id])
+        await self._session.meet([ended.id])
         result = self._session.result(ended.id)
         if await self._transaction.get(result) is None:
             raise OvertakenError

@@ -65,7 +65,7 @@ async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) ->
     found = await _find_unique(session, keys)
     missing = [key for key in keys if key not in found and key[1] != NO_UNIQUE]
     if missing:
-        await locating.catch_up(session)
+        await session.catch_up()
         found.update(await _find_unique(session, missing))
     return [[found.get(key) for key in operation.keys] for operation in operations]
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, terms
-from mainspring.engines.zookeeper.committer import Committer, Entry, Fenced
-from mainspring.engines.zookeeper.tree import Create, Refusal
-from mainspring.errors import StoreCorruptError, StoreFencedError
+from mainspring.engines.zookeeper.committer import AGAIN, Committer, Entry, Fenced
+from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError
+from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.committer import Conflict
-    from mainspring.engines.zookeeper.tree import Change, Tree
+    from mainspring.engines.zookeeper.tree import Change, Node, Tree, Watch
     from mainspring.jobs.model import Job
     from mainspring.jobs.slices import Followers
     from mainspring.jobs.store import Want
 
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 REMEMBERED: Final = 50_000
 """Parents that are known to be there: there are new ones every minute, so that after so many all are forgotten."""
@@ -142,10 +144,10 @@ class Session:
         return paths.result(job_id, self.nodes[job_id // TERM_SPAN])
 
     async def meet(self, ids: Iterable[int]) -> None:
-        """Learn the nodes of some jobs' terms; those of terms that never were stay unknown."""
+        """Learn the nodes of some jobs' terms; those of terms that never were stay unknown. Raises StoreFencedError."""
         unknown = {job_id // TERM_SPAN for job_id in ids} - self.nodes.keys()
         if unknown:
-            await terms.meet(self.tree, self.nodes, unknown)
+            await self.patiently(lambda: terms.meet(self.tree, self.nodes, unknown))
 
     def worker_of(self, term: int) -> str:
         """Return the worker that had a term that is known."""
@@ -153,6 +155,37 @@ class Session:
         if node is None:
             raise StoreCorruptError(f"nobody knows who had term {term}")
         return paths.worker_name(node, term)
+
+    # ---- reading, however long the ensemble is away; raises StoreFencedError where this node may not write any more ----
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        """Read a node; None where there is none."""
+        return await self.patiently(lambda: self.tree.get(path, watch))
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Read several nodes."""
+        return await self.patiently(lambda: self.tree.get_many(paths))
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Return the names of a node's children; none where there is no such node."""
+        return await self.patiently(lambda: self.tree.children(path, watch)) or []
+
+    async def catch_up(self) -> None:
+        """Wait until what anybody has written so far can be read here."""
+        await self.patiently(self.tree.sync)
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Read something by several steps, all of them again where one of them finds the ensemble away."""
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailableError:
+                is_over = self.committer.fenced
+            except SessionEndedError:
+                is_over = True
+            if is_over:
+                raise self.over()
+            await asyncio.sleep(AGAIN)
 
     # ---- writing ----
 

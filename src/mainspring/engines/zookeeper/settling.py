@@ -178,7 +178,7 @@ class Settling:
         """Return the settlements of what others hold, or of what this node does not know of."""
         session = self.session
         terms = [settlement.job.term for settlement in settlements]
-        await locating.meet(session, [one.job.id for one in settlements] + [term * TERM_SPAN for term in terms])
+        await session.meet([one.job.id for one in settlements] + [term * TERM_SPAN for term in terms])
         held = []
         for settlement, term in zip(settlements, terms, strict=True):
             job = settlement.job
@@ -199,7 +199,7 @@ class Settling:
             at = [held.assignment for held in unassigned]
             at += [paths.name(held.task) for held in unnamed]
             at += [paths.running(held.task) for held in bare]
-            nodes = iter(await locating.insist(self.session, at))
+            nodes = iter(await self.session.get_many(at))
             for held in unassigned:
                 node = next(nodes)
                 if node is None or records.decode(node.data)["id"] != held.settlement.job.id:
@@ -304,7 +304,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
     # What this node itself holds it knows: a job that it has given back may have been assigned to it again, and not arrived yet.
     left = [lease for lease in last if lease[1] > 0 and (lease[1] != session.term or lease[0] in session.assignments)]
     tasks = {lease: paths.task_name(job.function, job.unique, job.id) for lease, job in last.items()}
-    await locating.meet(session, [number for lease in left for number in (lease[0], lease[1] * TERM_SPAN)])
+    await session.meet([number for lease in left for number in (lease[0], lease[1] * TERM_SPAN)])
     left = [lease for lease in left if lease[0] // TERM_SPAN in session.nodes and lease[1] in session.nodes]
     for lease in left:
         version = session.assignments.get(lease[0])
@@ -314,7 +314,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
     while left:
         unknown = [lease for lease in left if lease not in known]
         for lease, node in zip(
-            unknown, await locating.insist(session, [at[lease] for lease in unknown]) if unknown else (), strict=True
+            unknown, await session.get_many([at[lease] for lease in unknown]) if unknown else (), strict=True
         ):
             if node is not None and records.decode(node.data)["id"] == lease[0]:
                 known[lease] = node.version

@@ -143,7 +143,7 @@ async def _due(session: Session, now_us: int, limit: int) -> dict[tuple[bytes, i
         timed = await over(session, paths.DELAYED, now_us, min(left, PORTION))
         if not timed:
             break
-        nodes = await locating.insist(session, [one.path for one in timed])
+        nodes = await session.get_many([one.path for one in timed])
         planned = [woken(one, node) for one, node in zip(timed, nodes, strict=True) if node is not None]
         verdicts = await session.committer.commit_until_conflict([entry for entry, _ in planned])
         awake = [waiting for (_, waiting), verdict in zip(planned, verdicts, strict=True) if verdict is None]
@@ -264,7 +264,7 @@ async def _sweep_block(
     for start in range(0, len(handles), PORTION):
         at = [f"{parent}/{handle}" for handle in handles[start : start + PORTION]]
         leaving: list[tuple[str, int, Job]] = []
-        for path, node in zip(at, await locating.insist(session, at), strict=True):
+        for path, node in zip(at, await session.get_many(at), strict=True):
             record = {} if node is None else records.decode(node.data)
             if node is None or not locating.is_published(record):
                 settled = settled and node is None
@@ -286,7 +286,7 @@ async def _forget(session: Session, leaving: list[tuple[str, int, Job]]) -> int:
     for _, _, job in leaving:
         if job.state == State.SUCCEEDED and job.unique != NO_UNIQUE and job.options is not None:
             names[job.id] = paths.name(paths.task_name(job.function, job.unique, job.id))
-    nodes = dict(zip(names, await locating.insist(session, list(names.values())), strict=True)) if names else {}
+    nodes = dict(zip(names, await session.get_many(list(names.values())), strict=True)) if names else {}
     entries = []
     for path, version, job in leaving:
         node = nodes.get(job.id)

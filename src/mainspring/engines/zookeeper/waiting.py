@@ -122,7 +122,7 @@ async def watchers(session: Session, operations: Sequence[ops.Watchers]) -> list
 
 async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]:
     """Return who waits for jobs that have not ended."""
-    await locating.meet(session, ids)
+    await session.meet(ids)
     known = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
     found: dict[int, dict[str, Any]] = {}
     nodes = await session.tree.get_many([session.result(job_id) for job_id in known])

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper import session as session_module
 from mainspring.engines.zookeeper.locating import Name, name_after, name_data, name_of
 from mainspring.engines.zookeeper.tree import Delete, Write
 from mainspring.engines.zookeeper.tree import Node as TreeNode
@@ -129,7 +130,7 @@ def test_an_assignment_of_another_job_is_not_its_own(monkeypatch: pytest.MonkeyP
 
 
 def test_reading_waits_for_the_ensemble_until_the_term_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "AGAIN", 0.001)
+    monkeypatch.setattr(session_module, "AGAIN", 0.001)
 
     async def check() -> None:
         async with one_node() as node:
@@ -148,19 +149,19 @@ def test_reading_waits_for_the_ensemble_until_the_term_is_over(monkeypatch: pyte
             node.tree.heal()
             node.tree.expire()
             with pytest.raises(StoreFencedError):
-                await locating.insist(node.session, ["/names"])
+                await node.session.get_many(["/names"])
 
     run(check())
 
 
 def test_terms_are_asked_for_again_where_the_ensemble_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "AGAIN", 0.001)
+    monkeypatch.setattr(session_module, "AGAIN", 0.001)
 
     async def check() -> None:
         async with fleet() as nodes:
             node, other = await nodes.join("n1"), await nodes.join("n2")
             node.tree.cut()
-            meeting = asyncio.create_task(locating.meet(node.session, iter([other.session.term * TERM_SPAN])))
+            meeting = asyncio.create_task(node.session.meet(iter([other.session.term * TERM_SPAN])))
             await asyncio.sleep(0.01)
             assert not meeting.done()
             node.tree.heal()

@@ -86,8 +86,8 @@ def test_the_master_leaves_it_alone() -> None:
         async with fleet() as nodes:
             one = await nodes.join("n1")
             await intrude(nodes)
-            reign = await stand(one.session, lambda *_: None)
-            workers = Workers(reign, lambda: None)
+            await stand(one.session, lambda *_: None)
+            workers = Workers(one.session, lambda: None)
             await workers.look()
             assert workers.known.keys() == {one.session.who, "none-99"}
 

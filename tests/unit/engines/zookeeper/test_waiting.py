@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import locating, paths
+from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
@@ -17,7 +17,7 @@ from mainspring.jobs.rules import succeeded
 from .a_session import NOW, Node, falls_behind, fleet, one_node, run
 
 if TYPE_CHECKING:
-    from mainspring.engines.zookeeper.session import Session
+    from collections.abc import Sequence
 
 
 async def wait(node: Node, *ids: int) -> dict[int, Job]:
@@ -206,16 +206,15 @@ def test_who_begins_to_wait_while_the_last_one_leaves_keeps_the_job() -> None:
         async with fleet() as made:
             node, other = await made.join("n1"), await made.join("n2")
             job = await node.submitted(foreground=True, waiter=1)
-            insist = locating.insist
+            get_many = node.session.get_many
 
-            async def overtaken(session: Session, places: list[str]) -> object:
-                found = await insist(session, places)
-                if session is node.session:
-                    locating.insist = insist
-                    await wait(other, job.id)
+            async def overtaken(places: Sequence[str]) -> object:
+                found = await get_many(places)
+                node.session.get_many = get_many  # type: ignore[method-assign]
+                await wait(other, job.id)
                 return found
 
-            locating.insist = overtaken  # type: ignore[assignment]
+            node.session.get_many = overtaken  # type: ignore[method-assign, assignment]
             assert await leave(node, job.id) == set()
             assert await watchers(node, job.id) == {job.id: [2]}
 

@@ -6,12 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.master.reign import Reign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.engines.zookeeper.session import Session
 
 REST: Final = 0.02
 """Seconds between rounds of lists, at least."""
@@ -24,9 +23,9 @@ AT_ONCE: Final = 64
 class Buckets:
     """The buckets of one root. A watch is set with each list; until the next one, nothing more is heard of a bucket."""
 
-    def __init__(self, tree: Tree, root: str, changed: Callable[[], None]) -> None:
+    def __init__(self, session: Session, root: str, changed: Callable[[], None]) -> None:
         """``changed`` is called when a bucket that was clean becomes dirty."""
-        self._tree = tree
+        self._session = session
         self._root = root
         self._changed = changed
         self.dirty: dict[str, int] = dict.fromkeys(paths.BUCKETS, 0)
@@ -67,4 +66,4 @@ class Buckets:
 
     async def _list(self, bucket: str) -> list[str]:
         path = f"{self._root}/{bucket}"
-        return await Reign.read(lambda: self._tree.children(path, lambda: self.touch(bucket))) or []
+        return await self._session.children(path, lambda: self.touch(bucket))

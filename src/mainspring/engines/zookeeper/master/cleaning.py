@@ -40,15 +40,18 @@ def folded(journals: Sequence[tuple[str, Node]], into: Node | None) -> Entry | N
 
 
 async def clean(reign: Reign) -> None:
-    """Fold the journals of workers that are gone, and take away the oldest. Raises DeposedError, SessionEndedError."""
+    """Fold the journals of workers that are gone, and take away the oldest.
+
+    Raises DeposedError, StoreUnavailableError, SessionEndedError.
+    """
     tree = reign.tree
     # In this order: a journal comes into being together with its worker.
-    names = paths.journals_of(await reign.read(lambda: tree.children(paths.JOURNALS)))
-    living = await reign.read(lambda: tree.children(paths.WORKERS)) or []
+    names = paths.journals_of(await tree.children(paths.JOURNALS))
+    living = await tree.children(paths.WORKERS) or ()
     gone = sorted(name for name in names if name != "total" and _worker_of(name) not in living)
     for name in {_worker_of(name) for name in gone}:
         places = [paths.journal(one) for one in gone if _worker_of(one) == name]
-        nodes = await reign.read(lambda: tree.get_many([*places, TOTAL]))  # noqa: B023 - awaited here
+        nodes = await tree.get_many([*places, TOTAL])
         journals = [(path, node) for path, node in zip(places, nodes[:-1], strict=True) if node is not None]
         entry = folded(journals, nodes[-1])
         if entry is not None:
@@ -59,9 +62,9 @@ async def clean(reign: Reign) -> None:
 async def _forget(places: list[str], reign: Reign) -> None:
     if not places:
         return
-    now_us = round(await reign.read(lambda: membership.now(reign.tree, reign.session.who)) * 1_000_000)
+    now_us = round(await membership.now(reign.tree, reign.session.who) * 1_000_000)
     entries = []
-    for path, node in zip(places, await reign.read(lambda: reign.tree.get_many(places)), strict=True):
+    for path, node in zip(places, await reign.tree.get_many(places), strict=True):
         if node is not None and node.mtime_us < now_us - KEEP_US and not records.decode(node.data).get("counts"):
             entries.append(Entry([Delete(path, node.version)]))
     await reign.commit(entries)

@@ -72,8 +72,8 @@ class Dispatcher:
         self._news = asyncio.Event()
         self._news.set()
         self.index = index or Index()
-        self.workers = Workers(reign, self._news.set)
-        self.buckets = Buckets(reign.tree, paths.PENDING, self._news.set)
+        self.workers = Workers(reign.session, self._news.set)
+        self.buckets = Buckets(reign.session, paths.PENDING, self._news.set)
         self._giver = Giver(reign, self.workers, self.index)
         self._nudges = Nudges(reign.tell)
         self._own = self.workers.own
@@ -101,7 +101,7 @@ class Dispatcher:
         """Take in what this node wants, and assign what is known before returning.
 
         Says whether that is all there is. Otherwise what others have left pending, or is past the index, is looked for, and
-        ``Claims.answered`` is called with ``asked``. Raises SessionEndedError.
+        ``Claims.answered`` is called with ``asked``. Raises StoreFencedError.
         """
         own = self._own
         for function, some in wants.items():
@@ -120,7 +120,7 @@ class Dispatcher:
     # ---- the loop ----
 
     async def run(self) -> None:
-        """Assign until cancelled. Raises DeposedError, SessionEndedError."""
+        """Assign until cancelled. Raises DeposedError, StoreFencedError."""
         while True:
             wait = await self.step()
             await news(self._news, wait)
@@ -175,7 +175,7 @@ class Dispatcher:
         return more
 
     async def _read(self, names: Sequence[str]) -> None:
-        nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, names)]))
+        nodes = await self._session.get_many([*map(paths.pending, names)])
         for name, node in zip(names, nodes, strict=True):
             if not self.index.read(name, node):
                 log.warning("a pending task cannot be read, and is left alone", path=paths.pending(name))

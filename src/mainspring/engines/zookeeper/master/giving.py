@@ -49,7 +49,7 @@ class Giver:
     async def give(self, given: Sequence[Given]) -> list[Task]:
         """Write who has which task; returns those that were not as they had been read.
 
-        Raises DeposedError, SessionEndedError.
+        Raises DeposedError, StoreFencedError.
         """
         by_worker: dict[str, list[Given]] = {}
         for want, task in given:
@@ -111,8 +111,7 @@ class Giver:
         return (await self._reign.commit([*entries, told], [Check(paths.worker(worker.who))]))[:-1]
 
     async def _arrive(self, tasks: list[tuple[str, Job, Mark]]) -> None:
-        ids = [job.id for _, job, _ in tasks]
-        await self._reign.read(lambda: self._session.meet(ids))
+        await self._session.meet(job.id for _, job, _ in tasks)
         self._claims.arrive(tasks)
 
     def _lost(self, want: OpenWant, task: Task, verdict: Verdict) -> bool:
@@ -141,7 +140,7 @@ class Giver:
         found = {task.name: task.data for task in tasks if task.data is not None}
         missing = [task.name for task in tasks if task.data is None]
         if missing:
-            nodes = await self._reign.read(lambda: self._reign.tree.get_many([*map(paths.pending, missing)]))
+            nodes = await self._session.get_many([*map(paths.pending, missing)])
             found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
         return found
 
@@ -160,7 +159,7 @@ class Giver:
             return {}
         at = [paths.name(task.name) for task, _ in named]
         at += [f"{paths.block(task.id)}/{record['handle']}" for task, record in named]
-        nodes = await self._reign.read(lambda: self._reign.tree.get_many(at))
+        nodes = await self._session.get_many(at)
         sames = {}
         for number, (task, _) in enumerate(named):
             name, result = nodes[number], nodes[number + len(named)]

@@ -68,7 +68,7 @@ class Master:
                 await self._serve(reign)
             except* OVER as errors:
                 log.warning("this node is the master no more", worker=self._session.who, why=_first(errors))
-                if self._session.committer.fenced or errors.subgroup(SessionEndedError):
+                if self._session.committer.fenced or errors.subgroup((SessionEndedError, StoreFencedError)):
                     raise StoreFencedError(f"the term of {self._session.who} is over") from errors
 
     async def _serve(self, reign: Reign) -> None:
@@ -82,8 +82,8 @@ class Master:
             "zookeeper reign": until_deposed(reign),
             "zookeeper publications": publisher.run(),
             "zookeeper losses": self._watch(reign, dispatcher, publisher),
-            "zookeeper assignments": self._dispatch(reign, dispatcher),
-            "zookeeper waking": Waker(reign).run(),
+            "zookeeper assignments": self._dispatch(dispatcher),
+            "zookeeper waking": Waker(session).run(),
         }
         try:
             await together(works)
@@ -108,8 +108,8 @@ class Master:
             else:
                 await news(left, TOLD_AGAIN if lost else None)
 
-    async def _dispatch(self, reign: Reign, dispatcher: Dispatcher) -> None:
-        await reign.read(self.claims.catch_up)
+    async def _dispatch(self, dispatcher: Dispatcher) -> None:
+        await self.claims.catch_up()
         await dispatcher.claim(self.claims.wants, self.claims.asked)
         await dispatcher.run()
 

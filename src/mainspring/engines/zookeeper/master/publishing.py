@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.master.reign import Reign
     from mainspring.engines.zookeeper.session import Completion
-    from mainspring.engines.zookeeper.tree import Change, Node
+    from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 
 MOST: Final = 1000
@@ -90,7 +90,7 @@ class Publisher:
         self._news.set()
         self._own: deque[Completion] = deque()
         self._alone = alone
-        self.buckets = Buckets(reign.tree, paths.COMPLETED, self._news.set)
+        self.buckets = Buckets(reign.session, paths.COMPLETED, self._news.set)
         self.published = 0
 
     def completions(self, completed: Sequence[Completion]) -> None:
@@ -103,7 +103,7 @@ class Publisher:
         self._news.set()
 
     async def run(self) -> None:
-        """Publish until cancelled. Raises DeposedError, SessionEndedError."""
+        """Publish until cancelled. Raises DeposedError, StoreFencedError."""
         while True:
             wait = await self.step()
             await news(self._news, wait)
@@ -157,11 +157,11 @@ class Publisher:
             tasks = [one.task for one, verdict in zip(endings, verdicts, strict=True) if verdict is not None]
 
     async def _look(self, tasks: Sequence[str]) -> tuple[list[Ending], dict[str, list[int]], list[Entry]]:
-        nodes = await self._get([*map(paths.completed, tasks)])
+        nodes = await self._session.get_many([*map(paths.completed, tasks)])
         found = [(task, node.data) for task, node in zip(tasks, nodes, strict=True) if node is not None]
         endings = [one for task, data in found if (one := self._read(task, data)) is not None]
-        results = await self._get([one.result for one in endings])
-        names = await self._get([paths.name(one.task) for one in endings])
+        results = await self._session.get_many([one.result for one in endings])
+        names = await self._session.get_many([paths.name(one.task) for one in endings])
         waiters: dict[str, list[int]] = {}
         entries = []
         still = []
@@ -186,9 +186,6 @@ class Publisher:
         except (ValueError, KeyError, TypeError):
             log.warning("a completed task cannot be read, and is left alone", path=paths.completed(task))
             return None
-
-    async def _get(self, places: list[str]) -> list[Node | None]:
-        return await self._reign.read(lambda: self._reign.tree.get_many(places))
 
     def _tell(self, published: Iterable[tuple[int, list[int]]]) -> None:
         """Tell the nodes whose clients wait; this one too, for what it has not completed itself."""

@@ -7,22 +7,19 @@ one, in the same multi. A master writes nothing without checking it, so a depose
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import AGAIN, Entry, Fenced
+from mainspring.engines.zookeeper.committer import Entry, Fenced
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
-from mainspring.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.events.relay import Message
-
-T = TypeVar("T")
 
 
 class DeposedError(Exception):
@@ -51,24 +48,15 @@ class Reign:
                 raise DeposedError(f"the version of {verdict.path} is not this master's")
         return verdicts
 
-    @staticmethod
-    async def read(ask: Callable[[], Awaitable[T]]) -> T:
-        """Read something, however long the ensemble is away. Raises SessionEndedError."""
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailableError:
-                await asyncio.sleep(AGAIN)
-
 
 async def stand(session: Session, tell: Callable[[int, Message], None]) -> Reign:
     """Wait until this node is the master.
 
-    Raises DeposedError where its term is over, SessionEndedError.
+    Raises DeposedError, StoreFencedError where its term is over.
     """
     while True:
         changed = asyncio.Event()
-        node = await Reign.read(lambda: session.tree.get(paths.MASTER, changed.set))  # noqa: B023 - awaited here
+        node = await session.get(paths.MASTER, changed.set)
         if node is not None and node.owner == session.tree.session:
             # This node's last term has ended, and its session goes on: nobody would see the end of that reign.
             await session.committer.commit([Entry([Delete(paths.MASTER, node.version)])])
@@ -76,7 +64,7 @@ async def stand(session: Session, tell: Callable[[int, Message], None]) -> Reign
         if node is not None:
             await changed.wait()
             continue
-        term = await Reign.read(lambda: session.tree.get(paths.MASTER_TERM))
+        term = await session.get(paths.MASTER_TERM)
         assert term is not None, "the roots are there"
         who = records.encode({"worker": session.who})
         changes: list[Change] = [Create(paths.MASTER, who, ephemeral=True), Write(paths.MASTER_TERM, who, term.version)]
@@ -90,12 +78,12 @@ async def stand(session: Session, tell: Callable[[int, Message], None]) -> Reign
 async def until_deposed(reign: Reign) -> None:
     """Raise DeposedError once this reign is over, as far as can be seen from its node in the tree: somebody has deleted it.
 
-    What is not seen in time is refused where it writes.
+    What is not seen in time is refused where it writes. Raises StoreFencedError where the term is over.
     """
     session = reign.session
     while True:
         changed = asyncio.Event()
-        node = await Reign.read(lambda: session.tree.get(paths.MASTER, changed.set))  # noqa: B023 - awaited here
+        node = await session.get(paths.MASTER, changed.set)
         if node is None or node.owner != session.tree.session or records.decode(node.data)["worker"] != session.who:
             raise DeposedError("/master is gone, or another's")
         await changed.wait()

@@ -14,7 +14,7 @@ from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 
 if TYPE_CHECKING:
-    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.session import Session
 
 REST: Final = 0.05
 """Seconds between looks, at least: others put tasks where this one watches."""
@@ -28,9 +28,8 @@ PORTION: Final = 1000
 class Waker:
     """Wakes while one reign lasts."""
 
-    def __init__(self, reign: Reign) -> None:
-        self._reign = reign
-        self._session = reign.session
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._offset = 0.0
@@ -64,10 +63,9 @@ class Waker:
 
     async def _first(self, root: str) -> int | None:
         """Return the first time at which something of a root is due, and hear of earlier ones."""
-        tree = self._reign.tree
-        for minute in paths.minutes_of(await self._reign.read(lambda: tree.children(root, self._changed.set))):
+        for minute in paths.minutes_of(await self._session.children(root, self._changed.set)):
             parent = f"{root}/{minute}"
-            names = await self._reign.read(lambda: tree.children(parent, self._changed.set)) or []  # noqa: B023 - awaited
+            names = await self._session.children(parent, self._changed.set)
             self._looked += len(names)
             times = [one.time_us for one in paths.timed_of(parent, names) if one.path not in self._session.late]
             if times:
@@ -77,6 +75,6 @@ class Waker:
     async def _now_us(self) -> int:
         """Return the ensemble's wall time."""
         if self._loop.time() - self._timed > LONGEST:
-            self._offset = await membership.now(self._reign.tree, self._session.who) - self._loop.time()
+            self._offset = await membership.now(self._session.tree, self._session.who) - self._loop.time()
             self._timed = self._loop.time()
         return round((self._offset + self._loop.time()) * 1_000_000)

@@ -10,13 +10,13 @@ import structlog
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, Taker
-from mainspring.engines.zookeeper.master.reign import Reign
 from mainspring.engines.zookeeper.wants import Notice, decode_wants
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.store import Want
 
 _row: Final = msgspec.json.Decoder(NodeRow).decode
@@ -56,10 +56,10 @@ class Worker(Taker):
 class Workers:
     """All living workers. What has changed is read by `look`."""
 
-    def __init__(self, reign: Reign, changed: Callable[[], None]) -> None:
-        self._reign = reign
+    def __init__(self, session: Session, changed: Callable[[], None]) -> None:
+        self._session = session
         self._changed = changed
-        self.own = Worker(reign.session.who)
+        self.own = Worker(session.who)
         """The master's own node: what it wants comes through memory."""
         self.known: dict[str, Worker] = {self.own.who: self.own}
         self._stale_list = True
@@ -93,7 +93,7 @@ class Workers:
 
     def own_room(self) -> None:
         """See how much room this node itself has."""
-        self.own.room = QUEUE - len(self._reign.session.assignments) - self.own.under_way
+        self.own.room = QUEUE - len(self._session.assignments) - self.own.under_way
 
     async def look_at_rooms(self) -> None:
         """Read again how much the full queues contain."""
@@ -101,18 +101,17 @@ class Workers:
         full = [one for one in self.known.values() if one.room <= 0 and one.wants and one is not self.own]
         queues = [paths.queue(one.who) for one in full]
         if queues:
-            for one, queue in zip(full, await Reign.read(lambda: self._reign.tree.get_many(queues)), strict=True):
+            for one, queue in zip(full, await self._session.get_many(queues), strict=True):
                 one.room = QUEUE - queue.children - one.under_way if queue is not None else 0
 
     async def _list(self) -> None:
-        tree = self._reign.tree
         self._stale_list = False
         draining, living = await asyncio.gather(
-            Reign.read(lambda: tree.children(paths.DRAINING, self._on_list)),
-            Reign.read(lambda: tree.children(paths.WORKERS, self._on_list)),
+            self._session.children(paths.DRAINING, self._on_list),
+            self._session.children(paths.WORKERS, self._on_list),
         )
         there = {*paths.workers_of(living), self.own.who}
-        if strangers := sorted(set(living or ()) - there):
+        if strangers := sorted(set(living) - there):
             log.warning("somebody else's nodes are among the workers, and are left alone", names=strangers[:10])
         for who in self.known.keys() - there:
             del self.known[who]
@@ -123,7 +122,7 @@ class Workers:
         self._stale_rows |= new
         self._stale_wants |= new
         for who, worker in self.known.items():
-            worker.sent_away = who.rpartition("-")[0] in (draining or ())
+            worker.sent_away = who.rpartition("-")[0] in draining
             worker.draining = worker.leaving or worker.sent_away
 
     def _on_list(self) -> None:
@@ -135,7 +134,7 @@ class Workers:
             self._stale_rows.add(who)
             self._changed()
 
-        node = await Reign.read(lambda: self._reign.tree.get(paths.worker(who), on_change))
+        node = await self._session.get(paths.worker(who), on_change)
         worker = self.known.get(who)
         if node is not None and worker is not None:
             try:
@@ -151,8 +150,8 @@ class Workers:
             self._stale_wants.add(who)
             self._changed()
 
-        node = await Reign.read(lambda: self._reign.tree.get(paths.wants(who), on_change))
-        queue = await Reign.read(lambda: self._reign.tree.get(paths.queue(who)))
+        node = await self._session.get(paths.wants(who), on_change)
+        queue = await self._session.get(paths.queue(who))
         worker = self.known.get(who)
         if node is None or queue is None or worker is None:
             return

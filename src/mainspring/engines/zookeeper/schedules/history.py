@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.findings import Old
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
@@ -51,10 +50,10 @@ async def forget(session: Session, operations: Sequence[ops.ForgetFires]) -> lis
 
 async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten:
     before_us, left = operation.before_us, operation.rows
-    names = await patiently(session, partial(session.memory(Names).after, operation.after))
+    names = await session.patiently(partial(session.memory(Names).after, operation.after))
     number, before = 0, operation.after
     for name in names:
-        old = await patiently(session, partial(oldest, session.tree, name, before_us, left))
+        old = await session.patiently(partial(oldest, session.tree, name, before_us, left))
         dropped = await _forget_of(session, name, before_us, left) if retention.ripe(old.rows, before_us) else 0
         number += dropped
         left -= len(old.rows)

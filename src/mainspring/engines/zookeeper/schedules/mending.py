@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import locating
-from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.findings import Mended
@@ -34,9 +33,9 @@ async def mend(session: Session, operations: Sequence[ops.MendSchedules]) -> lis
 
 
 async def _mend(session: Session, now_us: int, limit: int) -> int:
-    found = await patiently(session, lambda: _look(session))
+    found = await session.patiently(lambda: _look(session))
     ends = await _ends(session, {one.job for one in found if one.kind == "j"})
-    known = await patiently(session, session.memory(Specifications).now)
+    known = await session.patiently(session.memory(Specifications).now)
     families: dict[str, list[Mendable]] = {}
     # The rows that have joined first: what they end, the others may wait for.
     for one in sorted(found):
@@ -85,5 +84,5 @@ async def _ends(session: Session, ids: set[int]) -> dict[int, Ended | None]:
         elif one.state.ended:
             job = one.job()
             ends[job_id] = Ended.of(job)
-    await locating.meet(session, [end.term * TERM_SPAN for end in ends.values() if end is not None])
+    await session.meet([end.term * TERM_SPAN for end in ends.values() if end is not None])
     return ends

@@ -8,9 +8,8 @@ from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper import locating, paths
+from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.tree import Delete
@@ -40,7 +39,7 @@ async def find_due(session: Session, operations: Sequence[ops.FindDue]) -> list[
     outcomes = []
     for operation in operations:
         until_us, limit = operation.until_us, operation.rows
-        outcomes.append(await patiently(session, partial(_find_due, session, until_us, limit)))
+        outcomes.append(await session.patiently(partial(_find_due, session, until_us, limit)))
     return outcomes
 
 
@@ -128,7 +127,7 @@ async def list_fires(session: Session, query: ListFires, meter: Meter) -> Page[F
     """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
     await session.tree.sync()
     page = await in_parts(query, meter, partial(_history, session, query.name))
-    await locating.meet(session, [row.job for row in page.items if row.job])
+    await session.meet([row.job for row in page.items if row.job])
     return page
 
 

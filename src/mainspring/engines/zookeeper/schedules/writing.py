@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper.locating import patiently
 from mainspring.engines.zookeeper.schedules import reading, sizes
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.sizes import most_rows
@@ -51,7 +50,7 @@ async def _run(session: Session, operation: Operation) -> Any:
 
 async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -> list[Any]:
     """Run schedules by hand; see ``TriggerSchedule``. What others have added just now is known."""
-    await patiently(session, lambda: session.memory(Specifications).now(fresh=True))
+    await session.patiently(lambda: session.memory(Specifications).now(fresh=True))
     return await run(session, operations)
 
 
@@ -64,7 +63,7 @@ async def fire(session: Session, operations: Sequence[ops.FireSchedules]) -> lis
 
 
 async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops.Fired]:
-    known = await patiently(session, session.memory(Specifications).now)
+    known = await session.patiently(session.memory(Specifications).now)
     families: dict[str, list[ops.Due]] = {}
     for one in operation.due:
         families.setdefault(known.turn(one.name), []).append(one)
@@ -111,7 +110,7 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
         saved = ops.Saved(saved.schedules | made.schedules, made.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
-        found = await patiently(session, lambda: reading.schedules(session, left))
+        found = await session.patiently(lambda: reading.schedules(session, left))
         now = dict.fromkeys(left) | {one.schedule.name: one for one in found}
         saved = ops.Saved(saved.schedules | now, saved.error)
     return saved
@@ -137,7 +136,7 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
     """Decide what is due of schedules that are far behind, in transactions of its own: an edit decides it all at once."""
     left = set(names)
     for _ in range(CATCH_UP):
-        due = await patiently(session, partial(_far_behind, session, left, now_us))
+        due = await session.patiently(partial(_far_behind, session, left, now_us))
         if not due:
             return
         left = set(await _fire(session, ops.FireSchedules(due, now_us)))
