@@ -34,7 +34,7 @@ def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
         raise ApiError(Code.UNKNOWN_CALL, f"there is no method {name!r}; there are {', '.join(sorted(requests))}")
     try:
         return msgspec.json.decode(params or b"{}", type=kind)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # a MsgspecError, or text that is no UTF-8
         raise ApiError(Code.UNREADABLE, f"the params of {name} cannot be read: {error}") from None
 
 

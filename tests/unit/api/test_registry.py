@@ -21,6 +21,11 @@ class Double(Request[int]):
     number: int = 1
 
 
+class Named(Request[int]):
+    call = "named"
+    name: str
+
+
 class Wait(Request[None]):
     """It has no name."""
 
@@ -48,10 +53,11 @@ def test_a_request_is_read_by_its_name() -> None:
         ("double", b"[]", Code.UNREADABLE),
         ("double", b'{"number": "x"}', Code.UNREADABLE),
         ("double", b'{"more": 1}', Code.UNREADABLE),
+        ("named", b'{"name": "\xff"}', Code.UNREADABLE),
     ],
 )
 def test_what_cannot_be_read_says_why(name: str, params: bytes, code: Code) -> None:
-    api = Api({Double: double, Wait: double})
+    api = Api({Double: double, Named: double, Wait: double})
     with pytest.raises(ApiError) as caught:
         read(api.requests, name, params)
     assert caught.value.problem.code is code

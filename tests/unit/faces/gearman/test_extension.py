@@ -93,6 +93,11 @@ def test_options_that_cannot_be_right_are_refused(node: Node, said: Any) -> None
     assert submit(client)
 
 
+def test_options_that_are_no_text_are_refused(node: Node) -> None:
+    name, args = node.connect(extended=True).ask(Type.SUBMIT, F, b"", b'{"concurrency_key": "\xff"}', b"")
+    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+
+
 def test_a_worker_is_not_told_its_own_policy(node: Node) -> None:
     client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
     submit(client)
@@ -234,7 +239,15 @@ def test_ready_takes_a_number(node: Node, count: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"{", b'{"timeout": -1}', b'{"timeout": 0}', b'{"heartbeat": 0}', b'{"retry": {"jitter": 9}}', b'{"delay": 1}'],
+    [
+        b"{",
+        b'{"timeout": -1}',
+        b'{"timeout": 0}',
+        b'{"heartbeat": 0}',
+        b'{"retry": {"jitter": 9}}',
+        b'{"delay": 1}',
+        b'{"\xff": 1}',
+    ],
 )
 def test_options_of_register_that_cannot_be_right_are_refused(node: Node, text: bytes) -> None:
     worker = node.connect(extended=True)
@@ -287,14 +300,15 @@ def test_an_outcome_that_is_none_changes_nothing(node: Node) -> None:
     assert worker.answer()[1][2] == "recorded"
 
 
-def test_a_detail_that_cannot_be_read_fails_the_job(node: Node) -> None:
+@pytest.mark.parametrize("detail", [b"{", b'{"error": {"type": "\xff", "message": ""}}'])
+def test_a_detail_that_cannot_be_read_fails_the_job(node: Node, detail: bytes) -> None:
     client, worker = node.connect(extended=True), node.stream()
     handle = submit(client, retry={})
     job, lease, _ = assigned(worker)
-    worker.say(Type.SETTLE, job, lease, b"succeeded", b"{", DONE)
+    worker.say(Type.SETTLE, job, lease, b"succeeded", detail, DONE)
     assert worker.answer()[1][2] == "recorded"
     assert "ProtocolError" in show(node, handle)["error"]
-    worker.say(Type.SETTLE, job, lease, b"succeeded", b"{", DONE)
+    worker.say(Type.SETTLE, job, lease, b"succeeded", detail, DONE)
     assert worker.answer()[1][2] == "recorded", "sent again"
 
 
@@ -438,7 +452,7 @@ def test_heartbeats_tell_what_to_stop_and_what_is_lost(node: Node) -> None:
     assert json.loads(text) == {"stop": [jobs[0]], "lost": [["H:n:9", "1.1.1"]]}
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"jobs": [1]}', b"\xff"])
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"jobs": [1]}', b"\xff", b'{"jobs": [["\xff", ""]]}'])
 def test_a_heartbeat_that_cannot_be_read(node: Node, body: bytes) -> None:
     name, args = node.connect(extended=True).ask(Type.HEARTBEAT, body)
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
