@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
-    from mainspring.faces.gearman.peer import Peer
+    from mainspring.api.answers.waiting import Answering
+    from mainspring.faces.gearman.outbox import Outbox
+    from mainspring.faces.gearman.outgoing import Outgoing
+    from mainspring.faces.gearman.outstanding import Outstanding
+    from mainspring.jobs.held import Worker
 
 COST = 64
 """What a call counts among the questions that a peer may have unanswered: it may list a thousand jobs."""
@@ -28,6 +32,24 @@ MOST_SLOTS = 1_000_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread before it misses events."""
 _NOTHING: dict[str, object] = {}
+
+
+class Caller(Protocol):
+    """A peer, as far as its calls need it."""
+
+    unanswered: Outstanding
+    outbox: Outbox
+    outgoing: Outgoing
+    end_watch: Callable[[], None] | None
+    """Ends the watch of this connection, where it has one; called when the connection ends."""
+    searches: list[Answering]
+    """Calls under way that only read, and some that are over: ended when the connection ends."""
+
+    def refuse(self, code: bytes, message: bytes) -> None:
+        """Answer with an error."""
+
+    def as_worker(self) -> Worker:
+        """Return the worker that the peer is, or is from now on."""
 
 
 class Isolates(Request[None]):
@@ -49,14 +71,14 @@ class Calls:
     def __init__(self, api: Api, jobs: JobCalls) -> None:
         self._api = api
         self._jobs = jobs
-        self._own: dict[type[Request[Any]], Callable[[Peer, bytes, Any], None]] = {
+        self._own: dict[type[Request[Any]], Callable[[Caller, bytes, Any], None]] = {
             Isolates: _isolates,
             Slots: _slots,
             Watch: self._watch,
         }
         self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
 
-    def __call__(self, peer: Peer, call_id: bytes, method: str, params: bytes) -> None:
+    def __call__(self, peer: Caller, call_id: bytes, method: str, params: bytes) -> None:
         """Answer one call."""
         if len(call_id) > CALL_ID_LIMIT:
             message = b"the id of a CALL has at most %d bytes, and this one has %d"
@@ -85,7 +107,7 @@ class Calls:
         if request.only_reads:
             peer.searches = [search for search in (*peer.searches, under_way) if not search.is_over]
 
-    def _watch(self, peer: Peer, call_id: bytes, request: Watch) -> None:
+    def _watch(self, peer: Caller, call_id: bytes, request: Watch) -> None:
         if peer.end_watch is not None:
             raise ApiError(Code.CONFLICT, "this connection watches already: open another one")
 
@@ -96,23 +118,23 @@ class Calls:
         _answer(peer, call_id, _NOTHING)
 
 
-def _answer(peer: Peer, call_id: bytes, value: object) -> None:
+def _answer(peer: Caller, call_id: bytes, value: object) -> None:
     peer.outbox.write(response(Type.ANSWER, call_id, write(value)))
 
 
-def _event(peer: Peer, call_id: bytes, value: object) -> None:
+def _event(peer: Caller, call_id: bytes, value: object) -> None:
     peer.outbox.write(response(Type.EVENT, call_id, write(value)))
 
 
-def _fault(peer: Peer, call_id: bytes, problem: Problem) -> None:
+def _fault(peer: Caller, call_id: bytes, problem: Problem) -> None:
     peer.outbox.write(response(Type.FAULT, call_id, problem.code.kind.encode(), problem.message.encode()))
 
 
-def _isolates(peer: Peer, call_id: bytes, _: Isolates) -> None:
-    peer.worker_side.as_worker().isolates = True
+def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
+    peer.as_worker().isolates = True
     _answer(peer, call_id, _NOTHING)
 
 
-def _slots(peer: Peer, call_id: bytes, request: Slots) -> None:
-    peer.worker_side.as_worker().slots = request.slots
+def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
+    peer.as_worker().slots = request.slots
     _answer(peer, call_id, _NOTHING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
@@ -15,6 +15,7 @@ from mainspring.wire.gearman.connection import MAX_BODY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.faces.gearman.calls import Calls
     from mainspring.faces.gearman.reading import Reading
     from mainspring.jobs.held import Worker
     from mainspring.jobs.service import JobService
@@ -99,14 +100,14 @@ class GearmanFace:
         service: JobService,
         settings: GearmanSettings,
         *,
-        calls: Callable[[Any, bytes, str, bytes], None],
+        calls: Calls,
         shut_down: Callable[[bool], None],
         elsewhere: Callable[[bytes], Elsewhere] | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
         self.calls = calls
-        """Answers a CALL of the extension: takes the peer, the call's id, its method and its params."""
+        """Answers the CALLs of the extension."""
         self.shut_down = shut_down
         """Ends the node; True: politely."""
         self.peers: dict[Connected, None] = {}

@@ -74,6 +74,10 @@ class Peer:
             or self.service.waits(self.plain, self.results)
         )
 
+    def as_worker(self) -> Worker:
+        """Return the worker that the peer is, or is from now on."""
+        return self.worker_side.as_worker()
+
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
         self.outbox.send(response(Type.ERROR, code, message))
