@@ -11,7 +11,7 @@ from mainspring.engines.zookeeper.deciding import decide, decide_ends, end_of_wa
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.timing import Swept
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
+from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -106,9 +106,6 @@ def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
     if spot is not None and spot.path:
         refused = ops.Redriven(seen.job(), redriven=False, rival=spot.name.id)
         return None, Redriving(refused, rival=spot if spot.state.ended else None)
-    if seen.spot is not None and seen.spot.name.id != seen.id:
-        # Its name has gone over to another job before its publication.
-        return None, Redriving(ops.Redriven(seen.job(), redriven=False, rival=seen.spot.name.id))
     job = seen.job(whole=True)
     before = job.state
     job.attempt = job.suspects = job.started_us = job.ended_us = job.expires_us = job.term = 0
@@ -118,10 +115,10 @@ def redriven(seen: Seen | None, spot: Spot | None) -> Plan[Redriving]:
     record = records.encode_job(job, seen.handle)
     changes: list[Change]
     if seen.spot is not None:
-        # It is not published yet, so that it still has its name.
+        # It is not published yet, so that it still has its name. Its result is written even where that changes nothing: the
+        # job may have ended again before a master publishes what it knows of this end, and is refused by the version.
         live = live_result(job.id, task, seen.waiters, foreground=False)
-        kept = Write(seen.path, live, seen.version) if seen.data.get("foreground") else Check(seen.path, seen.version)
-        changes = [kept, Delete(seen.spot.path, seen.spot.version)]
+        changes = [Write(seen.path, live, seen.version), Delete(seen.spot.path, seen.spot.version)]
     else:
         result = live_result(job.id, task, (), foreground=False)
         said = locating.name_data(job.id, seen.handle, None if spot is None else spot.name.kept)

@@ -11,11 +11,15 @@ from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.events.relay import Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
+from mainspring.jobs.rules import Event, Settlement
 
-from .a_master import Fleet, Member, eventually, fleet, run
+from .a_master import NOW, Fleet, Member, eventually, fleet, run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.engines.zookeeper.master.publishing import Publisher
+    from mainspring.engines.zookeeper.tree import Node
     from mainspring.jobs.model import Job
 
 
@@ -23,6 +27,14 @@ async def wait(node: Member, job: Job) -> None:
     """Note that somebody at a node waits for a job."""
     operation = ops.Wait(node.session.term, [job.id])
     await waiting.HANDLERS[ops.Wait](node.session, [operation])
+
+
+async def end(node: Member, job: Job, error: bytes) -> Completion:
+    """Have a job fail for good; returns what a master that is this node would be told of it."""
+    assert await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW, error=error)) == set()
+    record = node.fleet.content.read(paths.completed("f:u"))
+    assert record is not None
+    return Completion("f:u", records.decode_job(records.decode(record.data)), record.data)
 
 
 def is_published(nodes: Fleet, job: Job, node: Member) -> bool:
@@ -139,6 +151,52 @@ def test_a_stale_completion_does_no_harm_to_the_next_of_its_name() -> None:
             assert nodes.state(second) is State.SUCCEEDED
             assert nodes.content.read(paths.result(first.id, "n1")) == data
             assert publisher.published == 2
+
+    run(check())
+
+
+def test_an_end_that_was_undone_is_not_published_in_place_of_the_next_one() -> None:
+    """The master knows of the first end from memory; in the tree, the second one has the same place and the same version."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            master, publisher = node.session.master, node.master.publisher
+            assert master is not None
+            assert publisher is not None
+            node.session.elect(master._replace(completions=lambda _: None))  # it is told below
+            job = await node.held(unique=b"u")
+            first = await end(node, job, b"first")
+            assert (await node.one(ops.Redrive(job.id))).redriven
+            (again,) = await node.claim()
+            await end(node, again, b"second")
+            publisher.completions([first])
+            await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
+            assert nodes.outcome(job, "n1")["error"] == "second"
+
+    run(check())
+
+
+def test_an_end_that_is_undone_while_it_is_read_is_not_published_in_place_of_the_next_one() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master, node = await nodes.master(), await nodes.join("n2")
+            get_many = master.session.get_many
+
+            async def undone(places: Sequence[str]) -> list[Node | None]:
+                found = await get_many(places)
+                if places[0] == paths.completed("f:u"):
+                    master.session.get_many = get_many  # type: ignore[method-assign]
+                    assert (await node.one(ops.Redrive(job.id))).redriven
+                    (again,) = await node.claim()
+                    await end(node, again, b"second")
+                return found
+
+            master.session.get_many = undone  # type: ignore[method-assign, assignment]
+            job = await node.held(unique=b"u")
+            await end(node, job, b"first")
+            await eventually(partial(is_published, nodes, job, node))
+            assert nodes.outcome(job, "n2")["error"] == "second"
 
     run(check())
 
