@@ -11,6 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue, Held
 
@@ -21,10 +23,14 @@ FULL: Final = 1000
 
 
 class Isolated:
-    """Those of a node. They are held, and stand in no queue before their turn."""
+    """Those of a node. They are held, and stand in no queue before their turn.
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    ``serve`` calls ``next`` for a queue, and hands out what is in it: its workers may be asleep.
+    """
+
+    def __init__(self, dispatch: Dispatch, serve: Callable[[FunctionQueue], None]) -> None:
         self._dispatch = dispatch
+        self._serve = serve
         self.waiting: dict[FunctionQueue, deque[Held]] = {}
         self._out: dict[FunctionQueue, dict[Held, None]] = {}
 
@@ -70,4 +76,5 @@ class Isolated:
             if not out:
                 del self._out[queue]
             for other in list(self.waiting):
-                self.next(other)
+                if self._has_room(other):
+                    self._serve(other)

@@ -66,7 +66,7 @@ class Serving:
         self._clocked: dict[FunctionQueue, tuple[float, Timer]] = {}
         """When queues are served again because time lets more of their jobs start."""
         self.suspects = Suspects(footing, self._serve_or_give_back)
-        self.isolated = Isolated(footing.dispatch)
+        self.isolated = Isolated(footing.dispatch, self.serve)
         self.leasing = None
         if leased is not None:
             self.leasing = Leasing(footing, leased, self.serve, self.serve_at)

@@ -93,8 +93,21 @@ def test_where_no_worker_can_isolate_them_there_is_one_of_all_functions_at_a_tim
     for _ in range(4):
         (held,) = [held for held in node.table.held.values() if held.worker is not None]
         node.settling.succeeded(held, b"")
-        node.wait(0.3)
+        node.commit()
     assert sorted(names(f) + names(g)) == ["0", "0", "1", "1"]
+
+
+def test_a_sleeping_worker_is_woken_when_the_suspect_of_another_function_ends(node: Node) -> None:
+    suspects(node, 1, "f")
+    suspects(node, 1, "g")
+    f = taker(node, function="f", isolates=False)
+    g = node.worker("g")
+    assert not node.serving.sleep(g)
+    node.commit()
+    assert side(g).take() == []
+    node.settling.succeeded(side(f).given[0], b"")
+    assert side(g).take() == ["wake"]
+    assert node.given(g).job.function == b"g"
 
 
 def test_a_suspect_that_is_lost_with_other_suspects_alone_counts_an_attempt(node: Node) -> None:
@@ -226,5 +239,4 @@ def test_a_foreground_suspect_that_waits_for_its_backoff_keeps_no_other_one_wait
         lose(node, taker(node))
     worker = taker(node, isolates=False)
     node.settling.failed(side(worker).given[0], b"{}")
-    node.wait(0.3)
     assert names(worker) == ["1", "2"]
