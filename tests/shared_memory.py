@@ -9,6 +9,7 @@ import msgspec
 from mainspring.engines.memory import resources
 from mainspring.engines.memory.engine import Runner
 from mainspring.engines.memory.queries import answer
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
 from mainspring.events.relay import Pending, Settled
@@ -65,7 +66,7 @@ class SharedMemoryEngine:
 
     def __init__(self, content: SharedTables) -> None:
         self.followers: Followers | None = None
-        self._runner = Runner()
+        self._runner = Runner([MemoryScheduleSlice()])
         self._content = content
         self._term = 0
         self._ear: Callable[[Message], None] | None = None

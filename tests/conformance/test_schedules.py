@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.postgres.engine import PostgresEngine
-from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import Make, ScheduleSuite, SharedScheduleSuite
 from mainspring.testing.conformance.driver import NOW
+from tests.engines import memory_engine, postgres_engine, sqlite_engine
 from tests.postgres.server import name_of
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
 class TestMemory(ScheduleSuite):
     @pytest.fixture
     def make(self) -> Make:
-        engine = MemoryEngine()
+        engine = memory_engine()
         return lambda: engine
 
 
 class TestSqlite(ScheduleSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
-        return lambda: SqliteEngine(tmp_path / "jobs.db")
+        return lambda: sqlite_engine(tmp_path / "jobs.db")
 
     def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
         return out_of_pages(engine)
@@ -47,7 +45,7 @@ class TestSqliteThread(TestSqlite):
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
-        return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
+        return lambda: sqlite_engine(tmp_path / "jobs.db", thread_rows=0)
 
 
 class TestSharedMemory(SharedScheduleSuite):
@@ -61,7 +59,7 @@ class TestPostgres(SharedScheduleSuite):
     @pytest.fixture
     def make(self, postgres: PostgresServer, database: str) -> Make:
         self.server, self.name = postgres, name_of(database)
-        return lambda: PostgresEngine(database)
+        return lambda: postgres_engine(database)
 
     @contextmanager
     def spoiled(self, engine: Engine) -> Iterator[None]:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.postgres.engine import PostgresEngine
-from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.testing.conformance import Make, RetentionSuite
 from mainspring.testing.conformance.driver import NOW
+from tests.engines import memory_engine, postgres_engine, sqlite_engine
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 class TestMemory(RetentionSuite):
     @pytest.fixture
     def make(self) -> Make:
-        engine = MemoryEngine()
+        engine = memory_engine()
         return lambda: engine
 
 
@@ -34,10 +32,10 @@ class TestSharedMemory(RetentionSuite):
 class TestSqlite(RetentionSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
-        return lambda: SqliteEngine(tmp_path / "jobs.db")
+        return lambda: sqlite_engine(tmp_path / "jobs.db")
 
 
 class TestPostgres(RetentionSuite):
     @pytest.fixture
     def make(self, database: str) -> Make:
-        return lambda: PostgresEngine(database)
+        return lambda: postgres_engine(database)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from mainspring.engines.postgres.engine import PostgresEngine
-from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Retry, State
 from mainspring.resources.model import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits
 from mainspring.testing.conformance.driver import NOW, Make, Store, done
 from mainspring.testing.conformance.scheduling import SECOND, Scheduling
+from tests.engines import postgres_engine, sqlite_engine
 
 from .old import POSTGRES, SQLITE, unpack
 
@@ -177,11 +176,11 @@ class TestSqlite(Upgrade):
     def make(self, tmp_path: Path) -> Make:
         path = tmp_path / "jobs.db"
         path.write_bytes(unpack(SQLITE))
-        return lambda: SqliteEngine(path)
+        return lambda: sqlite_engine(path)
 
 
 class TestPostgres(Upgrade):
     @pytest.fixture
     def make(self, database: str) -> Make:
         asyncio.run(restore(database))
-        return lambda: PostgresEngine(database)
+        return lambda: postgres_engine(database)

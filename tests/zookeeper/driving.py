@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.zookeeper import address
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
+from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.errors import StoreError
 from mainspring.jobs.store import Claim, Want
 from mainspring.storage.operation import DEFERRED
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 LEASE = 2.0
+SLICES = (ZookeeperScheduleSlice(),)
+"""What a server registers."""
 
 
 def in_memory(content: MemoryContent | None = None) -> Callable[[], DrivenEngine]:
     """Return how to make an engine on an ensemble in memory; nothing is due there, for its clock stands before all times."""
     there = content or MemoryContent(now_us=lambda: 0)
-    return lambda: DrivenEngine(lambda: MemoryTree(there))
+    return lambda: DrivenEngine(lambda: MemoryTree(there), slices=SLICES)
 
 
 def on(url: str) -> Callable[[], DrivenEngine]:
     """Return how to make an engine on a real ensemble."""
-    return lambda: DrivenEngine(lambda: KazooTree(address.parse(url), LEASE), lease=LEASE)
+    return lambda: DrivenEngine(lambda: KazooTree(address.parse(url), LEASE), lease=LEASE, slices=SLICES)
 
 
 class DrivenEngine(ZookeeperEngine):

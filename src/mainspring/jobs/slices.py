@@ -2,8 +2,8 @@
 
 A slice has operations of its own, and a part in each group: what its operations and the notices of the group lead to is gathered
 in one unit of work, and written once. So what a settlement causes and what an operation of the same group does can meet. Slices
-are registered where an engine is made; an engine calls what is registered, and knows none of them. Each brings its tables for
-each kind of engine, on what that engine gives it (``Ground``).
+are registered where an engine is made, which is ``server.build`` alone; an engine calls what is registered, and knows none of
+them. Each brings its tables for each kind of engine, on what that engine gives it (``Ground``).
 
 Order, in each group: locks; what may end jobs; then slice by slice, in the order of their registration, what follows from the
 notices, its operations, its writes; then submissions, claims and the rest (``storage.phases``).

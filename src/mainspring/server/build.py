@@ -17,8 +17,10 @@ from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
+from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
@@ -70,21 +72,31 @@ def _driver_for(settings: StoreSettings) -> Iterator[None]:
 
 
 def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
-    """Return the engine that a store's settings name; it is not open yet. A session with an ensemble is as long as the lease."""
+    """Return the engine that a store's settings name, with the slices that hang on it; it is not open yet.
+
+    A session with an ensemble is as long as the lease.
+    """
     if settings.engine == "memory":
-        return MemoryEngine()
+        return MemoryEngine([MemoryScheduleSlice()])
     # Only who keeps jobs in a server needs the driver for it.
     if settings.engine == "postgres":
         with _driver_for(settings):
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
+            from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
         cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
-        return PostgresEngine(settings.url, migrate=settings.migrate, cluster=cluster)
+        return PostgresEngine(settings.url, migrate=settings.migrate, cluster=cluster, slices=[PostgresScheduleSlice()])
     if settings.engine == "zookeeper":
         with _driver_for(settings):
             from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-        return opening.engine(settings.url, lease)
+            from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice  # noqa: PLC0415
+        return opening.engine(settings.url, lease, [ZookeeperScheduleSlice()])
     assert settings.path is not None
-    return SqliteEngine(settings.path, synchronous=settings.synchronous, cache_bytes=settings.cache_bytes)
+    return SqliteEngine(
+        settings.path,
+        synchronous=settings.synchronous,
+        cache_bytes=settings.cache_bytes,
+        slices=[SqliteScheduleSlice()],
+    )
 
 
 def _build_cluster(url: str, lease: float) -> Cluster:

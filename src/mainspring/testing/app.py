@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.client.options import Duration, seconds
-from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.quantities import format_duration
-from mainspring.server.build import open_node
+from mainspring.server.build import build_engine, open_node
 from mainspring.server.ending import End
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.testing.clock import ManualClock
@@ -118,7 +117,9 @@ class InMemory:
 
     async def _serve(self) -> None:
         settings = ServerSettings(name=node_id("test"), store=parse_store("memory://"))
-        built = await open_node(settings, MemoryEngine(), self.clock, End(self.clock, settings.process.grace))
+        built = await open_node(
+            settings, build_engine(settings.store), self.clock, End(self.clock, settings.process.grace)
+        )
         self._node = node = built.node
         try:
             await self._declare(node)

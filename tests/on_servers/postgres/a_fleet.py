@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
+from tests.engines import postgres_engine
 
-from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.errors import StoreError
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
@@ -20,6 +20,7 @@ from mainspring.nodes.model import NodeRow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from mainspring.engines.postgres.engine import PostgresEngine
     from mainspring.events.relay import Message
     from mainspring.storage.operation import Operation
 
@@ -116,7 +117,7 @@ class Node:
 @contextlib.asynccontextmanager
 async def node(url: str, name: str = "n1", **options: Any) -> AsyncIterator[Node]:
     """Open a node; close it afterwards, well or badly."""
-    one = Node(PostgresEngine(url, **options), name)
+    one = Node(postgres_engine(url, **options), name)
     try:
         await one.open()
         yield one

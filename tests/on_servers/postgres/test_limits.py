@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
+from tests.engines import postgres_engine
 
-from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.ids import node_id
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job
@@ -98,7 +98,7 @@ def run(database: str, limits: Limits, keys: list[str], seconds: float) -> Pair:
                 )
                 clock = SystemClock()
                 end = End(clock, settings.process.grace)
-                node = (await open_node(settings, PostgresEngine(database), clock, end)).node
+                node = (await open_node(settings, postgres_engine(database), clock, end)).node
                 stack.push_async_callback(node.close)
                 nodes.append(node)
                 if name == "n1":

@@ -15,6 +15,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.model import NodeRow
 from mainspring.storage.operation import DEFERRED
+from tests.zookeeper.driving import SLICES
 
 from .ensemble import Way
 from .loop import OWNER
@@ -45,7 +46,7 @@ class Node:
         self.way = Way(world.content, world.chance, session_timeout=world.session, lag=world.lag)
         self.way.trouble = world.loss
         self.way.letters_lost = world.letters_lost
-        self.engine = ZookeeperEngine(lambda: self.way, patience=None)
+        self.engine = ZookeeperEngine(lambda: self.way, patience=None, slices=SLICES)
         self.engine.listen(self._hear)
         self.term = 0
         """0: it has none at this moment."""

@@ -16,6 +16,7 @@ from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import Submit
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.events.hub import Hub
 from mainspring.ids import Handles, NodeId
 from mainspring.jobs.held import Ability, Worker
@@ -136,7 +137,7 @@ class Node:
 
 @asynccontextmanager
 async def opened(**options: Any) -> AsyncIterator[Node]:
-    store = Store()
+    store = Store([MemoryScheduleSlice()])
     begun = await store.open(NodeId("n"), lambda function: function())
     node = Node(begun.term, dict(begun.nodes), store, **options)
     started = asyncio.get_running_loop().create_future()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import apsw
 import pytest
+from tests.engines import sqlite_engine
 
 from mainspring.engines.sqlite import opening
-from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
 from mainspring.testing.conformance.driver import Store
@@ -109,7 +109,7 @@ def deliver(then: object) -> None:
 
 def test_the_migrations_make_the_golden_schema(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    engine = SqliteEngine(path)
+    engine = sqlite_engine(path)
     asyncio.run(engine.open(NodeId("n1"), deliver))
     asyncio.run(engine.close())
     connection = apsw.Connection(str(path))
@@ -145,13 +145,13 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(opening, "migrate", broken)
         with pytest.raises(RuntimeError):
-            asyncio.run(SqliteEngine(path).open(NodeId("n1"), deliver))
+            asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
     test_the_migrations_make_the_golden_schema(tmp_path)
 
 
 def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    engine = SqliteEngine(path)
+    engine = sqlite_engine(path)
     asyncio.run(engine.open(NodeId("n1"), deliver))
     asyncio.run(engine.close())
     connection = apsw.Connection(str(path))
@@ -159,7 +159,7 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreForeignError, match="newer Mainspring"):
-        asyncio.run(SqliteEngine(path).open(NodeId("n1"), deliver))
+        asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
     assert path.read_bytes() == before
 
 
@@ -177,12 +177,12 @@ def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -
     connection.execute("INSERT INTO counts VALUES (1, 1, 1, 1)")
     connection.execute("PRAGMA user_version=1").fetchall()
     connection.close()
-    store = Store(lambda: SqliteEngine(path))
+    store = Store(lambda: sqlite_engine(path))
     try:
         assert store.term == 8
         (job,) = store.claim()
         assert (job.id, job.payload) == (7_000_000_000_001, b"p")
-        scheduling = Scheduling(lambda: SqliteEngine(path), store)
+        scheduling = Scheduling(lambda: sqlite_engine(path), store)
         scheduling.add("a")
         scheduling.fire()
         scheduling.run("a")

@@ -6,10 +6,10 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.engines import memory_engine
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 from tests.simulation.clockwork import Clockwork
 
-from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreError, StoreFullError
 from mainspring.events.hub import Hub
 from mainspring.ids import Handles, NodeId
@@ -208,7 +208,7 @@ class World:
     def __init__(self, *, shared: bool = False) -> None:
         self.clock = ManualClock(START_US / SECOND - 30)
         self.tables = SharedTables(self.clock.wall) if shared else None
-        self.engine = MemoryEngine()
+        self.engine = memory_engine()
         self.nodes: list[Node] = []
 
     def node(self, name: str = "n1", **options: Any) -> Node:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.engines import memory_engine, sqlite_engine
 from tests.unit.jobs.a_node import Client, Side, side, unexpected
 
 from mainspring.api.status import FunctionStatus, JobNumbers, Waiting
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
 from mainspring.ids import node_id
 from mainspring.jobs import rules, upkeep
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
+    from mainspring.engines.sqlite.engine import SqliteEngine
     from mainspring.server.node import Node
     from mainspring.storage.engine import Answer, Committed, Engine
     from mainspring.storage.operation import Operation
@@ -65,7 +67,7 @@ async def build(engine: Engine, settings: ServerSettings = SETTINGS) -> Built:
 @asynccontextmanager
 async def shown() -> AsyncIterator[Built]:
     """A node with what shows it."""
-    built = await build(MemoryEngine())
+    built = await build(memory_engine())
     try:
         yield built
     finally:
@@ -74,7 +76,7 @@ async def shown() -> AsyncIterator[Built]:
 
 @asynccontextmanager
 async def opened(engine: Engine | None = None, settings: ServerSettings = SETTINGS) -> AsyncIterator[Node]:
-    node = (await build(engine or MemoryEngine(), settings)).node
+    node = (await build(engine or memory_engine(), settings)).node
     try:
         yield node
     finally:
@@ -188,7 +190,7 @@ def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, m
             await asyncio.sleep(0.01)
 
     async def test() -> None:
-        async with opened(SqliteEngine(path), idle) as node:
+        async with opened(sqlite_engine(path), idle) as node:
             assert node.ready()
             with capture_logs() as said:
                 path.rename(elsewhere)
@@ -234,7 +236,7 @@ def test_running_jobs_may_end_while_the_node_drains() -> None:
 @pytest.mark.parametrize("graceful_first", [False, True])
 def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: bool) -> None:
     async def test() -> None:
-        engine = MemoryEngine()
+        engine = memory_engine()
         async with opened(engine) as node:
             who = worker(node)
             job = await submit(node)
@@ -296,7 +298,7 @@ def test_the_first_interrupt_after_a_graceful_stop_is_polite() -> None:
 
 def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
     async def test() -> None:
-        engine = Failing()
+        engine = Failing([MemoryScheduleSlice()])
         async with opened(engine) as node:
             who = worker(node)
             job = await submit(node)
@@ -320,7 +322,7 @@ def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypa
     monkeypatch.setattr(ticks, "TICK", 0.01)
 
     async def test() -> None:
-        engine = Failing()
+        engine = Failing([MemoryScheduleSlice()])
         async with opened(engine) as node:
             engine.error = StoreFullError("full")
             with capture_logs() as logs:
@@ -340,7 +342,7 @@ def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypa
 
 def test_a_broken_store_ends_the_node_at_once() -> None:
     async def test() -> None:
-        engine = Failing()
+        engine = Failing([MemoryScheduleSlice()])
         async with opened(engine) as node:
             worker(node)
             await submit(node)
@@ -376,7 +378,7 @@ def test_a_store_in_a_file_is_taken_up_again(tmp_path: Path) -> None:
         settings = replace(SETTINGS, store=parse_store(f"sqlite:///{tmp_path / 'jobs.db'}"))
 
         def engine() -> SqliteEngine:
-            return SqliteEngine(tmp_path / "jobs.db", synchronous="normal")
+            return sqlite_engine(tmp_path / "jobs.db", synchronous="normal")
 
         async with opened(engine(), settings) as node:
             worker(node)
@@ -395,7 +397,7 @@ def test_a_store_in_a_file_is_taken_up_again(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_read_stops_the_start() -> None:
     async def test() -> None:
-        engine = Failing()
+        engine = Failing([MemoryScheduleSlice()])
         engine.error = StoreFullError("full")
         with pytest.raises(StoreFullError):
             await build(engine)
@@ -412,7 +414,7 @@ def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -
         turns = 0
         while cancelled:
             turns += 1
-            opening = loop.create_task(build(MemoryEngine()))
+            opening = loop.create_task(build(memory_engine()))
             for _ in range(turns):
                 await asyncio.sleep(0)
             cancelled = opening.cancel()

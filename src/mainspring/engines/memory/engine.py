@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.memory import jobs, queries, resources
-from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
@@ -30,7 +29,6 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **resources.HANDLERS,
     Probe: lambda _, __: None,
 }
-SLICES: Final[Sequence[Slice[Transaction]]] = (MemoryScheduleSlice(),)
 
 
 class MemoryEngine:
@@ -43,7 +41,7 @@ class MemoryEngine:
     limits = True
     lines = True
 
-    def __init__(self, slices: Sequence[Slice[Transaction]] = SLICES) -> None:
+    def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self.followers: Followers | None = None
         self._runner = Runner(slices)
         self._tables = Tables()
@@ -72,7 +70,7 @@ class MemoryEngine:
 class Runner:
     """Runs groups on tables."""
 
-    def __init__(self, slices: Sequence[Slice[Transaction]] = SLICES) -> None:
+    def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
         for one in slices:

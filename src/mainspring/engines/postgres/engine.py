@@ -15,7 +15,6 @@ from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
 from mainspring.engines.postgres.reading import Reader
 from mainspring.engines.postgres.relay import Relay
-from mainspring.engines.postgres.schedules import PostgresScheduleSlice
 from mainspring.engines.postgres.statements import load
 from mainspring.engines.postgres.watch import SLOW, Watch
 from mainspring.engines.postgres.writer import Writer
@@ -59,7 +58,6 @@ LEAVE: Final = 2.0
 """Seconds at the end to tell the others that this node leaves."""
 WORK: Final = 30.0
 """Seconds for a piece of work on the control connection."""
-SLICES: Final[Sequence[Slice[Transaction]]] = (PostgresScheduleSlice(),)
 
 
 class PostgresEngine:
@@ -81,7 +79,7 @@ class PostgresEngine:
         fold: float = FOLD,
         slow: float = SLOW,
         cluster: Cluster | None = None,
-        slices: Sequence[Slice[Transaction]] = SLICES,
+        slices: Sequence[Slice[Transaction]] = (),
     ) -> None:
         """``url`` is as `mainspring.engines.postgres.address` says; raises SettingsError.
 

@@ -7,7 +7,7 @@ import contextlib
 import queue
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import structlog
@@ -17,7 +17,6 @@ from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
 from mainspring.engines.sqlite.reading import Reader
-from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
@@ -45,7 +44,6 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **resources.HANDLERS,
     Probe: probing.probe,
 }
-SLICES: Final[Sequence[Slice[Transaction]]] = (SqliteScheduleSlice(),)
 THREAD_ROWS = 64
 """Groups of more rows wait for the disk in the engine's thread, so that the loop reads on meanwhile; for smaller ones the way
 to a thread and back takes as long as the disk."""
@@ -71,7 +69,7 @@ class SqliteEngine:
         synchronous: opening.Synchronous = "full",
         cache_bytes: int = opening.CACHE_BYTES,
         thread_rows: int = THREAD_ROWS,
-        slices: Sequence[Slice[Transaction]] = SLICES,
+        slices: Sequence[Slice[Transaction]] = (),
     ) -> None:
         self._path = path = opening.real(path)
         self._synchronous = synchronous

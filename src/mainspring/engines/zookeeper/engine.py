@@ -15,7 +15,6 @@ from mainspring.engines.zookeeper.lists import READERS
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.relay import Relay
-from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.relay import Pending
@@ -50,7 +49,6 @@ ANSWER: Final = 5.0
 """Seconds for the answer to a query."""
 AGAIN: Final = 0.5
 """Seconds between attempts to begin while the ensemble does not answer."""
-SLICES: Final[Sequence[Slice]] = (ZookeeperScheduleSlice(),)
 
 
 class ZookeeperEngine:
@@ -69,7 +67,7 @@ class ZookeeperEngine:
         *,
         lease: float = 0.0,
         patience: float | None = 60.0,
-        slices: Sequence[Slice] = SLICES,
+        slices: Sequence[Slice] = (),
     ) -> None:
         """``tree`` makes the way to the ensemble; `open` waits ``patience`` seconds for one that is away, None: for ever.
 

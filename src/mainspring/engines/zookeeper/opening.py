@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import address, beginning
 from mainspring.engines.zookeeper.cluster import ZookeeperCluster
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def engine(url: str, lease: float, **options: Any) -> ZookeeperEngine:
+    from mainspring.engines.zookeeper.ground import Slice
+
+
+def engine(url: str, lease: float, slices: Sequence[Slice]) -> ZookeeperEngine:
     """Return an engine that is not open yet; its sessions last for ``lease`` seconds without a word. Raises SettingsError."""
     where = address.parse(url)
-    return ZookeeperEngine(lambda: KazooTree(where, lease), lease=lease, **options)
+    return ZookeeperEngine(lambda: KazooTree(where, lease), lease=lease, slices=slices)
 
 
 def cluster(url: str, lease: float) -> ZookeeperCluster:

@@ -7,10 +7,10 @@ import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import beginning, claiming, paths, records, recovering
-from mainspring.engines.zookeeper.engine import SLICES
 from mainspring.engines.zookeeper.later import Later
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import (
@@ -22,7 +23,6 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.engine import SLICES
 from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.engines.zookeeper.wants import leased

@@ -6,16 +6,18 @@ import json
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.engines import memory_engine
 from tests.simulation.life import Life
 from tests.simulation.store import History
 from tests.simulation.wires import Wire
 
-from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.testing import ManualClock
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mainspring.engines.memory.engine import MemoryEngine
 
 Heard = tuple[str, list[str]]
 F, G = b"f", b"g"
@@ -26,7 +28,7 @@ class Node:
 
     def __init__(self, earlier: Node | None = None, **options: Any) -> None:
         self.clock: ManualClock = earlier.clock if earlier else ManualClock()
-        self.engine: MemoryEngine = earlier.engine if earlier else MemoryEngine()
+        self.engine: MemoryEngine = earlier.engine if earlier else memory_engine()
         self.history: History = earlier.history if earlier else History()
         self.life = Life(self.engine, self.history, self.clock, Random(0), **options)
         self.service = self.life.service

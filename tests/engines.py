@@ -1,0 +1,30 @@
+"""Engines with the slices that a server registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.postgres.schedules import PostgresScheduleSlice
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def memory_engine() -> MemoryEngine:
+    """Return a store in memory."""
+    return MemoryEngine([MemoryScheduleSlice()])
+
+
+def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
+    """Return a store in a file."""
+    return SqliteEngine(path, slices=[SqliteScheduleSlice()], **options)
+
+
+def postgres_engine(url: str, **options: Any) -> PostgresEngine:
+    """Return a store on a server."""
+    return PostgresEngine(url, slices=[PostgresScheduleSlice()], **options)
