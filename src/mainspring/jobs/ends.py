@@ -93,7 +93,7 @@ class Ends:
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._timers, self._clock, self._listeners = footing.timers, footing.clock, footing.listeners
-        self._telling, self._hub = footing.telling, footing.hub
+        self._hub = footing.hub
         self._serving = serving
         self._wake_at = wake_at
         self._drop = drop
@@ -217,7 +217,7 @@ class Ends:
             after = rules.target(settlement.event)
             if after >= _SUCCEEDED:
                 if listeners.of(job.id):
-                    self._telling.tell(_settled_job(settlement), exception)
+                    self._listeners.tell(_settled_job(settlement), exception)
             elif after == State.SCHEDULED:
                 queue.away += 1
                 self._wake_at(settlement.due_us)
@@ -274,7 +274,7 @@ class Ends:
         if after >= _SUCCEEDED:
             serving.release(held)
             job = _settled_job(settlement)
-            self._telling.tell(job, exception, handle=held.handle, is_kept=False)
+            self._listeners.tell(job, exception, handle=held.handle, is_kept=False)
             if self._hub.active:
                 self._hub.publish(job)
         elif after is State.PENDING:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.table import JobTable
-    from mainspring.jobs.telling import Telling
     from mainspring.jobs.timers import Timers
     from mainspring.storage.commit_queue import CommitQueue
 
@@ -26,5 +25,4 @@ class Footing(NamedTuple):
     clock: Clock
     handles: Handles
     listeners: Listeners
-    telling: Telling
     hub: Hub

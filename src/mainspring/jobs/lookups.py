@@ -56,7 +56,7 @@ class Lookups:
 
     def __init__(self, footing: Footing, find: FindJobs) -> None:
         self._table, self._timers, self._clock = footing.table, footing.timers, footing.clock
-        self._handles, self._listeners, self._telling = footing.handles, footing.listeners, footing.telling
+        self._handles, self._listeners = footing.handles, footing.listeners
         self.find = find
         self._queue: dict[int, list[_Wait]] = {}
         self._under_way: dict[int, list[_Wait]] = {}
@@ -88,7 +88,7 @@ class Lookups:
 
     def has_room(self, listener: Listener) -> None:
         """A listener has room again: look up what was withheld from it."""
-        jobs = self._telling.withheld.pop(listener, None)
+        jobs = self._listeners.withheld.pop(listener, None)
         if jobs:
             for job_id in jobs:
                 self._queue.setdefault(job_id, []).extend(self._withheld.pop(job_id, ()))
@@ -96,7 +96,7 @@ class Lookups:
 
     def gone(self, listener: Listener) -> None:
         """A listener has left: nothing is looked up for it any more."""
-        for job_id in self._telling.withheld.pop(listener, ()):
+        for job_id in self._listeners.withheld.pop(listener, ()):
             if not self._listeners.of(job_id):
                 self._end(self._withheld.pop(job_id, ()))
 
@@ -137,17 +137,17 @@ class Lookups:
         """Let a job be part of the next look-up, unless that is of no use now."""
         if not self._is_wanted(job_id):
             for listener in self._listeners.of(job_id):
-                self._telling.withhold(job_id, listener)
+                self._listeners.withhold(job_id, listener)
             if self._listeners.of(job_id):
                 self._withheld.setdefault(job_id, []).extend(waits)
             else:
                 self._end(waits)
             return
-        sent = self._telling.under_way(job_id)
+        sent = self._listeners.under_way(job_id)
         if sent is None:
             self._under_way[job_id] = waits
         else:
-            self._telling.tell(sent)
+            self._listeners.tell(sent)
             self._end(waits)
 
     def _found(self, jobs: dict[int, Job]) -> None:
@@ -178,12 +178,12 @@ class Lookups:
                 listener.unknown(handle)
 
     def _ended(self, job_id: int, waits: list[_Wait], job: Job) -> None:
-        if job.unread and self._telling.under_way(job_id) is None:
+        if job.unread and self._listeners.under_way(job_id) is None:
             self._sizes[job_id] = job.output_size
             self._queue[job_id] = waits + self._queue.pop(job_id, [])
             return
         self._end(waits)
-        self._telling.tell(self._telling.under_way(job_id) or job, exception_of(job), asked=job_id)
+        self._listeners.tell(self._listeners.under_way(job_id) or job, exception_of(job), asked=job_id)
 
     def _failed(self, error: StoreError) -> None:
         # What cannot be looked up now is not unknown: who is told that submits the job again.

@@ -36,7 +36,7 @@ class Noting:
 
     def __init__(self, footing: Footing, serving: Serving, noted: Callable[[], None]) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._handles, self._listeners, self._telling = footing.handles, footing.listeners, footing.telling
+        self._handles, self._listeners = footing.handles, footing.listeners
         self._serving = serving
         self._noted = noted
         self.lookups = Lookups(footing, self.find)
@@ -131,7 +131,7 @@ class Noting:
     def _tell_gone(self, job_id: int) -> None:
         """Tell who waits for a foreground job that it is gone: this node's lease had ended, and with it what it had noted."""
         job = Job(job_id, b"", b"", state=int(State.FAILED), error=GONE)
-        self._telling.tell(job, is_kept=False)
+        self._listeners.tell(job, is_kept=False)
 
     def left(self, ids: list[int]) -> None:
         """Nobody here waits for some jobs any more: foreground ones that have not begun are dropped, unless others wait."""

@@ -35,7 +35,6 @@ from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
 from mainspring.jobs.store import Find
 from mainspring.jobs.table import JobTable
-from mainspring.jobs.telling import Telling
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.upkeep import Upkeep
@@ -104,13 +103,12 @@ class JobService:
         )
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
-        self.listeners = listeners = Listeners()
-        self.telling = telling = Telling(handles, listeners)
+        self.listeners = listeners = Listeners(handles)
         self.remembered = Remembered()
         leased = None if alone else LeasedAccounts()
         gates = Gates(clock, (lambda _: open_own) if leased is None else leased.opener)
         self.table = table = JobTable(dispatch, gates, handles, term)
-        footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, telling, hub)
+        footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub)
         self.serving = serving = Serving(
             footing,
             gates,

@@ -25,7 +25,7 @@ class Waking:
 
     def __init__(self, footing: Footing, serving: Serving) -> None:
         self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
-        self._clock, self._telling, self._hub = footing.clock, footing.telling, footing.hub
+        self._clock, self._listeners, self._hub = footing.clock, footing.listeners, footing.hub
         self._serving = serving
         self._next_us = 0
         self._waking = False
@@ -89,6 +89,6 @@ class Waking:
             self._serving.no_longer_pending(queue, job.priority)
         else:
             self._serving.no_longer_away(queue)
-        self._telling.tell(job)
+        self._listeners.tell(job)
         if self._hub.active:
             self._hub.publish(job)

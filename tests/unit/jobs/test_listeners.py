@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from mainspring.ids import Handles
 from mainspring.jobs.listeners import Listeners
 
 from .a_node import Client
 
 
 def test_a_listener_is_told_once_however_often_it_waits() -> None:
-    listeners, client = Listeners(), Client()
+    listeners, client = Listeners(Handles({})), Client()
     listeners.add(1, client)
     listeners.add(1, client)
     assert listeners.take(1) == [client]
@@ -15,7 +16,7 @@ def test_a_listener_is_told_once_however_often_it_waits() -> None:
 
 
 def test_a_listener_that_waits_again_is_told_again() -> None:
-    listeners, client = Listeners(), Client()
+    listeners, client = Listeners(Handles({})), Client()
     listeners.add(1, client)
     listeners.add(1, client, again=True)
     assert listeners.of(1) == [client, client]
@@ -24,7 +25,7 @@ def test_a_listener_that_waits_again_is_told_again() -> None:
 
 
 def test_who_leaves_is_forgotten_and_names_the_jobs_that_nobody_waits_for() -> None:
-    listeners, one, other = Listeners(), Client(), Client()
+    listeners, one, other = Listeners(Handles({})), Client(), Client()
     listeners.add(1, one)
     listeners.add(1, one, again=True)
     listeners.add(2, one)
@@ -37,7 +38,7 @@ def test_who_leaves_is_forgotten_and_names_the_jobs_that_nobody_waits_for() -> N
 
 
 def test_one_who_no_longer_waits_leaves_the_others() -> None:
-    listeners, one, other = Listeners(), Client(), Client()
+    listeners, one, other = Listeners(Handles({})), Client(), Client()
     for client in (one, other):
         listeners.add(1, client)
     listeners.remove(1, one)
@@ -50,21 +51,21 @@ def test_one_who_no_longer_waits_leaves_the_others() -> None:
 
 
 def test_who_has_left_waits_for_nothing() -> None:
-    listeners, client = Listeners(), Client()
+    listeners, client = Listeners(Handles({})), Client()
     client.gone = True
     listeners.add(1, client)
     assert len(listeners) == 0
 
 
 def test_whether_any_of_some_waits() -> None:
-    listeners, one, other = Listeners(), Client(), Client()
+    listeners, one, other = Listeners(Handles({})), Client(), Client()
     assert not listeners.waits(one, other)
     listeners.add(1, other)
     assert listeners.waits(one, other)
 
 
 def test_who_leaves_can_leave_some_of_his_jobs_at_a_time() -> None:
-    listeners, one = Listeners(), Client()
+    listeners, one = Listeners(Handles({})), Client()
     for job_id in range(5):
         listeners.add(job_id, one)
     left: list[int] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.jobs import lookups
-from mainspring.jobs.telling import LARGE
+from mainspring.jobs.listeners import LARGE
 
 from .a_node import Client, Node, side
 
@@ -53,7 +53,7 @@ def ended(node: Node, *results: bytes) -> list[int]:
 
 
 def is_empty(node: Node) -> bool:
-    return not len(node.service.lookups) and not node.service.telling.withheld and not len(node.service.listeners)
+    return not len(node.service.lookups) and not node.service.listeners.withheld and not len(node.service.listeners)
 
 
 @pytest.mark.parametrize("size", [10, LARGE + 1])
