@@ -5,48 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs import rules
-from mainspring.jobs.failures import failure
-from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
-    from mainspring.jobs.serving import Serving
-    from mainspring.jobs.settling import Settling
 
 
 class Limits:
-    """Sets the timers of jobs. ``lost_limit`` as in Settling."""
+    """Sets the timers of jobs: one ends when its job gets a worker, leaves it or is released.
 
-    def __init__(self, footing: Footing, serving: Serving, settling: Settling, *, lost_limit: int | None) -> None:
-        self._clock = footing.clock
-        self._serving = serving
-        self._settling = settling
-        self._lost_limit = lost_limit
+    ``expired`` is called with a job that has waited for too long; ``timed_out`` with one whose worker has had it for so many
+    seconds, and whether that requeues it; ``silent`` with one whose worker has not reported for so many.
+    """
 
-    # ---- waiting ----
+    def __init__(
+        self,
+        footing: Footing,
+        *,
+        expired: Callable[[Held], None],
+        timed_out: Callable[[Held, float, bool], None],
+        silent: Callable[[Held, float], None],
+    ) -> None:
+        self._timers, self._clock = footing.timers, footing.clock
+        self._expired = expired
+        self._timed_out = timed_out
+        self._silent = silent
 
-    def refuses(self, held: Held) -> bool:
-        """Settle a claimed job that may not be handed out any more, and say whether that was so."""
-        job = held.job
-        if not rules.was_tried(job):
-            if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
-                self._settling.expired(held)
-                return True
-        elif rules.out_of_attempts(job, self._settling.policy(held), self._lost_limit):
-            job.attempt -= 1  # its node was lost at the last one, which the store has counted already
-            error = failure("WorkerLost", "its node was lost at the last attempt")
-            self._settling.failed(held, error, final=True, outcome=None)  # the attempt ended when its node was lost
-            return True
-        return False
-
-    def entered(self, held: Held) -> None:
+    def waits(self, held: Held) -> None:
         """Expire a job in time that waits here: the store does that only to what waits there."""
         if not rules.was_tried(held.job):
             wait = held.job.expires_us / 1_000_000 - self._clock.wall()
-            self._serving.limit(held, max(wait, 0), lambda: self._settling.expired(held))
-
-    # ---- running ----
+            self._limit(held, max(wait, 0), lambda: self._expired(held))
 
     def started(self, held: Held) -> None:
         """A worker has a job: its time runs, and its heart has to beat."""
@@ -60,28 +51,24 @@ class Limits:
             if heartbeat is None:
                 heartbeat = ability.heartbeat
         if timeout is not None:
-            self._serving.limit(held, timeout, lambda: self._time_out(held, timeout, requeue=requeue))
+            self._limit(held, timeout, lambda: self._timed_out(held, timeout, requeue))
         if heartbeat is not None and held.worker is not None and held.worker.streams:
             held.beat = self._clock.monotonic()
-            self._serving.limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
-
-    def _time_out(self, held: Held, timeout: float, *, requeue: bool) -> None:
-        assert held.worker is not None
-        held.worker.face.stop(held, b"timeout")
-        if requeue:
-            self._settling.lost(
-                held, f"it ran for longer than {format_duration(timeout)}", outcome=rules.Outcome.TIMED_OUT
-            )
-        else:
-            error = failure("Timeout", f"the attempt ran for longer than {format_duration(timeout)}")
-            self._settling.failed(held, error, outcome=rules.Outcome.TIMED_OUT)
+            self._limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
 
     def _miss_beat(self, held: Held, heartbeat: float) -> None:
-        assert held.worker is not None
         left = held.beat + heartbeat - self._clock.monotonic()
         if left > 0:
-            self._serving.limit(held, left, lambda: self._miss_beat(held, heartbeat))
-            return
-        held.worker.face.stop(held, b"lost")
-        why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"
-        self._settling.lost_with_process(held.worker, [held], why)
+            self._limit(held, left, lambda: self._miss_beat(held, heartbeat))
+        else:
+            self._silent(held, heartbeat)
+
+    def _limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
+        waiting = [timer for timer in held.timers or () if timer.function is not None]
+        held.timers = [*waiting, self._timers.at(self._clock.monotonic() + seconds, function)]
+
+    def end(self, held: Held) -> None:
+        """Nothing limits a job any more."""
+        for timer in held.timers or ():
+            self._timers.cancel(timer)
+        held.timers = None

@@ -109,11 +109,11 @@ class JobService:
         gates = Gates(clock, (lambda _: open_own) if leased is None else leased.opener)
         self.table = table = JobTable(dispatch, gates, handles, term)
         footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub)
+        limits = Limits(footing, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.serving = serving = Serving(
             footing,
             gates,
-            entered=self._entered,
-            started=self._started,
+            limits,
             give_back=self._give_back,
             refused=self._refused,
             withheld=None if alone else self._withheld,
@@ -138,7 +138,6 @@ class JobService:
         self.foreground = foreground = Foreground(
             footing, serving, serving.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
         )
-        self._limits = Limits(footing, serving, settling, lost_limit=lost_limit)
         self._upkeep = Upkeep(
             footing,
             serving,
@@ -358,11 +357,17 @@ class JobService:
     def _give_back(self, queue: FunctionQueue) -> None:
         self._workers.give_back(queue)
 
-    def _entered(self, held: Held) -> None:
-        self._limits.entered(held)
+    def _expired(self, held: Held) -> None:
+        self.settling.expired(held)
+
+    def _timed_out(self, held: Held, timeout: float, requeue: bool) -> None:
+        self.settling.timed_out(held, timeout, requeue)
+
+    def _silent(self, held: Held, heartbeat: float) -> None:
+        self.settling.silent(held, heartbeat)
 
     def _refused(self, held: Held) -> bool:
-        return self._limits.refuses(held)
+        return self.settling.refuses(held)
 
     def _withheld(self, held: Held) -> bool:
         return self.noting is not None and self.noting.withholds(held)
@@ -381,12 +386,6 @@ class JobService:
         operation = Find(ids, room)
         self.commits.put(operation, found, failed)
         return operation
-
-    def _started(self, held: Held) -> None:
-        held.started_us = round(self.clock.wall() * 1_000_000)
-        if self.hub.active:
-            self.hub.publish(held.seen())
-        self._limits.started(held)
 
     @staticmethod
     def pass_over(worker: Worker | None, handle: bytes) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.gates import Gates
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.leasing import LeasedAccounts
+    from mainspring.jobs.limits import Limits
     from mainspring.jobs.model import Job
     from mainspring.jobs.timers import Timer
 
@@ -35,20 +36,18 @@ SOON = 0.001
 class Serving:
     """Serves the queues of a node.
 
-    ``entered`` is called with a stored job that waits in memory from now on, and may expire there; ``started`` when a worker
-    gets a job; ``give_back`` where no worker here could run a function's jobs soon. ``refused`` settles a
-    claimed job that may not be handed out any more, and says whether it did. Where the store is shared, ``withheld`` says
-    whether a claimed foreground job is held back, because its last client here has left; ``leased`` are the tokens of limits,
-    and ``share`` says what this node may take of a function's jobs, where that is not all.
+    ``give_back`` is called where no worker here could run a function's jobs soon. ``refused`` settles a claimed job that may not
+    be handed out any more, and says whether it did. Where the store is shared, ``withheld`` says whether a claimed foreground job
+    is held back, because its last client here has left; ``leased`` are the tokens of limits, and ``share`` says what this node
+    may take of a function's jobs, where that is not all.
     """
 
     def __init__(
         self,
         footing: Footing,
         gates: Gates,
+        limits: Limits,
         *,
-        entered: Callable[[Held], None],
-        started: Callable[[Held], None],
         give_back: Callable[[FunctionQueue], None],
         refused: Callable[[Held], bool],
         withheld: Callable[[Held], bool] | None = None,
@@ -56,9 +55,8 @@ class Serving:
         share: Callable[[FunctionQueue], Allowance] | None = None,
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
-        self._timers, self._clock = footing.timers, footing.clock
-        self._entered = entered
-        self._started = started
+        self._timers, self._clock, self._hub = footing.timers, footing.clock, footing.hub
+        self._limits = limits
         self._give_back = give_back
         self._refused = refused
         self._withheld = withheld
@@ -88,7 +86,7 @@ class Serving:
         """Take a stored job into memory; the caller pushes it and serves its queue."""
         held = self._table.hold(job, stored=True)
         if job.expires_us:
-            self._entered(held)
+            self._limits.waits(held)
         return held
 
     def _take_claimed(self, queue: FunctionQueue, jobs: list[Job]) -> None:
@@ -209,8 +207,11 @@ class Serving:
         queue.running += 1
         worker.running[held.handle] = held
         if held.timers:
-            self._disarm(held)
-        self._started(held)
+            self._limits.end(held)
+        held.started_us = round(self._clock.wall() * 1_000_000)
+        if self._hub.active:
+            self._hub.publish(held.seen())
+        self._limits.started(held)
 
     def ask(self, worker: Worker) -> Held | bool:
         """A plain worker asks for a job.
@@ -251,7 +252,7 @@ class Serving:
     def take_back(self, held: Held) -> None:
         """A worker no longer has the job, and nothing limits it any more."""
         if held.timers:
-            self._disarm(held)
+            self._limits.end(held)
         worker = held.worker
         if worker is not None:
             held.worker = None
@@ -261,16 +262,6 @@ class Serving:
             del worker.running[held.handle]
         if held.job.suspects:
             self.isolated.left(held)
-
-    def limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function after a while, unless the job got a worker, left it or was released before."""
-        waiting = [timer for timer in held.timers or () if timer.function is not None]
-        held.timers = [*waiting, self._timers.at(self._clock.monotonic() + seconds, function)]
-
-    def _disarm(self, held: Held) -> None:
-        for timer in held.timers or ():
-            self._timers.cancel(timer)
-        held.timers = None
 
     # ---- what is in the store ----
 

@@ -9,6 +9,7 @@ from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
 from mainspring.jobs.failures import failure
 from mainspring.jobs.rules import Event, Outcome, Settlement
+from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,6 +113,37 @@ class Settling:
         """A job has waited for too long."""
         now_us = round(self._clock.wall() * 1_000_000)
         self._end(held, Settlement(held.job, Event.EXPIRE, held.job.attempt, ended_us=now_us), None, None)
+
+    def refuses(self, held: Held) -> bool:
+        """Settle a claimed job that may not be handed out any more, and say whether that was so."""
+        job = held.job
+        if not rules.was_tried(job):
+            if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
+                self.expired(held)
+                return True
+        elif rules.out_of_attempts(job, self.policy(held), self._lost_limit):
+            job.attempt -= 1  # its node was lost at the last one, which the store has counted already
+            error = failure("WorkerLost", "its node was lost at the last attempt")
+            self.failed(held, error, final=True, outcome=None)  # the attempt ended when its node was lost
+            return True
+        return False
+
+    def timed_out(self, held: Held, timeout: float, requeue: bool) -> None:
+        """A worker has had a job for longer than so many seconds."""
+        assert held.worker is not None
+        held.worker.face.stop(held, b"timeout")
+        if requeue:
+            self.lost(held, f"it ran for longer than {format_duration(timeout)}", outcome=Outcome.TIMED_OUT)
+        else:
+            error = failure("Timeout", f"the attempt ran for longer than {format_duration(timeout)}")
+            self.failed(held, error, outcome=Outcome.TIMED_OUT)
+
+    def silent(self, held: Held, heartbeat: float) -> None:
+        """A worker has sent no heartbeat of a job for so many seconds."""
+        assert held.worker is not None
+        held.worker.face.stop(held, b"lost")
+        why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"
+        self.lost_with_process(held.worker, [held], why)
 
     def lost(self, held: Held, why: str, *, outcome: Outcome = Outcome.LOST) -> None:
         """A worker had a job and will not end it: the delivery counts, and another worker gets the job."""
