@@ -14,7 +14,7 @@ from mainspring.jobs import rules
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event, Outcome, Settlement
-from mainspring.jobs.store import Settle
+from mainspring.jobs.store import Find, Settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +45,9 @@ SMALL: Final = 1024
 
 _SUCCEED: Final = Event.SUCCEED
 _SUCCEEDED: Final = int(State.SUCCEEDED)
+
+AGAIN: Final = 0.25
+"""Seconds after which is looked again whether settlements still wait for the store."""
 
 NODE_LOST: Final = "its node was lost"
 """Why attempts are lost that had been recorded as running at a node that is gone."""
@@ -106,7 +109,7 @@ class Ends:
         """Settlements that the store could not take; they are tried again."""
         self.deferred = 0
         """Settlements that wait until their job is stored at all."""
-        self.late = 0
+        self._late = 0
         """How many settlements have gone to the store later than they were reported."""
 
     @property
@@ -145,7 +148,7 @@ class Ends:
         self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
     ) -> None:
         self.deferred -= 1
-        self.late += 1
+        self._late += 1
         self.end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: _Pending) -> None:
@@ -254,9 +257,33 @@ class Ends:
     def try_again(self) -> None:
         """Put the settlements again that the store could not take."""
         again, self.unsettled = self.unsettled, []
-        self.late += len(again)
+        self._late += len(again)
         for pending in again:
             self._put(pending)
+
+    # ---- what was reported before ----
+
+    def is_settled(self) -> bool:
+        """Say whether all is on disk that was reported."""
+        return self._commits.idle and not self.waits
+
+    def when_stored(self, then: Callable[[], None]) -> None:
+        """Call a function once the store has taken, or refused, what was put before."""
+        self._commits.put(Find([]), lambda _: then(), lambda _: then())
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Call a function once everything that was reported before is on disk, settlements that are tried again included."""
+        late = self._late
+
+        def stored() -> None:
+            if self.waits:
+                self._timers.at(self._clock.monotonic() + AGAIN, lambda: self.when_settled(then))
+            elif self._late != late:
+                self.when_settled(then)  # what came before the first barrier may have been overtaken by it
+            else:
+                then()
+
+        self.when_stored(stored)
 
     # ---- jobs that are nowhere but in memory ----
 

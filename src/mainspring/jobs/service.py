@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.barriers import Barriers
 from mainspring.jobs.beginning import Beginning
 from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
@@ -171,7 +170,6 @@ class JobService:
             )
         self.followers = Following(footing, intake, uniques, clients)
         self._ends = False
-        barriers = Barriers(footing, ends)
 
         # What faces and the server call; the promises are where these are made.
         self.monotonic, self.wall = clock.monotonic, clock.wall
@@ -201,8 +199,8 @@ class JobService:
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
         self.start = Beginning(footing, reads, self.functions, waking, ends, looking).begin
-        self.is_settled, self.when_settled = barriers.is_settled, barriers.when_settled
-        self.when_stored = barriers.when_stored
+        self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
+        self.when_stored = ends.when_stored
         self.remember = self.remembered.add
         self.is_registered = self.registered.has
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
