@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.gate import Gate
-    from mainspring.jobs.gates import Gates
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
@@ -64,7 +63,6 @@ class Claiming:
     def __init__(
         self,
         footing: Footing,
-        gates: Gates,
         *,
         is_full: Callable[[FunctionQueue], bool],
         came: Callable[[FunctionQueue, list[Job]], None],
@@ -75,7 +73,6 @@ class Claiming:
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._timers, self._clock = footing.timers, footing.clock
-        self._gates = gates
         self._is_full = is_full
         self._came = came
         self._failed = failed
@@ -110,7 +107,7 @@ class Claiming:
 
     def _lets_in(self, queue: FunctionQueue, key: bytes) -> bool:
         """Say whether a job of a key could start soon."""
-        gate = queue.gate if queue.gate is not None else self._gates.of(queue)
+        gate = queue.gate if queue.gate is not None else self._table.gate_of(queue)
         return gate.admits(key) and queue.size + queue.inflight < MOST
 
     @staticmethod
@@ -243,7 +240,7 @@ class Claiming:
     # ---- what came ----
 
     def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, known: tuple[int, ...]) -> None:
-        gate = self._gates.of(queue)
+        gate = self._table.gate_of(queue)
         gate.after = outcome.after
         # What is left is of keys that have enough here: it is looked at again when one of them has not, or there is more.
         if not outcome.more or not outcome.jobs:

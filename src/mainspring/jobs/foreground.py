@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.claiming import Claiming
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Found
     from mainspring.jobs.uniques import Uniques
 
-_LEASED, _PENDING = int(State.LEASED), int(State.PENDING)
+_PENDING = int(State.PENDING)
 
 
 class _Asking(NamedTuple):
@@ -49,7 +48,6 @@ class Foreground:
         self,
         footing: Footing,
         serving: Serving,
-        claiming: Claiming,
         intake: Intake,
         uniques: Uniques,
         lookups: Lookups,
@@ -60,7 +58,6 @@ class Foreground:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._listeners, self._hub = footing.listeners, footing.hub
         self._serving = serving
-        self._claiming = claiming
         self._intake = intake
         self._uniques = uniques
         self._lookups = lookups
@@ -134,18 +131,8 @@ class Foreground:
     def _store(self, asking: _Asking, noting: Noting) -> None:
         """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
         job, term = asking.job, self._table.term
-        queue = self._dispatch.known(job.function)
         job.foreground = True
-        job.input_size = len(job.payload)
-        if queue is not None and self._claiming.admits(queue, job):
-            job.state, job.term = _LEASED, term
-            queue.inflight += 1
-            if queue.gate is not None:
-                queue.gate.expect(job.key)
-        else:
-            job.state = _PENDING
-            if queue is not None:
-                queue.backlog[job.priority] += 1
+        self._intake.count(job, self._dispatch.known(job.function))
 
         def stored(joined: dict[int, Found]) -> None:
             other = joined.get(job.id)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.footing import Footing
-    from mainspring.jobs.gates import Gates
     from mainspring.jobs.held import FunctionQueue
     from mainspring.resources.model import Limits
     from mainspring.storage.query import Page
@@ -51,16 +50,15 @@ class Functions:
     def __init__(
         self,
         footing: Footing,
-        gates: Gates,
         reads: Reads,
         serve: Callable[[FunctionQueue], None],
         *,
         kept: bool,
         shared: bool,
     ) -> None:
-        self._dispatch, self._commits, self._clock = footing.dispatch, footing.commits, footing.clock
+        self._table, self._dispatch = footing.table, footing.dispatch
+        self._commits, self._clock = footing.commits, footing.clock
         self.kept = kept
-        self._gates = gates
         self._reads = reads
         self._serve = serve
         self._shared = shared
@@ -118,13 +116,13 @@ class Functions:
         limits = rules.effective(said, self._now_us())
         if limits == UNLIMITED and not said.paused and (queue.gate is None or not queue.gate.limited):
             return
-        gate = self._gates.of(queue)
+        gate = self._table.gate_of(queue)
         if gate.limits == limits and gate.paused == said.paused:
             return
         log.info("limits", function=function.decode("utf-8", "backslashreplace"), paused=said.paused, **told(limits))
         gate.change(limits, paused=said.paused)
         if not gate.limited and not gate.keyed:
-            self._gates.remove(queue)
+            self._table.remove_gate(queue)
         self._serve(queue)
 
     # ---- saying ----

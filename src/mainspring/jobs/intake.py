@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.jobs.claiming import Claiming
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.listeners import Listener
@@ -38,14 +37,13 @@ class Intake:
         self,
         footing: Footing,
         serving: Serving,
-        claiming: Claiming,
         uniques: Uniques,
         wake_at: Callable[[int], None],
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._listeners, self._hub = footing.listeners, footing.hub
         self._serving = serving
-        self._claiming = claiming
+        self._admits = serving.claiming.admits
         self._uniques = uniques
         self._wake_at = wake_at
 
@@ -56,8 +54,8 @@ class Intake:
 
         A job that joins a foreground one has to come alone; ``joins`` tells.
         """
-        dispatch, claiming = self._dispatch, self._claiming
-        foreground, term = self._table.foreground, self._table.term
+        dispatch = self._dispatch
+        foreground = self._table.foreground
         queues, uniques = dispatch.queues, self._uniques
         size = 0
         for job in jobs:
@@ -73,27 +71,8 @@ class Intake:
             for job in jobs:
                 uniques.overtake((job.function, job.unique))
         for job in jobs:
-            queue = queues.get(job.function)
-            length = job.input_size = len(job.payload)
-            size += length + 300
-            if job.due_us:
-                job.state = _SCHEDULED
-                if queue is not None:
-                    queue.away += 1
-            elif queue is not None and claiming.admits(queue, job):
-                job.state = _LEASED
-                job.term = term
-                queue.inflight += 1
-                if queue.gate is not None:
-                    queue.gate.expect(job.key)
-                queue.mean_size += (length - queue.mean_size) / 64
-            else:
-                job.state = _PENDING
-                if queue is not None:
-                    queue.backlog[job.priority] += 1
-        self._put(jobs, size, accepted, refused)
-
-    def _put(self, jobs: list[Job], size: int, accepted: Accepted, refused: Refused) -> None:
+            self.count(job, queues.get(job.function))
+            size += job.input_size + 300
         operation = Submit(jobs)
         operation.size = size
         self._commits.put(
@@ -101,6 +80,24 @@ class Intake:
             lambda joined: self._submitted(jobs, joined, accepted),
             lambda error: self._not_submitted(jobs, error, refused),
         )
+
+    def count(self, job: Job, queue: FunctionQueue | None) -> None:
+        """Say in which state a new job goes to the store, and count it; no queue: the store alone counts the function's jobs."""
+        size = job.input_size = len(job.payload)
+        if job.due_us:
+            job.state = _SCHEDULED
+            if queue is not None:
+                queue.away += 1
+        elif queue is not None and self._admits(queue, job):
+            job.state, job.term = _LEASED, self._table.term
+            queue.inflight += 1
+            if queue.gate is not None:
+                queue.gate.expect(job.key)
+            queue.mean_size += (size - queue.mean_size) / 64
+        else:
+            job.state = _PENDING
+            if queue is not None:
+                queue.backlog[job.priority] += 1
 
     def _submitted(self, jobs: list[Job], joined: dict[int, Found], accepted: Accepted) -> None:
         ids = [job.id for job in jobs]
@@ -141,8 +138,6 @@ class Intake:
                 self._wake_at(job.expires_us)
         for queue in touched:
             serving.serve(queue)
-            if queue.backlog[0] + queue.backlog[1] + queue.backlog[2]:
-                self._claiming.refill(queue)
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
         """Take back what was counted for jobs that were not stored; returns the others."""

@@ -16,7 +16,6 @@ from mainspring.jobs.following import Following
 from mainspring.jobs.footing import Footing
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.functions import Functions
-from mainspring.jobs.gates import Gates
 from mainspring.jobs.holders import Holders
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.leasing import LeasedAccounts
@@ -105,13 +104,12 @@ class JobService:
         self.listeners = listeners = Listeners(handles)
         self.remembered = Remembered()
         leased = None if alone else LeasedAccounts()
-        gates = Gates(clock, (lambda _: open_own) if leased is None else leased.opener)
-        self.table = table = JobTable(dispatch, gates, handles, term)
+        accounts = (lambda _: open_own) if leased is None else leased.opener
+        self.table = table = JobTable(dispatch, clock, handles, term, accounts)
         footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub)
         limits = Limits(footing, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.serving = serving = Serving(
             footing,
-            gates,
             limits,
             give_back=self._give_back,
             refused=self._refused,
@@ -133,9 +131,9 @@ class JobService:
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.uniques = uniques = Uniques(commits)
-        self.intake = intake = Intake(footing, serving, serving.claiming, uniques, waking.wake_at)
+        self.intake = intake = Intake(footing, serving, uniques, waking.wake_at)
         self.foreground = foreground = Foreground(
-            footing, serving, serving.claiming, intake, uniques, lookups, limit=foreground_bytes, noting=noting
+            footing, serving, intake, uniques, lookups, limit=foreground_bytes, noting=noting
         )
         self._upkeep = Upkeep(
             footing,
@@ -151,7 +149,7 @@ class JobService:
         self.clients = clients = Clients(
             footing, serving, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
         )
-        self.functions = Functions(footing, gates, reads, serving.serve, kept=keeps_limits, shared=not alone)
+        self.functions = Functions(footing, reads, serving.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(footing, serving, settling, foreground, self.functions, slices)
         self._counting = Counting(footing, serving)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.claiming import Allowance
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.gate import Gate
-    from mainspring.jobs.gates import Gates
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.leasing import LeasedAccounts
     from mainspring.jobs.limits import Limits
@@ -45,7 +44,6 @@ class Serving:
     def __init__(
         self,
         footing: Footing,
-        gates: Gates,
         limits: Limits,
         *,
         give_back: Callable[[FunctionQueue], None],
@@ -70,7 +68,6 @@ class Serving:
             self.leasing = Leasing(footing, leased, self.serve, self.serve_at)
         self.claiming = Claiming(
             footing,
-            gates,
             is_full=self.isolated.is_full,
             came=self._take_claimed,
             failed=self.answer,

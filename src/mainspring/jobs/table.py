@@ -8,25 +8,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.ids import Term, job_ids
+from mainspring.jobs.gate import Gate
 from mainspring.jobs.held import Held
 from mainspring.jobs.shrinking import shrink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.clock import Clock
     from mainspring.ids import Handles
+    from mainspring.jobs.accounts import OpenAccount
     from mainspring.jobs.dispatch import Dispatch
-    from mainspring.jobs.gates import Gates
+    from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
 
 
 class JobTable:
-    """Jobs by handle, and foreground jobs by their uniques."""
+    """Jobs by handle, foreground jobs by their uniques, and gates in front of queues.
 
-    def __init__(self, dispatch: Dispatch, gates: Gates, handles: Handles, term: Term) -> None:
+    ``accounts`` says how a function's tokens are come by.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        clock: Clock,
+        handles: Handles,
+        term: Term,
+        accounts: Callable[[FunctionQueue], OpenAccount],
+    ) -> None:
         self._dispatch = dispatch
-        self._gates = gates
+        self._clock = clock
         self._handles = handles
+        self._accounts = accounts
         self.term = term
         """The number under which the node holds stored jobs; 0 while it has none."""
         self.next_id: Callable[[], int] = job_ids(term)
@@ -64,7 +78,7 @@ class JobTable:
         handle = self._handles.of(job.id)
         queue = self._dispatch.queue(job.function)
         if job.key and queue.gate is None:
-            self._gates.of(queue)
+            self.gate_of(queue)
         held = self.held[handle] = Held(job, handle, queue, stored=stored)
         if not stored:
             queue.foreground += 1
@@ -89,6 +103,33 @@ class JobTable:
         held.queue.leased += 1
         held.queue.foreground -= 1
         self.foreground_bytes -= len(job.payload)
+
+    def gate_of(self, queue: FunctionQueue) -> Gate[Held]:
+        """Return a function's gate, made where there is none; the jobs that are here pass through it from now on."""
+        gate = queue.gate
+        if gate is None:
+            gate = Gate(self._clock, self._accounts(queue))
+            waiting = queue.queued()
+            for ready in queue.ready:
+                ready.clear()
+            queue.dropped = 0
+            for worker in queue.workers:
+                for held in worker.running.values():
+                    if held.queue is queue:
+                        gate.count(held.job.key)
+                        held.gate = gate
+            for held in waiting:
+                gate.push(held)
+            queue.gate = gate
+        return gate
+
+    @staticmethod
+    def remove_gate(queue: FunctionQueue) -> None:
+        """Nothing limits a function any more, and its jobs have no keys: they go on without a gate."""
+        gate, queue.gate = queue.gate, None
+        if gate is not None:
+            for held in sorted(gate.queued(), key=lambda held: held.job.id):
+                queue.lines()[held.job.priority].append(held)
 
     def tidy(self) -> None:
         """Give back the memory of jobs that are gone."""
