@@ -10,10 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountLive, Redrive, Submit
+from mainspring.jobs.store import CountLive, Redrive, ShowLive, Submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from mainspring.errors import StoreError
     from mainspring.jobs.footing import Footing
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Counted
     from mainspring.storage.operation import Operation
+    from mainspring.storage.reads import Reads
 
 AGAIN: Final = 0.25
 """Seconds after which the store is asked again where it could not answer."""
@@ -31,13 +32,29 @@ TOGETHER: Final = 250
 class Counting:
     """Asks the store for the counts of queues. Until then nothing is claimed for them, and new jobs go behind the stored ones."""
 
-    def __init__(self, footing: Footing, serving: Serving) -> None:
+    def __init__(self, footing: Footing, serving: Serving, reads: Reads) -> None:
         self._dispatch, self._commits, self._timers = footing.dispatch, footing.commits, footing.timers
         self._clock = footing.clock
         self._serving = serving
+        self._reads = reads
         self._next: dict[bytes, FunctionQueue] = {}
         """What is asked for once the question under way is answered."""
         self._asking = False
+
+    def begin(self, then: Callable[[], None], failed: Callable[[StoreError], None], after: bytes = b"") -> None:
+        """Count the jobs of all functions, or of as many as are kept in memory; nothing is counted yet."""
+
+        def counted(page: Counted) -> None:
+            for (function, state, priority), number in page.counts.items():
+                queue = self._dispatch.known(function)
+                if queue is not None:
+                    queue.count(state, priority, number)
+            if page.next is not None and self._dispatch.complete:
+                self.begin(then, failed, page.next)
+            else:
+                then()
+
+        self._reads.ask(ShowLive(after), counted, failed)
 
     def ask(self, queue: FunctionQueue) -> None:
         """Count the stored jobs of a queue that counts none of them."""
@@ -66,10 +83,7 @@ class Counting:
             queue.backlog[:] = 0, 0, 0
             queue.away = 0
         for (name, state, priority), number in counted.counts.items():
-            if state == State.PENDING:
-                asked[name].backlog[priority] = number
-            else:
-                asked[name].away += number
+            asked[name].count(state, priority, number)
         for queue in asked.values():
             queue.away = max(queue.away - queue.leased, 0)
         count_coming(self._commits.waiting, asked)

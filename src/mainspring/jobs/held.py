@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.timers import Timer
     from mainspring.resources.model import Limits
 
-_RUNNING = int(State.RUNNING)
+_PENDING, _RUNNING = int(State.PENDING), int(State.RUNNING)
 
 
 class Held:
@@ -291,6 +291,13 @@ class FunctionQueue:
     def total(self) -> int:
         """Return how many jobs have not ended."""
         return self.live + self.foreground
+
+    def count(self, state: int, priority: int, number: int) -> None:
+        """Count jobs that the store has of a state and priority, and that were not counted yet."""
+        if state == _PENDING:
+            self.backlog[priority] = number
+        else:
+            self.away += number
 
     def forget_debts(self) -> None:
         """Raise negative counts to zero: jobs were subtracted that another node had stored and this one had not counted."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs.failures import exception_of
 from mainspring.jobs.model import State
+from mainspring.jobs.store import Find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.model import Job
-    from mainspring.jobs.store import Find, Wait
+    from mainspring.jobs.store import Wait
 
     FindJobs = Callable[[list[int], Callable[[dict[int, Job]], None], Callable[[StoreError], None], int], Find | Wait]
     """Puts a look-up for ids with room for so many bytes of results, and returns it."""
@@ -51,13 +52,14 @@ def _nothing() -> None:
 class Lookups:
     """Looks jobs up, and has those who wait for ended ones told.
 
-    ``find`` puts a look-up: where the store is shared, it is also noted there that somebody waits.
+    ``find`` puts a look-up where the store is shared: it is also noted there that somebody waits.
     """
 
-    def __init__(self, footing: Footing, find: FindJobs) -> None:
+    def __init__(self, footing: Footing, find: FindJobs | None = None) -> None:
+        self._commits = footing.commits
         self._table, self._timers, self._clock = footing.table, footing.timers, footing.clock
         self._handles, self._listeners = footing.handles, footing.listeners
-        self.find = find
+        self.find = find or self._find
         self._queue: dict[int, list[_Wait]] = {}
         self._under_way: dict[int, list[_Wait]] = {}
         self._open: Find | Wait | None = None
@@ -149,6 +151,17 @@ class Lookups:
         else:
             self._listeners.tell(sent)
             self._end(waits)
+
+    def _find(
+        self,
+        ids: list[int],
+        found: Callable[[dict[int, Job]], None],
+        failed: Callable[[StoreError], None],
+        room: int,
+    ) -> Find:
+        operation = Find(ids, room)
+        self._commits.put(operation, found, failed)
+        return operation
 
     def _found(self, jobs: dict[int, Job]) -> None:
         under_way, self._under_way, self._open = self._under_way, {}, None

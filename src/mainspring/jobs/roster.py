@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive, ShowLive
 
 if TYPE_CHECKING:
@@ -114,8 +113,5 @@ def rows_of(counts: Mapping[tuple[bytes, int, int], int]) -> list[FunctionQueue]
         row = rows.get(name)
         if row is None:
             row = rows[name] = FunctionQueue(name)
-        if state == State.PENDING:
-            row.backlog[priority] = number
-        else:
-            row.away += number
+        row.count(state, priority, number)
     return list(rows.values())

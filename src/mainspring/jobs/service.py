@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.beginning import Beginning
 from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
@@ -31,7 +30,7 @@ from mainspring.jobs.roster import Roster
 from mainspring.jobs.serving import Serving
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import Find
+from mainspring.jobs.store import Recover
 from mainspring.jobs.table import JobTable
 from mainspring.jobs.timers import Timers
 from mainspring.jobs.uniques import Uniques
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles, Term
     from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
-    from mainspring.jobs.model import Job
     from mainspring.jobs.sharing import Shared
+    from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -120,7 +119,7 @@ class JobService:
         self._waking = waking = Waking(footing, serving)
         self.wake_at = waking.wake_at
         self.noting = noting = None if alone else Noting(footing, serving, self._noted)
-        self.lookups = lookups = Lookups(footing, self._find) if noting is None else noting.lookups
+        self.lookups = lookups = Lookups(footing) if noting is None else noting.lookups
         self.attempts = Attempts()
         self.ends = ends = Ends(
             footing,
@@ -151,7 +150,7 @@ class JobService:
         )
         self.functions = Functions(footing, reads, serving.serve, kept=keeps_limits, shared=not alone)
         self._workers = there = Workers(footing, serving, settling, foreground, self.functions, slices)
-        self._counting = Counting(footing, serving)
+        self._counting = Counting(footing, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads)
         self.census = Census(dispatch, reads, clock)
@@ -184,7 +183,7 @@ class JobService:
         self.withdraw = dispatch.withdraw
         self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
         self.ready, self.gone = there.ready, there.gone
-        self.grab, self.sleep = serving.ask, serving.sleep
+        self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
         self.try_again, self.tell_ends = ends.try_again, ends.tell_ends
@@ -196,7 +195,6 @@ class JobService:
         self.cancel, self.retry = clients.cancel, clients.retry
         self.client_gone, self.has_room = clients.gone, clients.has_room
         self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
-        self.start = Beginning(footing, reads, self.functions, waking, ends, looking).begin
         self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
         self.when_stored = ends.when_stored
         self.remember = self.remembered.add
@@ -207,6 +205,28 @@ class JobService:
         self.attempt_figures = self.attempts.figures
         self.said_functions, self.said_of = self.functions.names, self.functions.said
         self.change_limits = self.functions.change
+
+    def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
+        """Give back what an earlier run of this node held, and count the waiting jobs; then call ``ready`` with how many.
+
+        On a shared store nothing is given back here: who gives back what, and when, is for the nodes to agree on.
+        """
+
+        def loaded() -> None:
+            if self.looking is not None:
+                self.looking.look(lambda: ready(0), failed)
+            else:
+                self.commits.put(Recover(self.table.term), recovered, failed)
+
+        def recovered(outcome: Recovered) -> None:
+            self.ends.recovered(outcome.lost)
+            self._counting.begin(lambda: counted(outcome.number), failed)
+
+        def counted(number: int) -> None:
+            self._waking.wake()
+            ready(number)
+
+        self.functions.load(loaded, failed)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some seconds."""
@@ -271,28 +291,6 @@ class JobService:
         self.census.tick(self.clock.monotonic())
         self.ends.tell_ends()
         return self._upkeep.tick()
-
-    def fenced(self) -> None:
-        """This node's lease has ended: other nodes have its stored jobs, and it hands out nothing until it has a new term.
-
-        Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
-        """
-        self.dispatch.paused = True
-        self.table.fenced()
-        if self.serving.leasing is not None:
-            self.serving.leasing.forget()
-        for held, worker in self.serving.forget_stored():
-            held.queue.leased -= 1
-            held.queue.away += 1
-            if held.gate is not None:
-                held.gate.give_back(held.job.key)
-                held.gate = None
-            if worker is not None:
-                if worker.streams:
-                    worker.face.stop(held, b"lost")
-                else:
-                    worker.passed.add(held.handle)
-                    worker.refused = True
 
     def begin_again(self, term: Term) -> None:
         """Hold jobs under a new term from now on; `resume` hands them out."""
@@ -371,17 +369,6 @@ class JobService:
     def _noted(self) -> None:
         if self.sharing is not None:
             self.sharing.noted()
-
-    def _find(
-        self,
-        ids: list[int],
-        found: Callable[[dict[int, Job]], None],
-        failed: Callable[[StoreError], None],
-        room: int,
-    ) -> Find:
-        operation = Find(ids, room)
-        self.commits.put(operation, found, failed)
-        return operation
 
     @staticmethod
     def pass_over(worker: Worker | None, handle: bytes) -> bool:

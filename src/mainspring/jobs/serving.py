@@ -128,13 +128,29 @@ class Serving:
         if held.job.suspects:  # others never wait for their turn to be alone
             self.suspects.left(held)
 
-    def forget_stored(self) -> list[tuple[Held, Worker | None]]:
-        """Forget all stored jobs, for other nodes have them; returns them, each with the worker that had it."""
-        forgotten = []
+    def fenced(self) -> None:
+        """This node's lease has ended: other nodes have its stored jobs, and it hands out nothing until it has a new term.
+
+        Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
+        """
+        self._dispatch.paused = True
+        self._table.fenced()
+        if self.leasing is not None:
+            self.leasing.forget()
         for held in [held for held in self._table.held.values() if held.stored]:
-            forgotten.append((held, held.worker))
+            worker = held.worker
             self.release(held)
-        return forgotten
+            held.queue.leased -= 1
+            held.queue.away += 1
+            if held.gate is not None:
+                held.gate.give_back(held.job.key)
+                held.gate = None
+            if worker is not None:
+                if worker.streams:
+                    worker.face.stop(held, b"lost")
+                else:
+                    worker.passed.add(held.handle)
+                    worker.refused = True
 
     # ---- going out ----
 

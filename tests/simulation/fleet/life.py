@@ -117,7 +117,7 @@ class FleetLife:
             self.fences += 1
             fenced()
 
-        self.service.fenced = count  # type: ignore[method-assign]
+        self.service.fenced = count
         await self.fleet.start(self.service, opened.term, sent_at)
         self._next_step = clock.monotonic()
         looked = list[object]()
