@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import news
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.later import Later
+from mainspring.engines.zookeeper.records import UNMARKED, Notice, decode_notice, encode_wants, mark_of
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
-from mainspring.engines.zookeeper.wants import UNMARKED, Notice, decode_notice, encode_wants, mark_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from mainspring.engines.zookeeper.records import Mark
     from mainspring.engines.zookeeper.session import LocalMaster, Session
-    from mainspring.engines.zookeeper.wants import Mark
+    from mainspring.errors import StoreError
     from mainspring.storage.operation import Operation
 
 
@@ -35,13 +35,28 @@ PATIENCE: Final = 1.5
 READ_AT_ONCE: Final = 500
 
 
-class _Open(NamedTuple):
-    """A claim that waits for the master's answer."""
+class OpenClaim:
+    """A claim that waits for the master's answer. It stands among a handler's outcomes for the one that comes later."""
 
-    operation: ops.Claim
-    later: Later
-    asked: int
-    until: float
+    def __init__(self, operation: ops.Claim, asked: int, until: float) -> None:
+        self.operation = operation
+        self.asked = asked
+        self.until = until
+        """The loop's time at which it is answered with what there is."""
+        self._outcome: Any = None
+        self._then: Callable[[Any], None] | None = None
+
+    def answer(self, outcome: list[list[Job]] | StoreError) -> None:
+        """Give the outcome, or the error that takes its place: once."""
+        self._outcome = outcome
+        if self._then is not None:
+            self._then(outcome)
+
+    def then(self, call: Callable[[Any], None]) -> None:
+        """Call a function with the outcome, at once where it is there already: once."""
+        self._then = call
+        if self._outcome is not None:
+            call(self._outcome)
 
 
 class _Arrival(NamedTuple):
@@ -58,7 +73,7 @@ class Claims:
         self.wants: dict[bytes, list[ops.Want]] = {}
         """What this node would take, as far as it has not been given it."""
         self._arrived: dict[bytes, deque[_Arrival]] = {}
-        self._open: list[_Open] = []
+        self._open: list[OpenClaim] = []
         self.asked = 0
         """The number of the last claim that had to wait."""
         self._notice = Notice()
@@ -112,8 +127,8 @@ class Claims:
                 session.arrived(function)
         until = asyncio.get_running_loop().time() + PATIENCE
         for at in unanswered:
-            outcomes[at] = later = Later()
-            self._open.append(_Open(operations[at], later, self.asked, until))
+            outcomes[at] = opened = OpenClaim(operations[at], self.asked, until)
+            self._open.append(opened)
         self._unwritten = True
         self._news.set()
         return outcomes
@@ -183,7 +198,7 @@ class Claims:
             if outcome is None:
                 still.append(claim)
             else:
-                claim.later.answer(outcome)
+                claim.answer(outcome)
         self._open = still
         for function in functions & self._arrived.keys() if not self._quiet else ():
             self._session.arrived(function)
@@ -303,18 +318,18 @@ class Claims:
         self._is_doubtful = self._is_doubtful or is_held
         return not is_held
 
-    def _close(self, over: Callable[[_Open], bool]) -> None:
+    def _close(self, over: Callable[[OpenClaim], bool]) -> None:
         """Answer the claims for which nothing has come."""
         closed = [claim for claim in self._open if over(claim)]
         self._open = [claim for claim in self._open if not over(claim)]
         for claim in closed:
-            claim.later.answer(self._answer(claim.operation) or self._empty(claim.operation))
+            claim.answer(self._answer(claim.operation) or self._empty(claim.operation))
 
     def _fence(self) -> None:
         self._is_over = True
         opened, self._open = self._open, []
         for claim in opened:
-            claim.later.answer(self._session.over())
+            claim.answer(self._session.over())
 
     # ---- what nobody here takes ----
 

@@ -17,7 +17,7 @@ from mainspring.engines.zookeeper import (
     timing,
     waiting,
 )
-from mainspring.engines.zookeeper.later import Later
+from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs.store import Settle, Submit
@@ -84,7 +84,7 @@ class Runner:
             except StoreError as error:
                 answers = [error] * len(placed)  # what other kinds have written has happened
             for (place, _), outcome in zip(placed, answers, strict=True):
-                if isinstance(outcome, Later):
+                if isinstance(outcome, OpenClaim):
                     outcome.then(functools.partial(answer, place))
                     outcomes[place] = DEFERRED
                 elif kind.phase is Phase.WATCH and not isinstance(outcome, StoreError):

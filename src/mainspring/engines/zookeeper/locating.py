@@ -129,11 +129,6 @@ class Seen(NamedTuple):
         return job
 
 
-def is_published(data: dict[str, Any]) -> bool:
-    """Say whether what a result says is the outcome: before, it says where the task is and who waits."""
-    return "state" in data
-
-
 async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
     """Find tasks; those whose name is unknown are left out. The terms of their jobs are known afterwards.
 
@@ -254,7 +249,7 @@ async def _look(session: Session, ids: list[int], seen: dict[int, Seen]) -> list
         if node is None:
             continue
         one = Seen(job_id, session.handle(job_id), path, node.version, records.decode(node.data), None)
-        if is_published(one.data):
+        if records.is_published(one.data):
             seen[job_id] = one
         else:
             live.append(one)

@@ -196,7 +196,7 @@ class Recovery:
             for start in range(0, len(handles), AT_ONCE):
                 some = [f"{parent}/{handle}" for handle in handles[start : start + AT_ONCE]]
                 said = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
-                ids = [one["id"] for one in said if not locating.is_published(one) and term in one.get("waiters", ())]
+                ids = [one["id"] for one in said if not records.is_published(one) and term in one.get("waiters", ())]
                 if ids:
                     await waiting.leave(self._session, [ops.Leave(term, ids)])
             if left <= 0:

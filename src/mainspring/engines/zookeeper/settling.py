@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.zookeeper import following, locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
 from mainspring.engines.zookeeper.following import Happening
+from mainspring.engines.zookeeper.records import running
 from mainspring.engines.zookeeper.session import Completion, Waiting
 from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
-from mainspring.engines.zookeeper.wants import running
 from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, records
 from mainspring.engines.zookeeper.committer import AGAIN, Conflict, Entry, Fenced, Withheld
+from mainspring.engines.zookeeper.records import leased
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
-from mainspring.engines.zookeeper.wants import leased
 from mainspring.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops

@@ -266,7 +266,7 @@ async def _sweep_block(
         leaving: list[tuple[str, int, Job]] = []
         for path, node in zip(at, await session.get_many(at), strict=True):
             record = {} if node is None else records.decode(node.data)
-            if node is None or not locating.is_published(record):
+            if node is None or not records.is_published(record):
                 settled = settled and node is None
             elif not is_over(record, operation):
                 dead = record["state"] == "failed"

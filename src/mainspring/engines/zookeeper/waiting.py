@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.deciding import decide, note, unmark
 from mainspring.engines.zookeeper.queries import look_up
@@ -128,7 +128,7 @@ async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]
     nodes = await session.tree.get_many([session.result(job_id) for job_id in known])
     for job_id, node in zip(known, nodes, strict=True):
         data = {} if node is None else records.decode(node.data)
-        if data.get("waiters") and not locating.is_published(data):
+        if data.get("waiters") and not records.is_published(data):
             found[job_id] = data
     # What is completed is told by its publication.
     ends = await session.tree.get_many([paths.completed(data["task"]) for data in found.values()])

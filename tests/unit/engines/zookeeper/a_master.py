@@ -11,7 +11,7 @@ from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import beginning, claiming, paths, records, recovering
-from mainspring.engines.zookeeper.later import Later
+from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.session import Session
 from mainspring.engines.zookeeper.tree import Write
@@ -68,7 +68,7 @@ class Member(Node):
     async def claim_all(self, *wants: ops.Want) -> list[list[Job]]:
         operation = ops.Claim(self.session.term, list(wants))
         (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
-        if isinstance(outcome, Later):
+        if isinstance(outcome, OpenClaim):
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             outcome.then(answer.set_result)
             outcome = await answer

@@ -23,9 +23,9 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.records import leased
 from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
-from mainspring.engines.zookeeper.wants import leased
 from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.engines.zookeeper import claiming, committer, paths, records
-from mainspring.engines.zookeeper.tree import Create, Write
-from mainspring.engines.zookeeper.wants import (
+from mainspring.engines.zookeeper.records import (
     Notice,
     decode_notice,
     decode_wants,
@@ -20,6 +19,7 @@ from mainspring.engines.zookeeper.wants import (
     encode_wants,
     ranges,
 )
+from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreFencedError
 from mainspring.ids import SLOTS, slot_of
 from mainspring.jobs import store as ops

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.master import assigning, workers
+from mainspring.engines.zookeeper.master import workers
 from mainspring.engines.zookeeper.tree import Create
 from mainspring.errors import StoreUnavailableError
 from mainspring.events.relay import Pending, Settled
@@ -122,8 +122,7 @@ def test_what_nobody_can_read_is_left_alone() -> None:
 
 
 def test_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (assigning, workers):
-        monkeypatch.setattr(module, "QUEUE", 5)
+    monkeypatch.setattr(workers, "QUEUE", 5)
 
     async def check() -> None:
         async with fleet() as nodes:

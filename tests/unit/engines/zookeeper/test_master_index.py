@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.master import assigning
-from mainspring.engines.zookeeper.master.assigning import OpenWant, Taker, assign
+from mainspring.engines.zookeeper.master.assigning import assign
 from mainspring.engines.zookeeper.master.index import Index, Task, task_of_job, task_of_node
+from mainspring.engines.zookeeper.master.workers import OpenWant, Worker
 from mainspring.engines.zookeeper.tree import Node
 from mainspring.jobs.model import Job, Priority
 
@@ -177,23 +178,23 @@ def test_it_knows_what_came_and_has_not_gone(steps: list[tuple[int, int]]) -> No
 def given_to(index: Index, *wants: OpenWant, **more: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for want, one in assign(index, wants, **more):
-        found.setdefault(want.taker.who, []).append(one.id - 10**12)
+        found.setdefault(want.worker.who.removesuffix("-1"), []).append(one.id - 10**12)
     return found
 
 
-def taker(who: str, room: int = 100) -> Taker:
-    return Taker(who, room)
+def worker(node: str, room: int = 100) -> Worker:
+    return Worker(f"{node}-1", room)
 
 
 def test_by_priority_then_age() -> None:
     index = known(task(1, priority=2), task(2, priority=1), task(3, priority=0), task(4, priority=1))
-    assert given_to(index, OpenWant(taker("a"), b"f", 3)) == {"a": [3, 2, 4]}
-    assert given_to(index, OpenWant(taker("a"), b"f", 3)) == {"a": [1]}
+    assert given_to(index, OpenWant(worker("a"), b"f", 3)) == {"a": [3, 2, 4]}
+    assert given_to(index, OpenWant(worker("a"), b"f", 3)) == {"a": [1]}
 
 
 def test_several_nodes_get_the_same_number() -> None:
     index = known(*(task(number) for number in range(1, 13)))
-    wants = [OpenWant(taker("a"), b"f", 100), OpenWant(taker("b"), b"f", 2), OpenWant(taker("c"), b"f", 100)]
+    wants = [OpenWant(worker("a"), b"f", 100), OpenWant(worker("b"), b"f", 2), OpenWant(worker("c"), b"f", 100)]
     found = given_to(index, *wants)
     assert {who: len(some) for who, some in found.items()} == {"a": 5, "b": 2, "c": 5}
     assert [want.left for want in wants] == [95, 0, 95]
@@ -201,7 +202,7 @@ def test_several_nodes_get_the_same_number() -> None:
 
 def test_who_drains_or_is_full_gets_nothing() -> None:
     index = known(*(task(number) for number in range(1, 10)))
-    draining, full, nearly = taker("a"), taker("b", 0), taker("c", 2)
+    draining, full, nearly = worker("a"), worker("b", 0), worker("c", 2)
     draining.draining = True
     found = given_to(index, *(OpenWant(one, b"f", 9) for one in (draining, full, nearly)))
     assert found == {"c": [1, 2]}
@@ -209,7 +210,7 @@ def test_who_drains_or_is_full_gets_nothing() -> None:
 
 def test_so_many_at_once() -> None:
     index = known(*(task(number) for number in range(1, 10)))
-    assert given_to(index, OpenWant(taker("a"), b"f", 9), most=4) == {"a": [1, 2, 3, 4]}
+    assert given_to(index, OpenWant(worker("a"), b"f", 9), most=4) == {"a": [1, 2, 3, 4]}
 
 
 @given(
@@ -221,16 +222,16 @@ def test_nobody_gets_what_it_may_not_and_nothing_stays_that_somebody_may_have(
 ) -> None:
     index = known(*(task(number, priority=priority) for number, priority in tasks))
     wants = [
-        OpenWant(taker(f"n{at}", room), b"f", limit, some, overdue_us)
+        OpenWant(worker(f"n{at}", room), b"f", limit, some, overdue_us)
         for at, (limit, some, overdue_us, room) in enumerate(said)
     ]
     given = assign(index, wants)
     for want, one in given:
         assert want.slots is None or one.slot in want.slots or one.since_us < want.overdue_us
     for want, (limit, _, _, room) in zip(wants, said, strict=True):
-        assert sum(to is want for to, _ in given) == limit - want.left == room - want.taker.room
+        assert sum(to is want for to, _ in given) == limit - want.left == room - want.worker.room
         assert want.left >= 0
-        assert want.taker.room >= 0
+        assert want.worker.room >= 0
     left = [one for priority in range(3) for one in walked(index, priority=priority)]
     assert len(left) + len(given) == len(tasks)
     assert not any(want.is_open and want.fits(one) for want in wants for one in left)
@@ -241,7 +242,7 @@ def test_behind_very_many_of_others_slots(monkeypatch: pytest.MonkeyPatch) -> No
     index = known(*(task(number) for number in range(1, 300)))
     last = walked(index)[-1]
     before = sum(one.slot == last.slot for one in walked(index)) - 1
-    want = OpenWant(taker("a"), b"f", before + 1, frozenset({last.slot}))
+    want = OpenWant(worker("a"), b"f", before + 1, frozenset({last.slot}))
     assert given_to(index, want)["a"][-1] == 299
 
 
@@ -250,6 +251,6 @@ def test_fifty_thousand_tasks_are_no_burden() -> None:
     others = frozenset(range(1, 1024))
     began = time.process_time()
     for _ in range(20):
-        assert given_to(index, OpenWant(taker("a"), b"f", 0, others), OpenWant(taker("b"), b"g", 9)) == {}
-        assert len(given_to(index, OpenWant(taker("a"), b"f", 20))["a"]) == 20
+        assert given_to(index, OpenWant(worker("a"), b"f", 0, others), OpenWant(worker("b"), b"g", 9)) == {}
+        assert len(given_to(index, OpenWant(worker("a"), b"f", 20))["a"]) == 20
     assert time.process_time() - began < 2

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.master.nudging import FIRST, LONGEST, Nudges
-from mainspring.engines.zookeeper.master.workers import Worker
+from mainspring.engines.zookeeper.master.workers import FIRST, LONGEST, Nudges, Worker
 from mainspring.events.relay import Pending
 
 if TYPE_CHECKING:

@@ -1,67 +1,43 @@
-"""Which pending task goes to whom: the claims of all nodes, in turns, within what each of them may take."""
+"""Which pending task goes to whom: the claims of all nodes, in turns, within what each of them may take.
+
+What was assigned is written, each task as a whole, and the workers that have it are told in the same batch.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.claiming import Claims
+from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.master.index import PRIORITIES
+from mainspring.engines.zookeeper.records import encode_notice, held_by, leased, mark_of
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.master.index import Index, Task
+    from mainspring.engines.zookeeper.master.reign import Reign
+    from mainspring.engines.zookeeper.master.workers import OpenWant, Worker, Workers
+    from mainspring.engines.zookeeper.records import Mark
+    from mainspring.jobs.model import Job
+
+    Given = tuple[OpenWant, Task]
 
 MOST: Final = 2000
 """Tasks that are assigned in one go: others wait for the answer."""
 LOOK: Final = 1000
 """Tasks that nobody may take, of each function and priority, after which those of the wanted slots are looked for directly."""
-QUEUE: Final = 20_000
-"""Tasks that one worker may have: the names of its queue have to fit into one answer."""
+GONE: Final = 2**31 - 1
+"""A version that no node has."""
 
-
-class Taker:
-    """A worker, as far as it takes tasks."""
-
-    __slots__ = ("draining", "room", "under_way", "who")
-
-    def __init__(self, who: str, room: int = QUEUE) -> None:
-        self.who = who
-        self.room = room
-        """How many more tasks its queue may have."""
-        self.under_way = 0
-        """How many are being written into it."""
-        self.draining = False
-
-    @property
-    def takes(self) -> bool:
-        """Whether it may be given anything."""
-        return self.room > 0 and not self.draining
-
-
-class OpenWant:
-    """What a worker would take of a function, until it says otherwise."""
-
-    __slots__ = ("function", "left", "overdue_us", "slots", "taker")
-
-    def __init__(
-        self, taker: Taker, function: bytes, limit: int, slots: frozenset[int] | None = None, overdue_us: int = 0
-    ) -> None:
-        self.taker = taker
-        self.function = function
-        self.left = limit
-        self.slots = slots
-        """Only tasks of these hash slots; None is all of them."""
-        self.overdue_us = overdue_us
-        """Tasks that were created or due before this time are taken whatever their slot."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether one more task may be given on it."""
-        return self.left > 0 and self.taker.takes
-
-    def fits(self, task: Task) -> bool:
-        """Say whether a task may be given on it, if it is open."""
-        return self.slots is None or task.slot in self.slots or task.since_us < self.overdue_us
+log = structlog.get_logger("mainspring.zookeeper")
 
 
 def assign(index: Index, wants: Iterable[OpenWant], most: int = MOST) -> list[tuple[OpenWant, Task]]:
@@ -90,7 +66,7 @@ class _Turn:
         self._wants = wants
         self._given = given
         self._most = most
-        self._shares = {want.taker: 0 for want in wants}
+        self._shares = {want.worker: 0 for want in wants}
 
     def give_oldest(self, function: bytes, priority: int) -> None:
         """Give the oldest tasks, until too many were met that nobody may take."""
@@ -124,12 +100,164 @@ class _Turn:
         return len(self._given) < self._most and any(want.is_open for want in self._wants)
 
     def _rank(self, want: OpenWant) -> tuple[int, str]:
-        return self._shares[want.taker], want.taker.who
+        return self._shares[want.worker], want.worker.who
 
     def _give(self, want: OpenWant, task: Task) -> None:
         self._index.take(task)
-        self._shares[want.taker] += 1
+        self._shares[want.worker] += 1
         want.left -= 1
-        want.taker.room -= 1
-        want.taker.under_way += 1
+        want.worker.room -= 1
+        want.worker.under_way += 1
         self._given.append((want, task))
+
+
+class Giver:
+    """Gives tasks to workers. What was taken out of the index is gone afterwards, or put back."""
+
+    def __init__(self, reign: Reign, workers: Workers, index: Index) -> None:
+        self._reign = reign
+        self._session = reign.session
+        self._workers = workers
+        self._index = index
+        self._claims = self._session.memory(Claims)
+        self._assignments = 0
+        """How many this master has made."""
+
+    async def give(self, given: Sequence[Given]) -> list[Task]:
+        """Write who has which task; returns those that were not as they had been read.
+
+        Raises DeposedError, StoreFencedError.
+        """
+        by_worker: dict[str, list[Given]] = {}
+        for want, task in given:
+            by_worker.setdefault(want.worker.who, []).append((want, task))
+        found = await asyncio.gather(*(self._give(who, some) for who, some in by_worker.items()))
+        return [task for some in found for task in some]
+
+    async def _give(self, who: str, given: list[Given]) -> list[Task]:
+        try:
+            return await self._give_to(who, given)
+        finally:
+            for want, _ in given:
+                want.worker.under_way -= 1
+
+    async def _give_to(self, who: str, given: list[Given]) -> list[Task]:
+        worker = self._workers.known.get(who)
+        data = await self._records([task for _, task in given])
+        if worker is None:
+            for want, task in given:
+                self._take_back(want, task)
+            return []
+        known = [(want, task, data[task.name]) for want, task in given if task.name in data]
+        for want, task in given:
+            if task.name not in data:
+                want.left += 1
+                self._index.settle(task, back=False)
+        held = [self._held(record, worker.term) for _, _, record in known]
+        sames = await self._same([record for _, _, record in known], [task for _, task, _ in known])
+        entries = [
+            assigned(who, task, record, sames.get(task.name, ()))
+            for (_, task, _), record in zip(known, held, strict=True)
+        ]
+        verdicts = await self._write(worker, entries, [task.name for _, task, _ in known])
+        changed = [
+            task for (want, task, _), verdict in zip(known, verdicts, strict=True) if self._lost(want, task, verdict)
+        ]
+        if worker is self._workers.own:
+            jobs = [
+                (task.name, records.decode_job(record), mark_of(record))
+                for (_, task, _), record in zip(known, held, strict=True)
+            ]
+            await self._arrive([job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is None])
+        return changed
+
+    def _held(self, record: bytes, term: int) -> dict[str, Any]:
+        """Return the record of a task as its worker has it."""
+        self._assignments += 1
+        return held_by(term, records.decode(record), (self._reign.version, self._assignments))
+
+    async def _write(self, worker: Worker, entries: list[Entry], tasks: list[str]) -> list[Verdict]:
+        """Write a worker's tasks, and tell it; this node itself is told in memory."""
+        if not entries:
+            return []
+        if worker is self._workers.own:
+            return await self._reign.commit(entries)
+        worker.answered = worker.asked
+        notice = worker.tell(self._reign.version, tasks)
+        told = Entry([Write(paths.queue(worker.who), encode_notice(notice))])
+        return (await self._reign.commit([*entries, told], [Check(paths.worker(worker.who))]))[:-1]
+
+    async def _arrive(self, tasks: list[tuple[str, Job, Mark]]) -> None:
+        await self._session.meet(job.id for _, job, _ in tasks)
+        self._claims.arrive(tasks)
+
+    def _lost(self, want: OpenWant, task: Task, verdict: Verdict) -> bool:
+        """Learn what became of an assignment; says whether the task is not as it was read."""
+        if verdict is None:
+            self._index.settle(task, back=False)
+            return False
+        if isinstance(verdict, Conflict) and not (verdict.at == 2 and verdict.why is Refusal.NO_NODE):
+            if verdict.at in {1, 2}:
+                log.error("a task is in two places", task=task.name, path=verdict.path)
+            want.left += 1
+            want.worker.room += 1
+            self._index.settle(task, back=False)
+            return True
+        self._workers.forget(want.worker.who)
+        self._take_back(want, task)
+        return False
+
+    def _take_back(self, want: OpenWant, task: Task) -> None:
+        """Leave a task to others: the worker has gone."""
+        want.left = 0
+        self._index.settle(task, back=True)
+
+    async def _records(self, tasks: Sequence[Task]) -> dict[str, bytes]:
+        """Return the records of tasks, of which some are read again; those that have changed meanwhile are refused later."""
+        found = {task.name: task.data for task in tasks if task.data is not None}
+        missing = [task.name for task in tasks if task.data is None]
+        if missing:
+            nodes = await self._session.get_many([*map(paths.pending, missing)])
+            found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
+        return found
+
+    async def _same(self, data: Sequence[bytes], tasks: Sequence[Task]) -> dict[str, list[Check]]:
+        """Return what says that tasks with a unique are of the jobs that were read.
+
+        A job may have ended meanwhile, and another one of the same name be pending, with the same version: then what was read is
+        not what would be deleted. The name tells that until the publication, and the result from then on.
+        """
+        named = [
+            (task, records.decode(record))
+            for task, record in zip(tasks, data, strict=True)
+            if not task.name.endswith(f":~{task.id}")
+        ]
+        if not named:
+            return {}
+        at = [paths.name(task.name) for task, _ in named]
+        at += [f"{paths.block(task.id)}/{record['handle']}" for task, record in named]
+        nodes = await self._session.get_many(at)
+        sames = {}
+        for number, (task, _) in enumerate(named):
+            name, result = nodes[number], nodes[number + len(named)]
+            same = name is not None and records.decode(name.data).get("id") == task.id
+            live = result is not None and not records.is_published(records.decode(result.data))
+            sames[task.name] = [
+                Check(at[number], name.version if name is not None and same else GONE),
+                Check(at[number + len(named)], result.version if result is not None and live else GONE),
+            ]
+        return sames
+
+
+def assigned(who: str, task: Task, record: dict[str, Any], same: Sequence[Check] = ()) -> Entry:
+    """Return what gives a pending task to a worker; ``same`` is what is checked beside it."""
+    held = leased(record["id"], record["handle"], record.get("attempt", 0))
+    return Entry(
+        [
+            Delete(paths.pending(task.name), task.version),
+            Create(paths.running(task.name), records.encode(record)),
+            Create(paths.assignment(who, task.name), held),
+            *same,
+        ],
+        [(task.function, State.PENDING, task.priority, -1), (task.function, State.LEASED, task.priority, 1)],
+    )

@@ -16,15 +16,13 @@ from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.cancellation import news
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master.assigning import assign
+from mainspring.engines.zookeeper.master.assigning import Giver, assign
 from mainspring.engines.zookeeper.master.buckets import REST, Buckets
-from mainspring.engines.zookeeper.master.giving import Giver
 from mainspring.engines.zookeeper.master.index import Index, task_of_job
-from mainspring.engines.zookeeper.master.nudging import Nudges
 from mainspring.engines.zookeeper.master.reign import DeposedError
-from mainspring.engines.zookeeper.master.workers import Workers
+from mainspring.engines.zookeeper.master.workers import Nudges, Workers
+from mainspring.engines.zookeeper.records import encode_notice
 from mainspring.engines.zookeeper.tree import Write
-from mainspring.engines.zookeeper.wants import encode_notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

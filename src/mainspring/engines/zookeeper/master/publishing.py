@@ -16,7 +16,7 @@ import structlog
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import news
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.locating import Name, is_published, name_after, name_of
+from mainspring.engines.zookeeper.locating import Name, name_after, name_of
 from mainspring.engines.zookeeper.master.buckets import Buckets
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.events.relay import Settled
@@ -171,7 +171,7 @@ class Publisher:
         still = []
         for one, result, node, completed in zip(endings, results, names, again, strict=True):
             said = {} if result is None else records.decode(result.data)
-            if is_published(said):
+            if records.is_published(said):
                 continue  # between the first read and the second
             if completed is None or completed.data != one.data:
                 # It was put back in between, which writes the result: that was read too late for this outcome. Where the job

@@ -1,4 +1,4 @@
-"""The workers as the master sees them: who lives, what they would take, and what they were told."""
+"""The workers as the master sees them: who lives, what they would take, and what they are told."""
 
 from __future__ import annotations
 
@@ -9,37 +9,56 @@ import msgspec
 import structlog
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.master.assigning import QUEUE, OpenWant, Taker
-from mainspring.engines.zookeeper.wants import Notice, decode_wants
+from mainspring.engines.zookeeper.records import Notice, decode_wants
+from mainspring.events.relay import Pending
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mainspring.engines.zookeeper.master.index import Task
     from mainspring.engines.zookeeper.session import Session
+    from mainspring.events.relay import Message
     from mainspring.jobs.store import Want
 
 _row: Final = msgspec.json.Decoder(NodeRow).decode
+QUEUE: Final = 20_000
+"""Tasks that one worker may have: the names of its queue have to fit into one answer."""
 TOLD: Final = 300
 """Names in one notice: a worker that has missed more lists its queue."""
+FIRST: Final = 0.05
+"""Seconds until nodes are told again of a function that nobody wants, doubled each time."""
+LONGEST: Final = 5.0
 
 log = structlog.get_logger("mainspring.zookeeper")
 
 
-class Worker(Taker):
+class Worker:
     """A living worker."""
 
-    __slots__ = ("answered", "asked", "leaving", "notice", "sent_away", "term", "wants")
+    __slots__ = (
+        "answered", "asked", "draining", "leaving", "notice", "room", "sent_away", "term", "under_way", "wants", "who",
+    )  # fmt: skip
 
-    def __init__(self, who: str) -> None:
-        super().__init__(who, room=0)
+    def __init__(self, who: str, room: int = 0) -> None:
+        self.who = who
         self.term = paths.term_of(who)
+        self.room = room
+        """How many more tasks its queue may have."""
+        self.under_way = 0
+        """How many are being written into it."""
+        self.draining = False
         self.leaving = self.sent_away = False
         """It drains by itself, or because somebody asked it to."""
         self.wants: dict[bytes, list[OpenWant]] = {}
         self.asked = self.answered = 0
         self.notice: Notice | None = None
         """What it was told last; None: nothing yet by this master."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether it may be given anything."""
+        return self.room > 0 and not self.draining
 
     def want(self, function: bytes, wants: Iterable[Want]) -> None:
         """Replace what it would take of a function."""
@@ -51,6 +70,32 @@ class Worker(Taker):
         last = [*before.tasks, *tasks][-TOLD:]
         self.notice = Notice(master, self.answered, before.number + len(tasks), last)
         return self.notice
+
+
+class OpenWant:
+    """What a worker would take of a function, until it says otherwise."""
+
+    __slots__ = ("function", "left", "overdue_us", "slots", "worker")
+
+    def __init__(
+        self, worker: Worker, function: bytes, limit: int, slots: frozenset[int] | None = None, overdue_us: int = 0
+    ) -> None:
+        self.worker = worker
+        self.function = function
+        self.left = limit
+        self.slots = slots
+        """Only tasks of these hash slots; None is all of them."""
+        self.overdue_us = overdue_us
+        """Tasks that were created or due before this time are taken whatever their slot."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one more task may be given on it."""
+        return self.left > 0 and self.worker.takes
+
+    def fits(self, task: Task) -> bool:
+        """Say whether a task may be given on it, if it is open."""
+        return self.slots is None or task.slot in self.slots or task.since_us < self.overdue_us
 
 
 class Workers:
@@ -165,3 +210,31 @@ class Workers:
         worker.wants.clear()
         for function, wants in asked.wants.items():
             worker.want(function, wants)
+
+
+class Nudges:
+    """Tells nodes of pending tasks that nobody has asked for: at once, and again later and later while nobody does.
+
+    Times are seconds of the loop's clock.
+    """
+
+    def __init__(self, tell: Callable[[int, Message], None]) -> None:
+        self._tell = tell
+        self._due: dict[bytes, tuple[float, float]] = {}
+        """Of each function that waits for nobody: when it is told of next, and how long to wait after that."""
+
+    def times(self) -> list[float]:
+        """Return when there is something to tell."""
+        return [due for due, _ in self._due.values()]
+
+    def tell(self, waiting: set[bytes], workers: Iterable[Worker], now: float) -> None:
+        """Tell all workers of the functions of what waits for nobody: who serves which, their rows say late."""
+        for function in self._due.keys() - waiting:
+            del self._due[function]
+        due = [function for function in waiting if self._due.get(function, (now, FIRST))[0] <= now]
+        for function in due:
+            pause = self._due.get(function, (now, FIRST))[1]
+            self._due[function] = now + pause, min(pause * 2, LONGEST)
+        for worker in workers if due else ():
+            if not worker.draining:
+                self._tell(worker.term, Pending(sorted(due)))
