@@ -107,6 +107,7 @@ def test_a_second_sigint_ends_a_server_and_jobs_of_connected_workers_count(tmp_p
         eventually(lambda: said(server, WAITING), "it says what it waits for")
         server.press_ctrl_c()
         assert server.wait() == 0
+        (tmp_path / "gate").touch()  # else the worker would wait for its job
     assert_handed_back(tmp_path, handle)
 
 

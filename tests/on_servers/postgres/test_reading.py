@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
 
 from mainspring.engines.postgres.connection import SETTINGS
+from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.queries.jobs import ListJobs
 from mainspring.testing.conformance.paging import answer
 
-from .a_fleet import node, session
+from .a_fleet import eventually, node, session
 from .test_jobs_plans import plan
+
+if TYPE_CHECKING:
+    from mainspring.engines.postgres.transaction import Transaction
 
 
 def test_a_read_waits_for_no_group_that_waits_for_a_lock(database: str) -> None:
@@ -21,6 +29,7 @@ def test_a_read_waits_for_no_group_that_waits_for_a_lock(database: str) -> None:
             await one.group(ops.Submit([first]))
             await other.execute("BEGIN; LOCK TABLE jobs IN SHARE MODE")
             group = one.begin(ops.Submit([second]))
+            await eventually(lambda: other.fetchval("SELECT 1 FROM pg_locks WHERE NOT granted"), "the group waits")
             found = await answer(one.engine, ListJobs())
             assert [job.id for job in found.items] == [first.id]
             assert not group.done()
@@ -28,6 +37,26 @@ def test_a_read_waits_for_no_group_that_waits_for_a_lock(database: str) -> None:
             await group
             found = await answer(one.engine, ListJobs())
             assert [job.id for job in found.items] == [second.id, first.id]
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_read_sees_one_moment_and_cannot_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+
+            async def look(tx: Transaction, _query: object, _meter: object) -> list[int]:
+                counts = []
+                for _ in range(2):
+                    counts.append(await tx.connection.fetchval("SELECT count(*) FROM jobs"))
+                    await one.submitted()
+                with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                    await tx.connection.execute("DELETE FROM jobs")
+                return counts
+
+            readers: dict[Any, Any] = READERS
+            monkeypatch.setitem(readers, ListJobs, look)
+            assert await answer(one.engine, ListJobs()) == [0, 0]  # type: ignore[comparison-overlap]
 
     asyncio.run(asyncio.wait_for(test(), 60))
 

@@ -18,9 +18,7 @@ from mainspring.engines.sqlite.folding import READER, Folding
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
-from mainspring.queries.jobs import ListJobs
 from mainspring.storage.operation import Probe
-from mainspring.testing.conformance.paging import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -199,21 +197,3 @@ def test_no_read_begins_before_the_log_is_folded(folding: tuple[Folding, Callabl
     log.after_read()
     following.join(10)
     assert not following.is_alive()
-
-
-def test_a_read_waits_for_no_group_and_sees_what_was_committed(tmp_path: Path) -> None:
-    async def check() -> None:
-        engine = SqliteEngine(tmp_path / "jobs.db")
-        opened = await engine.open(NodeId("n"), asyncio.get_running_loop().call_soon_threadsafe)
-        next_id = job_ids(opened.term)
-        jobs = [Job(next_id(), b"f", b"payload") for _ in range(2)]
-        engine.commit([ops.Submit(jobs[:1])], lambda _: None, lambda _, __: None)
-        cursor = engine._tx.cursor  # noqa: SLF001 - a group is never left under way
-        cursor.execute("BEGIN IMMEDIATE")  # as a group does that is under way
-        cursor.execute("DELETE FROM jobs")
-        found = await answer(engine, ListJobs())
-        assert [job.id for job in found.items] == [jobs[0].id]
-        cursor.execute("ROLLBACK")
-        await engine.close()
-
-    asyncio.run(asyncio.wait_for(check(), 30))

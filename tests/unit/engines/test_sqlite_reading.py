@@ -1,0 +1,70 @@
+"""Queries have a connection and a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.queries import READERS
+from mainspring.ids import NodeId, job_ids
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job
+from mainspring.queries.jobs import ListJobs
+from mainspring.testing.conformance.paging import answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_read_waits_for_no_group_and_sees_what_was_committed(tmp_path: Path) -> None:
+    async def check() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        opened = await engine.open(NodeId("n"), asyncio.get_running_loop().call_soon_threadsafe)
+        next_id = job_ids(opened.term)
+        jobs = [Job(next_id(), b"f", b"payload") for _ in range(2)]
+        engine.commit([ops.Submit(jobs[:1])], lambda _: None, apart)
+        cursor = engine._tx.cursor  # noqa: SLF001 - a group is never left under way
+        cursor.execute("BEGIN IMMEDIATE")  # as a group does that is under way
+        cursor.execute("DELETE FROM jobs")
+        found = await answer(engine, ListJobs())
+        assert [job.id for job in found.items] == [jobs[0].id]
+        cursor.execute("ROLLBACK")
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(check(), 30))
+
+
+def test_the_loop_goes_on_while_a_read_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And groups are committed, here and in the thread of the engine."""
+
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        engine = SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
+        opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe)
+        begun, may_end = asyncio.Event(), threading.Event()
+
+        async def look(*_: object) -> bool:
+            loop.call_soon_threadsafe(begun.set)
+            return may_end.wait(20)
+
+        readers: dict[Any, Any] = READERS
+        monkeypatch.setitem(readers, ListJobs, look)
+        read = asyncio.ensure_future(answer(engine, ListJobs()))
+        await begun.wait()
+        committed: asyncio.Future[Any] = loop.create_future()
+        engine.commit([ops.Submit([Job(job_ids(opened.term)(), b"f", b"payload")])], committed.set_result, apart)
+        assert await committed == [{}]
+        assert not read.done()
+        may_end.set()
+        assert await read is True  # type: ignore[comparison-overlap]
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(check(), 30))
+
+
+def apart(place: int, outcome: Any) -> None:
+    raise AssertionError((place, outcome))
