@@ -11,7 +11,7 @@ DIR ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup interop lint format types layers bytecode test quick check compiled demo bench clean
+.PHONY: help setup interop lint format types layers words bytecode test quick check compiled demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ types: .venv/.check ## mypy, strict
 layers: .venv/.check ## import-linter: who may import whom; and no modules that import each other
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m checks.circles src/mainspring
+
+words: .venv/.check ## identifiers and phrases that checks/words.toml refuses
+	$(BIN)/python -m checks.words src tests checks bench examples docs README.md CONTRIBUTING.md CHANGELOG.md
 
 # The order of sets is part of a simulated run: the same for everybody, so that a seed that fails fails everywhere.
 # Bytecode is kept: the tests start the command a thousand times, and compiling it each time is a quarter of its start.

@@ -1,0 +1,145 @@
+"""Refuses identifiers and phrases that ``checks/words.toml`` lists, each with its reason and a better word.
+
+``python -m checks.words FILE|DIRECTORY…`` reads Python and Markdown files: names where they are defined; comments, texts and the
+names of tests as prose. It prints each place and exits with 1 where there is one.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LIST = Path(__file__).with_name("words.toml")
+STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+"""Tokens of text: since Python 3.12 an f-string is several."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One use of a listed word; ``line`` counts from 1."""
+
+    line: int
+    text: str
+    reason: str
+    instead: str
+
+    def __str__(self) -> str:
+        """Return the finding as one line of output."""
+        return f"{self.line}: {self.text!r}: {self.reason}; better: {self.instead}"
+
+
+class Words:
+    """The list of refused words. Raises KeyError or re.error where the file is malformed."""
+
+    def __init__(self, table: dict[str, Any]) -> None:
+        self._names = {name: (row["reason"], row["instead"]) for row in table["identifiers"] for name in row["names"]}
+        self._phrases = [
+            (_compile(row["pattern"], case=row.get("case", False)), row["reason"], row["instead"])
+            for row in table["phrases"]
+        ]
+        self._excepted: list[str] = table["except"]
+
+    def excepts(self, path: str) -> bool:
+        """Return whether a file may use the words."""
+        return any(fnmatch(path, pattern) for pattern in self._excepted)
+
+    def in_prose(self, text: str, line: int = 1) -> Iterator[Finding]:
+        """Find phrases in a text that begins on a line. A line break is a space, so a phrase may continue on the next line."""
+        flat = re.sub(r"\s", " ", text)
+        for pattern, reason, instead in self._phrases:
+            for match in pattern.finditer(flat):
+                yield Finding(line + text.count("\n", 0, match.start()), match.group().strip(), reason, instead)
+
+    def in_python(self, source: str) -> Iterator[Finding]:
+        """Find names and phrases in a module. Raises SyntaxError where it is none."""
+        for name, line in _defined(ast.parse(source)):
+            if (entry := self._names.get(name.strip("_").lower())) is not None:
+                yield Finding(line, name, *entry)
+            if name.startswith("test_"):
+                yield from self.in_prose(name.removeprefix("test_").replace("_", " "), line)
+        for text, line in _prose(source):
+            yield from self.in_prose(text, line)
+
+    def in_file(self, path: Path) -> list[Finding]:
+        """Find names and phrases in a file, by its kind. Raises OSError, or SyntaxError where a module is malformed."""
+        source = path.read_text("utf-8")
+        found = list(self.in_python(source) if path.suffix == ".py" else self.in_prose(source))
+        if path.suffix == ".py" and (entry := self._names.get(path.stem.removeprefix("test_"))) is not None:
+            found.append(Finding(1, path.name, *entry))
+        return sorted(found, key=lambda finding: finding.line)
+
+
+def _compile(pattern: str, *, case: bool) -> re.Pattern[str]:
+    return re.compile(pattern) if case else re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
+
+
+def _defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Find the names that a module defines: what others have named is not ours to choose."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname, node.lineno
+
+
+def _prose(source: str) -> Iterator[tuple[str, int]]:
+    """Find comments, lines in a row as one text, and strings of more than one word. Strings with places for values count."""
+    comments: list[tuple[str, int]] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if comments and comments[-1][1] + comments[-1][0].count("\n") + 1 == token.start[0]:
+                text, line = comments.pop()
+                comments.append((f"{text}\n{token.string.lstrip('#: ')}", line))
+            else:
+                comments.append((token.string.lstrip("#: "), token.start[0]))
+        elif token.type in STRINGS and " " in token.string:
+            yield token.string.lstrip("bfrBFR").strip("\"'"), token.start[0]
+    yield from comments
+
+
+def _files(roots: Iterable[Path]) -> Iterator[Path]:
+    """Find Python and Markdown files; directories of tools (``.venv``, ``node_modules``) are skipped."""
+    for root in roots:
+        if root.is_file():
+            yield root
+        for path in sorted(root.rglob("*")) if root.is_dir() else ():
+            inside = path.relative_to(root).parts
+            if path.suffix in {".py", ".md"} and not any(
+                part.startswith(".") or part == "node_modules" for part in inside
+            ):
+                yield path
+
+
+def main(roots: list[str]) -> int:
+    """Check the files and directories and print the findings. Returns the exit code."""
+    words = Words(tomllib.loads(LIST.read_text("utf-8")))
+    count = 0
+    for path in _files(map(Path, roots)):
+        if not words.excepts(path.as_posix()):
+            for finding in words.in_file(path):
+                count += 1
+                sys.stdout.write(f"{path}:{finding}\n")
+    if count:
+        sys.stdout.write(f"{count} uses of words that checks/words.toml lists\n")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
