@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.engines.zookeeper import locating, paths, records, submitting
 from mainspring.engines.zookeeper.committer import Entry
@@ -19,13 +19,12 @@ from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from mainspring.engines.zookeeper.deciding import Plan
     from mainspring.engines.zookeeper.locating import Seen, Spot
-    from mainspring.engines.zookeeper.session import Completion, Session
+    from mainspring.engines.zookeeper.session import Completion, Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
-    from mainspring.storage.operation import Operation
 
 
 def rounds(ids: Sequence[int]) -> list[dict[int, int]]:
@@ -149,7 +148,7 @@ async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[o
     return [outcomes[place] for place in range(len(operations))]
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+HANDLERS: Handlers = {
     ops.Cancel: cancel,
     ops.Redrive: redrive,
 }

@@ -22,12 +22,11 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.records import Mark
-    from mainspring.engines.zookeeper.session import LocalMaster, Session
+    from mainspring.engines.zookeeper.session import Handlers, LocalMaster, Session
     from mainspring.errors import StoreError
-    from mainspring.storage.operation import Operation
 
 
 PATIENCE: Final = 1.5
@@ -381,6 +380,6 @@ async def claim(session: Session, operations: Sequence[Any]) -> Sequence[Any]:
     return await session.memory(Claims).claim(operations)
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {
+HANDLERS: Handlers = {
     ops.Claim: claim,
 }

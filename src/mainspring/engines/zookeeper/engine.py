@@ -26,7 +26,7 @@ from mainspring.storage.operation import unknown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from mainspring.engines.zookeeper.ground import Slice
+    from mainspring.engines.zookeeper.session import Slice
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from mainspring.engines.zookeeper.committer import Entry, Verdict
-    from mainspring.engines.zookeeper.ground import Slice, ZookeeperGround
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.ground import ZookeeperGround
+    from mainspring.engines.zookeeper.session import Session, Slice
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
 
@@ -56,7 +56,7 @@ def _followed(session: Session, happening: Happening) -> _Followed | None:
     whose = owner(happening.job.options)
     if whose is None or happening.notice is None:
         return None
-    one: Slice | None = session.slices.get(whose.kind)
+    one = session.slices.get(whose.kind)
     if one is None or type(happening.notice) not in one.follows:
         return None
     return _Followed(happening, one, whose.key)

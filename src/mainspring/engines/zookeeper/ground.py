@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mainspring.engines.zookeeper.making import NewJobs
 from mainspring.engines.zookeeper.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable
 
     from mainspring.engines.zookeeper.committer import Conflict
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.model import Job
-    from mainspring.jobs.owners import Notice
-    from mainspring.jobs.slices import Followers, Unit
+    from mainspring.jobs.slices import Followers
     from mainspring.jobs.store import Found
-    from mainspring.storage.operation import Operation
 
 
 class ZookeeperGround:
@@ -24,6 +22,9 @@ class ZookeeperGround:
 
     The unit is one job's entry or one operation, not the group: each has a ground and a unit of work of its own.
     """
+
+    kind: ClassVar[str] = "jobs"
+    """What is decided on it, in words for people."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -82,31 +83,3 @@ class ZookeeperGround:
 
     def overtaken(self, conflict: Conflict | None) -> None:
         """Others were quicker: the next attempt is not to rely on what is remembered. None: it was seen before the write."""
-
-
-class Slice(Protocol):
-    """A slice on this engine; see ``jobs.slices.Slice``. All of its operations have handlers."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of the owners of its jobs."""
-
-    @property
-    def follows(self) -> Collection[type[Notice]]:
-        """What it is told of."""
-
-    @property
-    def handlers(self) -> Mapping[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]]:
-        """Take all operations of their kind that a group has."""
-
-    async def turns(self, session: Session, keys: Sequence[Any]) -> Sequence[Hashable]:
-        """Say for each of some owners' keys with which others it takes turns: who would write the same at once is overtaken.
-
-        None: with no others.
-        """
-
-    def ground(self, session: Session) -> Any:
-        """Begin an attempt of a transaction."""
-
-    def unit(self, ground: Any) -> Unit:
-        """Begin its unit of work."""

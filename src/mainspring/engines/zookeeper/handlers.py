@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import (
@@ -18,7 +17,6 @@ from mainspring.engines.zookeeper import (
     waiting,
 )
 from mainspring.engines.zookeeper.claiming import OpenClaim
-from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs.store import Settle, Submit
 from mainspring.storage.operation import DEFERRED, Operation, Probe
@@ -26,11 +24,10 @@ from mainspring.storage.phases import Phase
 from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
-    from mainspring.engines.zookeeper.ground import Slice
-    from mainspring.storage.engine import Answer
+    from collections.abc import Sequence
 
-Handler = Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]
-"""Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
+    from mainspring.engines.zookeeper.session import Handlers, Session, Slice
+    from mainspring.storage.engine import Answer
 
 
 async def probe(session: Session, operations: Sequence[Probe]) -> list[None]:
@@ -39,7 +36,7 @@ async def probe(session: Session, operations: Sequence[Probe]) -> list[None]:
     return [None] * len(operations)
 
 
-HANDLERS: Final[dict[type[Operation], Handler]] = {
+HANDLERS: Final[Handlers] = {
     **recovering.HANDLERS,
     **settling.HANDLERS,
     **submitting.HANDLERS,

@@ -12,7 +12,7 @@ from mainspring.engines.zookeeper.ensemble.client import KazooTree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.ground import Slice
+    from mainspring.engines.zookeeper.session import Slice
 
 
 def engine(url: str, lease: float, slices: Sequence[Slice]) -> ZookeeperEngine:

@@ -6,7 +6,7 @@ Where the ensemble is away they fail, and whoever asked is told.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import locating, paths
 from mainspring.engines.zookeeper.journal import TOTAL, total
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.zookeeper.journal import Counts
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
 
 PORTION: Final = 64
 """Jobs that are read at once for a look-up: each has up to a megabyte."""
@@ -176,7 +175,7 @@ async def first(session: Session, root: str, after_us: int) -> paths.Timed | Non
     return None
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+HANDLERS: Handlers = {
     ops.Find: find,
     ops.FindUnique: find_unique,
     ops.Count: count,

@@ -19,12 +19,11 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change, Node, Tree
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
 
 AT_ONCE: Final = 250
 """Tasks that are given back together."""
@@ -268,4 +267,4 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     return ops.Recovered(len(back), ops.tally(back), more, frozenset(attempts))
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]] = {ops.Recover: recover}
+HANDLERS: Handlers = {ops.Recover: recover}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from mainspring.engines.zookeeper import paths, terms
 from mainspring.engines.zookeeper.committer import AGAIN, Committer, Entry, Fenced
@@ -12,13 +12,19 @@ from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavaila
 from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.committer import Conflict
     from mainspring.engines.zookeeper.tree import Change, Node, Tree, Watch
     from mainspring.jobs.model import Job
-    from mainspring.jobs.slices import Followers
+    from mainspring.jobs.owners import Notice
+    from mainspring.jobs.slices import Followers, Unit
     from mainspring.jobs.store import Want
+    from mainspring.storage.operation import Operation
+
+    Handler = Callable[["Session", Sequence[Any]], Awaitable[Sequence[Any]]]
+    """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
+    Handlers = Mapping[type[Operation], Handler]
 
 
 M = TypeVar("M")
@@ -63,6 +69,34 @@ async def _at_once() -> None:
     pass
 
 
+class Slice(Protocol):
+    """A slice on this engine; see ``jobs.slices.Slice``. All of its operations have handlers."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the owners of its jobs."""
+
+    @property
+    def follows(self) -> Collection[type[Notice]]:
+        """What it is told of."""
+
+    @property
+    def handlers(self) -> Handlers:
+        """Take all operations of their kind that a group has."""
+
+    async def turns(self, session: Session, keys: Sequence[Any]) -> Sequence[Hashable]:
+        """Say for each of some owners' keys with which others it takes turns: who would write the same at once is overtaken.
+
+        None: with no others.
+        """
+
+    def ground(self, session: Session) -> Any:
+        """Begin an attempt of a transaction."""
+
+    def unit(self, ground: Any) -> Unit:
+        """Begin its unit of work."""
+
+
 class Session:
     """One term of one node: its way to the tree, and what it remembers of it."""
 
@@ -76,7 +110,7 @@ class Session:
         arrived: Callable[[bytes], None] = lambda _: None,
         told: Callable[[], Awaitable[None]] = _at_once,
         followers: Callable[[], Followers | None] = lambda: None,
-        slices: Sequence[Any] = (),
+        slices: Sequence[Slice] = (),
     ) -> None:
         """``nodes`` are the terms whose nodes are known: `meet` adds to them.
 
@@ -93,8 +127,8 @@ class Session:
         self.arrived = arrived
         self.told = told
         self.followers = followers
-        self.slices: Mapping[str, Any] = {one.kind: one for one in slices}
-        """``ground.Slice``, by the kinds of owners."""
+        self.slices = {one.kind: one for one in slices}
+        """By the kinds of owners."""
         self.assignments: dict[int, int] = {}
         """The jobs that this node holds, by their ids (a task may be of another job the next moment), with the versions of
         their assignments."""

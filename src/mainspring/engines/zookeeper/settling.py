@@ -7,7 +7,7 @@ written its name meanwhile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import following, locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
@@ -24,14 +24,13 @@ from mainspring.jobs.owners import AttemptEnded, Ended, Started
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Conflict
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.owners import Notice
     from mainspring.jobs.rules import Settlement
-    from mainspring.storage.operation import Operation
 
 _TARGETS: Final = {event: int(rules.target(event)) for event in Event}
 _LEASED, _PENDING, _SCHEDULED, _SUCCEEDED = map(int, (State.LEASED, State.PENDING, State.SCHEDULED, State.SUCCEEDED))
@@ -340,7 +339,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
     return [None] * len(operations)
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+HANDLERS: Handlers = {
     ops.Settle: settle,
     ops.Assign: assign,
 }

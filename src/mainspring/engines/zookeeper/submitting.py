@@ -20,14 +20,13 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.locating import Name, Spot
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
 
 PUBLISHED_IN: Final = 2.0
 """Seconds to wait for the publication of what this node itself has completed: who submits it again after that has seen its end,
@@ -334,4 +333,4 @@ async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dic
     return outcomes
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {ops.Submit: submit}
+HANDLERS: Handlers = {ops.Submit: submit}

@@ -19,15 +19,14 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.engines.zookeeper.deciding import Plan
     from mainspring.engines.zookeeper.locating import Seen
     from mainspring.engines.zookeeper.paths import Timed
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change, Node
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
 
 PORTION: Final = 100
 """Records that are read and written at once: they may be large."""
@@ -297,7 +296,7 @@ async def _forget(session: Session, leaving: list[tuple[str, int, Job]]) -> int:
     return sum(verdict is None for verdict in verdicts)
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+HANDLERS: Handlers = {
     ops.Wake: wake,
     ops.Sweep: sweep,
 }

@@ -130,10 +130,11 @@ class _Try:
             self.ground.committed()
             return
         whole = Entry([at for one in entries for at in one.changes], [at for one in entries for at in one.counts])
+        kind = self.ground.kind
         if whole.size > LARGEST_ENTRY:
             self.outcome = StoreError(
-                f"what follows from one another has {whole.size} bytes, and ZooKeeper takes about {LARGEST_ENTRY} at once: give "
-                "schedules smaller arguments, or change fewer of them in one request"
+                f"what follows from one another in {kind} has {whole.size} bytes, and ZooKeeper takes about {LARGEST_ENTRY} at "
+                f"once: give {kind} smaller arguments, or change fewer of them in one request"
             )
         else:
             self.entry = whole

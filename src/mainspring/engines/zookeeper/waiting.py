@@ -15,14 +15,13 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from mainspring.engines.zookeeper.deciding import Plan
     from mainspring.engines.zookeeper.locating import Seen
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
 
 T = TypeVar("T")
 _LEASED: Final = int(State.LEASED)
@@ -145,7 +144,7 @@ async def take_inbox(session: Session, operations: Sequence[ops.TakeInbox]) -> l
     return [ops.Taken({}, 0, more=False) for _ in operations]
 
 
-HANDLERS: dict[type[Operation], Callable[[Session, Any], Awaitable[Sequence[Any]]]] = {
+HANDLERS: Handlers = {
     ops.Wait: wait,
     ops.Leave: leave,
     ops.Watchers: watchers,

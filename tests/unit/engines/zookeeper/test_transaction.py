@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
+from mainspring.engines.zookeeper.committer import LARGEST_ENTRY
+from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.transacting import transact
 from mainspring.engines.zookeeper.transaction import Transaction
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Write
+from mainspring.errors import StoreError
 
-from .a_session import run
+from .a_session import one_node, run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -199,5 +203,17 @@ def test_what_is_written_is_as_if_one_had_come_after_the_other(
             assert isinstance(await serial.commit(entry.changes), Done)
         states = [[(one.read(path) or (None,))[0] for path in PATHS] for one in (tree.content, serial.content)]
         assert states[0] == states[1]
+
+    run(check())
+
+
+def test_the_error_for_what_no_multi_holds_says_what_was_too_large() -> None:
+    async def work(ground: ZookeeperSchedules) -> None:
+        ground.transaction.create("/schedules/large", bytes(LARGEST_ENTRY))
+
+    async def check() -> None:
+        async with one_node() as node:
+            with pytest.raises(StoreError, match=r"^what follows from one another in schedules has 1020\d+ bytes"):
+                await transact(node.session, ZookeeperSchedules, work)
 
     run(check())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper.schedules import history, mending, reading, writing
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
@@ -12,10 +12,9 @@ from mainspring.schedules import work
 from mainspring.schedules.work import ScheduleUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.session import Session
-    from mainspring.storage.operation import Operation
+    from mainspring.engines.zookeeper.session import Handlers, Session
 
 
 class ZookeeperScheduleSlice:
@@ -23,7 +22,7 @@ class ZookeeperScheduleSlice:
 
     kind = work.KIND
     follows = work.FOLLOWS
-    handlers: Final[Mapping[type[Operation], Callable[[Session, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
+    handlers: Final[Handlers] = {
         ops.SaveSchedules: writing.save,
         ops.Declare: writing.run,
         ops.MendSchedules: mending.mend,

@@ -48,6 +48,8 @@ class Made:
 class ZookeeperSchedules(ZookeeperGround):
     """What ``work`` asks for, in one attempt: what was read is checked, and what was locked is written, when all is written."""
 
+    kind = KIND
+
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._specifications = session.memory(Specifications)
