@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from mainspring.events.relay import Progress
 from mainspring.jobs.held import Watchers
@@ -28,43 +28,37 @@ class Reports:
 
     def data(self, held: Held, data: bytes) -> None:
         """Part of a result."""
-        held.beat = self._clock.monotonic()
-        for listener in self._listeners.of(held.job.id):
-            listener.data(held.handle, data)
-        if self._relay is not None and held.stored:
-            self._tell(self._relay, held, Progress(held.job.id, "data", data, b""))
+        self._report(held, Progress(held.job.id, "data", data, b""))
 
     def warning(self, held: Held, data: bytes) -> None:
         """A warning."""
-        held.beat = self._clock.monotonic()
-        for listener in self._listeners.of(held.job.id):
-            listener.warning(held.handle, data)
-        if self._relay is not None and held.stored:
-            self._tell(self._relay, held, Progress(held.job.id, "warning", data, b""))
+        self._report(held, Progress(held.job.id, "warning", data, b""))
 
     def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
         """How far a worker is."""
-        held.beat = self._clock.monotonic()
         held.numerator, held.denominator = numerator, denominator
-        for listener in self._listeners.of(held.job.id):
-            listener.status(held.handle, numerator, denominator)
+        self._report(held, Progress(held.job.id, "status", numerator, denominator))
+
+    def _report(self, held: Held, progress: Progress) -> None:
+        held.beat = self._clock.monotonic()
+        self._tell(held.handle, progress)
         if self._relay is not None and held.stored:
-            self._tell(self._relay, held, Progress(held.job.id, "status", numerator, denominator))
+            self._send(self._relay, held, progress)
 
-    def reported_elsewhere(
-        self, job_id: int, kind: Literal["data", "warning", "status"], first: bytes, second: bytes
-    ) -> None:
+    def reported_elsewhere(self, progress: Progress) -> None:
         """Tell those who wait here for a job that runs at another node."""
-        handle = self._handles.of(job_id)
-        for listener in self._listeners.of(job_id):
-            if kind == "status":
-                listener.status(handle, first, second)
-            elif kind == "data":
-                listener.data(handle, first)
-            else:
-                listener.warning(handle, first)
+        self._tell(self._handles.of(progress.id), progress)
 
-    def _tell(self, relay: Relay, held: Held, message: Progress) -> None:
+    def _tell(self, handle: bytes, progress: Progress) -> None:
+        for listener in self._listeners.of(progress.id):
+            if progress.kind == "status":
+                listener.status(handle, progress.first, progress.second)
+            elif progress.kind == "data":
+                listener.data(handle, progress.first)
+            else:
+                listener.warning(handle, progress.first)
+
+    def _send(self, relay: Relay, held: Held, message: Progress) -> None:
         """Tell other nodes whose clients wait for a job how far it is."""
         now = self._clock.monotonic()
         watchers = held.watchers

@@ -85,8 +85,8 @@ class Sharing:
                 self._noting.ask(ids)
             case Abandoned(terms):
                 self.recover(terms)
-            case Progress(job_id, kind, first, second):
-                self._reports.reported_elsewhere(job_id, kind, first, second)
+            case Progress():
+                self._reports.reported_elsewhere(message)
             case Ask(job_id, by):
                 self._holders.asked(job_id, by)
             case Running():
