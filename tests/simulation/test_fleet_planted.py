@@ -11,7 +11,7 @@ import pytest
 from mainspring.clock import to_us
 from mainspring.engines.memory import engine, jobs
 from mainspring.faces.gearman.face import GearmanFace
-from mainspring.jobs import looking, sharing
+from mainspring.jobs import sharing
 from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
@@ -168,7 +168,7 @@ def test_the_relay_as_the_only_source_of_outcomes(monkeypatch: Plant) -> None:
 
 
 def test_the_relay_as_the_only_source_of_work(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(looking, "LOOK_EVERY", 1e9)
+    monkeypatch.setattr(sharing, "LOOK_EVERY", 1e9)
     is_caught(60, by="never ends")
 
 

@@ -20,7 +20,6 @@ from mainspring.jobs.intake import Intake
 from mainspring.jobs.leasing import LeasedAccounts
 from mainspring.jobs.limits import Limits
 from mainspring.jobs.listeners import Listeners
-from mainspring.jobs.looking import Looking
 from mainspring.jobs.lookups import Lookups
 from mainspring.jobs.noting import Noting
 from mainspring.jobs.registered import Registered, nobody
@@ -155,15 +154,13 @@ class JobService:
         self.roster = Roster(dispatch, commits, reads)
         self.census = Census(dispatch, reads, clock)
         reports = Reports(footing, None if shared is None else shared.relay)
-        self.looking = looking = None if alone else Looking(footing, serving, waking.wake_at)
         self.sharing: Sharing | None = None
         if shared is not None:
             assert noting is not None
             assert holders is not None
-            assert looking is not None
             assert serving.leasing is not None
             self.sharing = Sharing(
-                footing, serving, shared.relay, serving.leasing, looking, noting, holders, reports, ends, clients
+                footing, serving, shared.relay, serving.leasing, noting, holders, reports, ends, clients, waking.wake_at
             )
         self.followers = Following(footing, intake, uniques, clients)
         self._ends = False
@@ -213,8 +210,8 @@ class JobService:
         """
 
         def loaded() -> None:
-            if self.looking is not None:
-                self.looking.look(lambda: ready(0), failed)
+            if self.sharing is not None:
+                self.sharing.look(lambda: ready(0), failed)
             else:
                 self.commits.put(Recover(self.table.term), recovered, failed)
 
@@ -306,8 +303,8 @@ class JobService:
 
     def among(self, nodes: int) -> None:
         """Learn how many nodes have the store open, with this one."""
-        assert self.looking is not None
-        self.looking.among(nodes)
+        assert self.sharing is not None
+        self.sharing.among(nodes)
 
     def resume(self) -> None:
         """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""
@@ -333,17 +330,17 @@ class JobService:
 
         Where the store does not answer, it is called after a second with the counts as they are known.
         """
-        if self.looking is None:
+        if self.sharing is None:
             then()
         else:
-            self.looking.counted(then)
+            self.sharing.counted(then)
 
     def _made(self, queue: FunctionQueue) -> None:
         """This node has to do with a function that it did not know, or had left to the store."""
         self.functions.apply(queue.name)
         if self.dispatch.complete:
             return
-        if self.looking is None:
+        if self.sharing is None:
             self._counting.ask(queue)
         else:
             queue.uncounted = True  # the next look counts; a worker need not wait for it

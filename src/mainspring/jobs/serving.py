@@ -17,7 +17,7 @@ from mainspring.jobs.lingering import Lingering
 from mainspring.jobs.suspects import Suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mainspring.jobs.claiming import Allowance
     from mainspring.jobs.footing import Footing
@@ -290,6 +290,16 @@ class Serving:
         if queue.away < 0:
             # The operation that counts them may be answered in the same group.
             self._commits.afterwards(queue.forget_debts)
+
+    def now_pending(self, pending: Mapping[tuple[bytes, int], int], *, were_away: bool) -> None:
+        """Jobs of the store are pending now, by function and priority: have workers here get them."""
+        for (function, priority), number in pending.items():
+            queue = self._dispatch.known(function)
+            if queue is not None:
+                if were_away:
+                    self.no_longer_away(queue, number)
+                queue.backlog[priority] += number
+                self.serve(queue)
 
     # ---- time ----
 

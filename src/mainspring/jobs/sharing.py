@@ -1,15 +1,21 @@
-"""What a node does because other nodes have the same store open: what they say, and what they leave behind."""
+"""What a node does because other nodes have the same store open: what they say, what they put there, what they leave behind.
+
+Other nodes put jobs into it, and take them, and so do users' own transactions. Hints of the relay say so at once, if they arrive;
+a look every second is what can be relied on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.events.relay import Abandoned, Ask, Message, Pending, Progress, Running, Settled, Stop
-from mainspring.jobs.store import Recover
+from mainspring.jobs.counting import count_coming
+from mainspring.jobs.store import Look, Recover, TakeInbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.errors import StoreError
     from mainspring.events.relay import Relay
     from mainspring.jobs.claiming import Allowance
     from mainspring.jobs.clients import Clients
@@ -18,12 +24,19 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.holders import Holders
     from mainspring.jobs.leasing import Leasing
-    from mainspring.jobs.looking import Looking
     from mainspring.jobs.noting import Noting
     from mainspring.jobs.reports import Reports
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.store import Recovered
+    from mainspring.jobs.store import Outlook, Recovered, Taken
 
+LOOK_EVERY = 1.0
+"""Seconds between looks at the store's waiting jobs. Nodes that have nothing to do share them: together they look so often."""
+LOOK_SHARED: Final = 5
+"""Among so many nodes at most."""
+COUNTED_FOR: Final = 1.0
+"""Seconds after which the counts of jobs are read again before they are shown."""
+COUNT_PATIENCE: Final = 1.0
+"""Seconds to wait for that at most."""
 ASK_EVERY = 5.0
 """Seconds between questions for the jobs that clients here wait for: what the relay has lost is found then."""
 
@@ -42,7 +55,7 @@ class Shared(NamedTuple):
 
 
 class Sharing:
-    """This node's part among the others."""
+    """This node's part among the others. ``wake_at`` is called with the time at which a job of the store is due."""
 
     def __init__(
         self,
@@ -50,23 +63,33 @@ class Sharing:
         serving: Serving,
         relay: Relay,
         leasing: Leasing,
-        looking: Looking,
         noting: Noting,
         holders: Holders,
         reports: Reports,
         ends: Ends,
         clients: Clients,
+        wake_at: Callable[[int], None],
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
+        self._timers, self._clock = footing.timers, footing.clock
         self._serving = serving
         self._leasing = leasing
-        self._looking = looking
         self._noting = noting
         self._holders = holders
         self._reports = reports
         self._ends = ends
         self._clients = clients
-        self._asked = footing.clock.monotonic()
+        self._wake_at = wake_at
+        self._looking = self._taking = False
+        self._idle = False
+        """Nothing waited in the store at the last look."""
+        self._nodes = 1
+        """How many there are, with this one."""
+        self._looked = self._asked = self._clock.monotonic()
+        self._counted = float("-inf")
+        """When the present counts were asked for, by the monotonic clock."""
+        self._counting: list[Callable[[], None]] = []
+        """Called when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are given back once all that is waited for is noted: this node's last one may be among them."""
         relay.listen(self.hear)
@@ -99,10 +122,19 @@ class Sharing:
     def tick(self, now: float) -> None:
         """Do what is due."""
         self._leasing.tick()
-        self._looking.tick(now)
+        # Where nothing waits, what begins to is hinted at; only a hint that is lost costs the time until this node looks itself.
+        every = LOOK_EVERY * (min(self._nodes, LOOK_SHARED) if self._idle else 1)
+        if now - self._looked >= every and not self._looking:
+            self.look()
         if now - self._asked >= ASK_EVERY:
             self._asked = now
             self._noting.ask_all()
+
+    def among(self, nodes: int) -> None:
+        """Learn how many nodes have the store, with this one."""
+        self._nodes = nodes
+
+    # ---- what others leave behind ----
 
     def noted(self) -> None:
         """What is waited for is noted under the node's new term: what others leave behind may be given back."""
@@ -117,14 +149,106 @@ class Sharing:
             return
 
         def recovered(outcome: Recovered) -> None:
-            for (function, _), number in outcome.pending.items():
-                queue = self._dispatch.known(function)
-                if queue is not None:
-                    self._serving.no_longer_away(queue, number)
-            self._looking.add_pending(outcome.pending)
+            self._serving.now_pending(outcome.pending, were_away=True)
             self._ends.recovered(outcome.lost)
             if outcome.more:
                 self.recover(terms)
 
         # What could not be given back now is found abandoned again.
         self._commits.put(Recover(self._table.term, terms), recovered, lambda _: None)
+
+    # ---- what waits in the store ----
+
+    def look(self, then: Callable[[], None] = lambda: None, failed: Callable[[StoreError], None] | None = None) -> None:
+        """Count the waiting jobs."""
+
+        def looked(outlook: Outlook) -> None:
+            # The rest of the group is counted first: the answer includes it already.
+            self._commits.afterwards(lambda: learn(outlook))
+
+        def learn(outlook: Outlook) -> None:
+            self._looking = False
+            self._counted = asked
+            self._learn(outlook, functions)
+            self._answer_counts()
+            then()
+
+        def not_looked(error: StoreError) -> None:
+            self._looking = False
+            self._answer_counts()
+            if failed is not None:
+                failed(error)
+
+        asked = self._looked = self._clock.monotonic()
+        self._looking = True
+        # Where very many functions have jobs, only those that somebody here has to do with are counted.
+        dispatch = self._dispatch
+        functions = None if dispatch.complete else list(dispatch.queues)
+        self._commits.put(Look(functions), looked, not_looked)
+
+    def counted(self, then: Callable[[], None]) -> None:
+        """Call a function when the counts are at most `COUNTED_FOR` old, or after `COUNT_PATIENCE` where the store is slow."""
+        now = self._clock.monotonic()
+        if now - self._counted <= COUNTED_FOR:
+            then()
+            return
+
+        def give_up() -> None:
+            if waiting in self._counting:
+                self._counting.remove(waiting)
+                then()
+
+        def waiting() -> None:
+            self._timers.cancel(timer)
+            then()
+
+        timer = self._timers.at(now + COUNT_PATIENCE, give_up)
+        self._counting.append(waiting)
+        if not self._looking:
+            self.look()
+
+    def _answer_counts(self) -> None:
+        counting, self._counting = self._counting, []
+        for function in counting:
+            function()
+
+    def _learn(self, outlook: Outlook, functions: Sequence[bytes] | None) -> None:
+        """Take the counts of some functions; None: of all."""
+        self._idle = not outlook.pending and not outlook.inbox
+        dispatch = self._dispatch
+        for name in outlook.live:
+            dispatch.known(name)
+        queues = dispatch.queues
+        counted = {name: queues[name] for name in functions if name in queues} if functions is not None else queues
+        for name, queue in counted.items():
+            live = outlook.live.get(name, 0)
+            if live or any(queue.backlog) or queue.away:
+                for priority in range(3):
+                    queue.backlog[priority] = outlook.pending.get((name, priority), 0)
+                queue.away = max(live - sum(queue.backlog) - queue.leased, 0)
+        count_coming(self._commits.waiting, counted)
+        for queue in list(counted.values()):
+            if queue.stirs():
+                self._serving.serve(queue)
+        if outlook.next_us:
+            self._wake_at(outlook.next_us)
+        if outlook.inbox and not self._taking:
+            self._take_inbox()
+
+    def _take_inbox(self) -> None:
+        """Move on what users' own transactions have submitted."""
+
+        def taken(outcome: Taken) -> None:
+            self._taking = False
+            self._serving.now_pending(outcome.pending, were_away=False)
+            if outcome.next_us:
+                self._wake_at(outcome.next_us)
+            if outcome.more:
+                self._take_inbox()
+
+        def not_taken(error: StoreError) -> None:
+            del error  # the next look finds it again
+            self._taking = False
+
+        self._taking = True
+        self._commits.put(TakeInbox(), taken, not_taken)

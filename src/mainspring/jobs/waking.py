@@ -58,13 +58,7 @@ class Waking:
 
     def _woke(self, woken: Woken) -> None:
         self._waking = False
-        for (function, priority), number in woken.due.items():
-            queue = self._dispatch.known(function)
-            if queue is None:
-                continue
-            self._serving.no_longer_away(queue, number)
-            queue.backlog[priority] += number
-            self._serving.serve(queue)
+        self._serving.now_pending(woken.due, were_away=True)
         for job, before in woken.expired:
             self.ended(job, before)
         if woken.next_us:

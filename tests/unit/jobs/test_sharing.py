@@ -8,7 +8,7 @@ import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.events.relay import Abandoned
-from mainspring.jobs import looking
+from mainspring.jobs import sharing
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job, Options, Retry
 from mainspring.resources.model import Limits
@@ -186,8 +186,8 @@ def nodes() -> list[Node]:
 
 def look(node: Node) -> None:
     """Let a node look into the store."""
-    assert node.service.looking is not None
-    node.service.looking.look()
+    assert node.service.sharing is not None
+    node.service.sharing.look()
     node.commit()
 
 
@@ -222,8 +222,8 @@ def test_jobs_of_other_nodes_that_end_without_having_been_counted_are_not_subtra
 
 def test_a_look_counts_what_is_on_its_way_to_the_store(node: Node) -> None:
     """The answer does not have it: it was asked for before."""
-    assert node.service.looking is not None
-    node.service.looking.look()
+    assert node.service.sharing is not None
+    node.service.sharing.look()
     send(node)
     node.submit(node.job(), node.job(), node.job(due_us=10**17))
     node.life.store.finish()
@@ -237,8 +237,8 @@ def test_a_look_does_not_count_twice_what_its_group_has_done(node: Node) -> None
     worker = node.stream(places=2)
     node.background()
     assert totals(node) == (1, 1)
-    assert node.service.looking is not None
-    node.service.looking.look()
+    assert node.service.sharing is not None
+    node.service.sharing.look()
     node.submit(node.job())
     node.settling.succeeded(side(worker).given[0], b"")
     node.commit()
@@ -258,8 +258,8 @@ def test_a_claim_that_finds_less_than_it_asked_for_leaves_what_came_too_late_for
 def test_a_worker_that_asks_after_a_job_was_acknowledged_gets_it(node: Node) -> None:
     """A look that was under way when the job came says that there is none."""
     worker = node.worker()
-    assert node.service.looking is not None
-    node.service.looking.look()
+    assert node.service.sharing is not None
+    node.service.sharing.look()
     send(node)
     job = node.background("here")
     assert node.answers == [job.id]
@@ -294,15 +294,15 @@ def test_counts_that_are_old_are_read_again_before_they_are_shown(nodes: list[No
 
     show()
     assert shown == [0], "they are not a second old"
-    there.clock.advance(looking.COUNTED_FOR + 0.01)
+    there.clock.advance(sharing.COUNTED_FOR + 0.01)
     show()
     assert shown == [0, 1]
-    there.clock.advance(looking.COUNTED_FOR + 0.01)
+    there.clock.advance(sharing.COUNTED_FOR + 0.01)
     there.life.store.full = True
     there.service.counted(lambda: shown.append(there.queue().total()))
     send(there)
     assert shown == [0, 1]
-    there.clock.advance(looking.COUNT_PATIENCE)
+    there.clock.advance(sharing.COUNT_PATIENCE)
     there.service.tick()
     assert shown == [0, 1, 1], "the store does not answer"
     there.life.store.full = False

@@ -13,8 +13,8 @@ from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import node_id
-from mainspring.jobs import looking, sharing
 from mainspring.jobs import registered as registered_module
+from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
 from mainspring.server.build import open_node
@@ -282,7 +282,7 @@ def test_foreground_jobs_in_memory_go_to_others_when_their_last_worker_leaves() 
 
 
 def test_what_the_relay_loses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(sharing, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(sharing, "ASK_EVERY", 0.05)
 
     async def test() -> None:

@@ -154,8 +154,8 @@ def test_a_node_that_is_busy_leaves_others_their_share() -> None:
                 await works.done.get()
             began = len(works.starts)
             works.hand(second)
-            assert second.service.looking is not None
-            second.service.looking.look()
+            assert second.service.sharing is not None
+            second.service.sharing.look()
             while not any(name == "n2" for _, name in works.starts[began:]):
                 await works.done.get()
             since = len(works.starts)
