@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.api.functions import Limit, List, Pause, Resume, Show
-from mainspring.cli.asking import ask
+from mainspring.cli.asking import ask, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
@@ -110,7 +110,7 @@ def show(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL
     EXIT CODES
       0 shown, 3 no server, 4 no such function
     """
-    return _print(ask(server.client(), Show(function)), json=json)
+    return print_answer(server.client(), Show(function), _print, json=json)
 
 
 @functions.command
@@ -149,8 +149,8 @@ def limit(
     asked: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": concurrency_per_key}
     asked |= {"rate": rate, "rate_per_key": rate_per_key}
     given = {name: value for name, value in asked.items() if value != _UNSAID}
-    client = _knowing(server, function, create=create)
-    return _print(ask(client, Limit(function, **given, unlimited=unlimited, declared=declared)), json=json)
+    request = Limit(function, **given, unlimited=unlimited, declared=declared)
+    return print_answer(_knowing(server, function, create=create), request, _print, json=json)
 
 
 @functions.command
@@ -162,14 +162,13 @@ def pause(function: Name, /, *, create: Create = False, json: Json = False, serv
     EXIT CODES
       0 paused, 3 no server, 4 no such function: without --create its jobs, workers or limits have to be known
     """
-    client = _knowing(server, function, create=create)
-    return _print(ask(client, Pause(function)), json=json)
+    return print_answer(_knowing(server, function, create=create), Pause(function), _print, json=json)
 
 
 @functions.command
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Let jobs of a paused function start again."""
-    return _print(ask(server.client(), Resume(function)), json=json)
+    return print_answer(server.client(), Resume(function), _print, json=json)
 
 
 def _knowing(server: ServerOptions, function: str, *, create: bool) -> Client:
@@ -189,9 +188,5 @@ def _shown(function: dict[str, Any]) -> dict[str, Any]:
     return function | rates | {"paused": "paused" if function["paused"] else None}
 
 
-def _print(function: dict[str, Any], *, json: bool) -> int:
-    if json:
-        print_json(function)
-    else:
-        print_fields(_shown(function))
-    return DONE
+def _print(function: dict[str, Any]) -> None:
+    print_fields(_shown(function))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from mainspring.api.jobs import Cancel, List, Retry, Show, Watch
-from mainspring.cli.asking import ask, params_of
+from mainspring.cli.asking import ask, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import DONE, complain, exit_code, explain
 from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
@@ -100,12 +100,7 @@ def show(handle: Handle, /, *, json: Json = False, server: ServerOptions = LOCAL
     EXIT CODES
       0 shown, 3 no server, 4 no such job
     """
-    job = ask(server.client(), Show(handle))
-    if json:
-        print_json(job)
-    else:
-        _print_job(job)
-    return DONE
+    return print_answer(server.client(), Show(handle), _print_job, json=json)
 
 
 @jobs.command

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from mainspring.api.nodes import Drain, List, Remove, Show
-from mainspring.cli.asking import ask
-from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
+from mainspring.cli.asking import ask, print_answer
+from mainspring.cli.display import print_fields, print_rows, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 
@@ -38,13 +38,7 @@ def show(node: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     EXIT CODES
       0 shown, 3 no server, 4 no such node
     """
-    answer = ask(server.client(), Show(node))
-    if json:
-        print_json(answer)
-    else:
-        fields = with_durations(answer, "lease") | {"functions": " ".join(answer["functions"])}
-        print_fields({name: value for name, value in fields.items() if name != FORMER})
-    return DONE
+    return print_answer(server.client(), Show(node), _print_node, json=json)
 
 
 @nodes.command
@@ -61,7 +55,7 @@ def drain(
     Clients may still submit there; other nodes run their jobs. It holds for the node's name, whatever happens to it, until
     --off or until it has stopped politely.
     """
-    return _done(ask(server.client(), Drain(node, not off)), json=json)
+    return print_answer(server.client(), Drain(node, not off), _print_state, json=json)
 
 
 @nodes.command
@@ -79,12 +73,13 @@ def remove(
 
     Safe in any case: what the node still reports of these jobs is refused.
     """
-    return _done(ask(server.client(), Remove(node, force)), json=json)
+    return print_answer(server.client(), Remove(node, force), _print_state, json=json)
 
 
-def _done(answer: dict[str, object], *, json: bool) -> int:
-    if json:
-        print_json(answer)
-    else:
-        print(f"{answer['name']}\t{answer['state']}")
-    return DONE
+def _print_node(node: dict[str, Any]) -> None:
+    fields = with_durations(node, "lease") | {"functions": " ".join(node["functions"])}
+    print_fields({name: value for name, value in fields.items() if name != FORMER})
+
+
+def _print_state(node: dict[str, Any]) -> None:
+    print(f"{node['name']}\t{node['state']}")

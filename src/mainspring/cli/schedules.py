@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Remove, Resume, Show, Trigger
-from mainspring.cli.asking import ask, params_of
+from mainspring.cli.asking import ask, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import DONE
 from mainspring.cli.fitting import AS_AGE, LEFT_OUT, Step
@@ -227,19 +227,7 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     EXIT CODES
       0 shown, 3 no server, 4 no such schedule
     """
-    answer = ask(server.client(), Show(name))
-    if json:
-        print_json(answer)
-    else:
-        payload = base64.b64decode(answer["payload"])
-        lists = {key: " ".join(answer[key]) for key in ("exclude", "parents")}
-        retry = answer.get("retry")
-        said = {
-            "payload": payload.decode("utf-8", "backslashreplace"),
-            "retry": retry and with_durations(retry, "initial", "maximum"),
-        }
-        print_fields(with_durations(answer | lists | said, "every", "jitter", "misfire_after", "timeout", "expires"))
-    return DONE
+    return print_answer(server.client(), Show(name), _print_schedule, json=json)
 
 
 @schedules.command
@@ -258,7 +246,7 @@ def add(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, s
     EXIT CODES
       0 made, 1 there is one of that name, 2 wrong usage, 3 no server
     """
-    return _done(ask(server.client(), Add(name=name, **said.said())), json=json)
+    return print_answer(server.client(), Add(name=name, **said.said()), _print_state, json=json)
 
 
 @schedules.command
@@ -270,25 +258,25 @@ def edit(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, 
     request = Edit(name=name, **said.said())
     if params_of(request).keys() == {"name"}:
         raise UsageError("say what to change; mainspring schedules edit --help shows what there is")
-    return _done(ask(server.client(), request), json=json)
+    return print_answer(server.client(), request, _print_state, json=json)
 
 
 @schedules.command
 def pause(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Skip a schedule's times from now on, until it is resumed. A run that is under way goes on."""
-    return _done(ask(server.client(), Pause(name)), json=json)
+    return print_answer(server.client(), Pause(name), _print_state, json=json)
 
 
 @schedules.command
 def resume(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Let a paused schedule run again from now on; the times of the pause stay skipped."""
-    return _done(ask(server.client(), Resume(name)), json=json)
+    return print_answer(server.client(), Resume(name), _print_state, json=json)
 
 
 @schedules.command
 def remove(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Remove a schedule; its history stays. One that others run after cannot be removed."""
-    return _done(ask(server.client(), Remove(name)), json=json)
+    return print_answer(server.client(), Remove(name), _print_state, json=json)
 
 
 @schedules.command
@@ -297,12 +285,7 @@ def trigger(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL)
 
     Where its overlap policy forbids or delays the run, the state says so in place of a handle.
     """
-    run = ask(server.client(), Trigger(name))
-    if json:
-        print_json(run)
-    else:
-        print(run["handle"] or f"{run['state']}\t{run['reason'] or '-'}", flush=True)
-    return DONE
+    return print_answer(server.client(), Trigger(name), _print_run, json=json)
 
 
 @schedules.command(name="next")
@@ -343,9 +326,20 @@ def history(
     return DONE
 
 
-def _done(answer: dict[str, Any], *, json: bool) -> int:
-    if json:
-        print_json(answer)
-    else:
-        print(f"{answer['name']}\t{answer['state']}\t{answer.get('next_at') or '-'}", flush=True)
-    return DONE
+def _print_schedule(schedule: dict[str, Any]) -> None:
+    payload = base64.b64decode(schedule["payload"])
+    lists = {key: " ".join(schedule[key]) for key in ("exclude", "parents")}
+    retry = schedule.get("retry")
+    said = {
+        "payload": payload.decode("utf-8", "backslashreplace"),
+        "retry": retry and with_durations(retry, "initial", "maximum"),
+    }
+    print_fields(with_durations(schedule | lists | said, "every", "jitter", "misfire_after", "timeout", "expires"))
+
+
+def _print_state(schedule: dict[str, Any]) -> None:
+    print(f"{schedule['name']}\t{schedule['state']}\t{schedule.get('next_at') or '-'}", flush=True)
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    print(run["handle"] or f"{run['state']}\t{run['reason'] or '-'}", flush=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.api.status import Show
-from mainspring.cli.asking import ask
-from mainspring.cli.display import print_fields, print_json, print_table, with_durations
-from mainspring.cli.failures import DONE
+from mainspring.cli.asking import print_answer
+from mainspring.cli.display import print_fields, print_table, with_durations
 from mainspring.cli.options import LOCAL, Json, ServerOptions
 
 
@@ -17,12 +16,7 @@ def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     EXIT CODES
       0 shown, 3 no server
     """
-    answer = ask(server.client(), Show(), timeout=30.0)
-    if json:
-        print_json(answer)
-    else:
-        _print_status(answer)
-    return DONE
+    return print_answer(server.client(), Show(), _print_status, json=json, timeout=30.0)
 
 
 def _print_status(answer: dict[str, Any]) -> None:
