@@ -19,7 +19,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Node
@@ -135,18 +135,23 @@ async def locate(session: Session, tasks: Iterable[str]) -> dict[str, Spot]:
     Raises StoreFencedError, StoreCorruptError.
     """
     found: dict[str, Spot] = {}
-    left = list(dict.fromkeys(tasks))
-    for turn in range(ROUNDS):
-        if not left:
-            break
-        if turn > 1:
-            await asyncio.sleep(AGAIN / ROUNDS * turn)
-        left = await _locate(session, left, found)
+    left = await _until_found(list(dict.fromkeys(tasks)), lambda left: _locate(session, left, found))
     if left:
         raise StoreCorruptError(f"{left[0]} has a name and is nowhere")
     names = [spot.name for spot in found.values()]
     await session.meet([name.id for name in names if name.id] + [name.kept["id"] for name in names if name.kept])
     return found
+
+
+async def _until_found(left: list[T], look: Callable[[list[T]], Awaitable[list[T]]]) -> list[T]:
+    """Look until nothing is nowhere, for it may move meanwhile; returns what is after all the looks."""
+    for turn in range(ROUNDS):
+        if not left:
+            break
+        if turn > 1:
+            await asyncio.sleep(AGAIN / ROUNDS * turn)
+        left = await look(left)
+    return left
 
 
 async def _locate(session: Session, tasks: list[str], found: dict[str, Spot]) -> list[str]:
@@ -230,13 +235,8 @@ async def look(session: Session, ids: Iterable[int]) -> dict[int, Seen]:
 async def _look_here(session: Session, ids: Sequence[int], seen: dict[int, Seen]) -> None:
     """Find jobs, as far as this node's member of the ensemble knows of them."""
     await session.meet(ids)
-    left = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
-    for turn in range(ROUNDS):
-        if not left:
-            return
-        if turn > 1:
-            await asyncio.sleep(AGAIN / ROUNDS * turn)
-        left = await _look(session, left, seen)
+    known = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
+    left = await _until_found(known, lambda left: _look(session, left, seen))
     if left:
         raise StoreCorruptError(f"the result of job {left[0]} is not there, and neither is its task")
 

@@ -54,7 +54,6 @@ class KazooTree:
         self._prefix = "" if address.chroot == "/" else address.chroot
         self._access = OPEN_ACL_UNSAFE if address.is_open else CREATOR_ALL_ACL
         self._client: Any = None
-        self._failure: Exception | None = None
         self._questions = Questions(patience or session_timeout, self._post)
         self._watches = Watches()
         self._listeners: list[Callable[[], None]] = []
@@ -68,15 +67,16 @@ class KazooTree:
         self._loop = asyncio.get_running_loop()
         # With CPython's default of 5 ms kazoo's thread would wait that long for each of its steps beside a busy loop.
         sys.setswitchinterval(min(sys.getswitchinterval(), 1e-4))
-        self._failure = None
+        self._questions.refused = None
         self._client = make_client(self._address, self._wanted, self._on_state, self._on_agreed)
         self._client.start_async()
         try:
             await self._make_chroot()
         except BaseException as error:
+            failure = self._questions.refused
             await self.close()
-            if self._failure is not None:
-                raise self._failure from None
+            if failure is not None:
+                raise failure from None
             if isinstance(error, StoreUnavailableError):
                 raise StoreUnavailableError(f"{self._address.shown}: {error}") from None
             raise
@@ -108,7 +108,7 @@ class KazooTree:
         self._empty_box()
         self._questions.is_connected = False
         self._questions.session = 0
-        self._questions.fail(SessionEndedError("the session is closed"))
+        self._questions.refuse(SessionEndedError("the session is closed"))
         self._lose()
 
     @property
@@ -142,7 +142,7 @@ class KazooTree:
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Read several nodes."""
         full = [self._full(path) for path in paths]
-        answers = await self._ask_many(lambda at: self._client.get_async(full[at]), len(full))
+        answers = await self._questions.ask(lambda at: self._client.get_async(full[at]), len(full))
         values = [_value(answer) for answer in answers]
         return [None if value is None else meaning.node(*value) for value in values]
 
@@ -183,30 +183,15 @@ class KazooTree:
             client._call(request, answer)  # noqa: SLF001 - as its own transaction does
             return answer
 
-        (answer,) = await self._ask_many(send, 1, turn=turn)
+        (answer,) = await self._questions.ask(send, 1, turn=turn)
         if answer.exception is not None:
             raise meaning.of_commit(answer.exception)
         return meaning.outcome(changes, answer.value, prefix)
 
     async def _ask(self, send: Callable[[], Answer], replied: Replied | None = None) -> Any:
         """Ask one thing; None where there is no such node."""
-        (answer,) = await self._ask_many(lambda _: send(), 1, replied=replied)
+        (answer,) = await self._questions.ask(lambda _: send(), 1, replied=replied)
         return _value(answer)
-
-    async def _ask_many(
-        self,
-        send: Callable[[int], Answer],
-        count: int,
-        *,
-        turn: Turn | None = None,
-        replied: Replied | None = None,
-    ) -> list[Answer]:
-        """Ask several things, as soon as there is a connection."""
-        if self._client is None:
-            raise SessionEndedError("the session is closed")
-        if self._failure is not None:
-            raise self._failure
-        return await self._questions.ask(send, count, turn=turn, replied=replied)
 
     # ---- in kazoo's thread
 
@@ -251,8 +236,7 @@ class KazooTree:
             ended, questions.session = questions.session, 0
             questions.end(ended, SessionEndedError("the session has ended"))
         if state == KeeperState.AUTH_FAILED:
-            self._failure = SettingsError(f"{self._address.shown}: the ensemble refuses user and password")
-            questions.fail(self._failure)
+            questions.refuse(SettingsError(f"{self._address.shown}: the ensemble refuses user and password"))
         if was and not questions.is_connected:
             self._lose()
         else:

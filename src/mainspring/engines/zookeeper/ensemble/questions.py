@@ -103,6 +103,8 @@ class Questions:
         """``patience``: the seconds that a read may take, and anything may wait; ``post`` leaves word for the loop."""
         self.is_connected = False
         self.session = 0
+        self.refused: Exception | None = SessionEndedError("the session has not begun")
+        """Why nothing may be asked; None: it may."""
         self._patience = patience
         self._post = post
         self._waiting: deque[Request] = deque()
@@ -118,9 +120,12 @@ class Questions:
     ) -> list[Answer]:
         """Ask several things, as soon as there is a connection. Raises StoreUnavailableError, SessionEndedError.
 
+        Raises ``refused`` where nothing may be asked.
         ``turn`` is given for a commit, which takes it when it is sent: that is later than when kazoo is given it, and where the
         connection was lost just before, as late as there is another one.
         """
+        if self.refused is not None:
+            raise self.refused
         if not count:
             return []
         loop = asyncio.get_running_loop()
@@ -151,8 +156,9 @@ class Questions:
             if request.session == session:
                 request.fail(error)
 
-    def fail(self, error: Exception) -> None:
-        """Fail all that waits."""
+    def refuse(self, error: Exception) -> None:
+        """Fail all that waits, and whatever is asked from now on."""
+        self.refused = error
         while self._waiting:
             self._waiting.popleft().fail(error)
 

@@ -160,23 +160,19 @@ class Publisher:
         nodes = await self._session.get_many([*map(paths.completed, tasks)])
         found = [(task, node.data) for task, node in zip(tasks, nodes, strict=True) if node is not None]
         endings = [one for task, data in found if (one := self._read(task, data)) is not None]
-        places = [one.result for one in endings]
-        places += [paths.name(one.task) for one in endings]
-        places += [paths.completed(one.task) for one in endings]
-        number = len(endings)
-        read = await self._session.get_many(places)
-        results, names, again = read[:number], read[number : 2 * number], read[2 * number :]
+        results = await self._session.get_many([one.result for one in endings])
+        names = await self._session.get_many([paths.name(one.task) for one in endings])
+        # Whoever puts a job back writes its result, perhaps after its end was read here and before its result was.
+        written = [one for one, result in zip(endings, results, strict=True) if result is not None and result.version]
+        again = await self._session.get_many([paths.completed(one.task) for one in written])
+        undone = {one.task for one, node in zip(written, again, strict=True) if node is None or node.data != one.data}
         waiters: dict[str, list[int]] = {}
         entries = []
         still = []
-        for one, result, node, completed in zip(endings, results, names, again, strict=True):
+        for one, result, node in zip(endings, results, names, strict=True):
             said = {} if result is None else records.decode(result.data)
-            if records.is_published(said):
-                continue  # between the first read and the second
-            if completed is None or completed.data != one.data:
-                # It was put back in between, which writes the result: that was read too late for this outcome. Where the job
-                # has ended once more, its bucket has changed.
-                continue
+            if records.is_published(said) or one.task in undone:
+                continue  # between the first read and the second; where it has ended once more, its bucket has changed
             if result is None:
                 log.error("a completed task has no result to be written", task=one.task, path=one.result)
                 await self._session.ensure(paths.block(one.job.id))
