@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.scheduling import build_schedule
 from mainspring.client.submission import Check, Key, Submission, Unique, check_nothing
@@ -22,60 +22,42 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 
-class Task(Submission[P, R]):
+class Defined(Submission[P, R], Generic[P, R, C]):
+    """A function that workers run, with the options that its jobs have by default. ``C`` is what a call of it returns."""
+
+    def __init__(
+        self,
+        call: Callable[P, C],
+        function: Function,
+        connections: Connections,
+        options: Options,
+        unique: Unique = "",
+        key: Key = "",
+        check: Check = check_nothing,
+    ) -> None:
+        super().__init__(function.name, function.signature, connections, options, unique, key=key, check=check)
+        self.function = function
+        self.defaults = options
+        self._call = call
+        functools.update_wrapper(self, call)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Run the function here, without any server."""
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class Task(Defined[P, R, R]):
     """A function that workers run: called, it runs here and now; submitted, it becomes a job."""
 
-    def __init__(
-        self,
-        call: Callable[P, R],
-        function: Function,
-        connections: Connections,
-        options: Options,
-        unique: Unique = "",
-        key: Key = "",
-        check: Check = check_nothing,
-    ) -> None:
-        super().__init__(function.name, function.signature, connections, options, unique, key=key, check=check)
-        self.function = function
-        self.defaults = options
-        self._call = call
-        functools.update_wrapper(self, call)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here, without any server."""
-        return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"Task({self.name!r})"
-
-
-class CoroutineTask(Submission[P, R]):
+class CoroutineTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
     """A coroutine function that workers run: awaited, it runs here; submitted, it becomes a job."""
-
-    def __init__(
-        self,
-        call: Callable[P, Coroutine[Any, Any, R]],
-        function: Function,
-        connections: Connections,
-        options: Options,
-        unique: Unique = "",
-        key: Key = "",
-        check: Check = check_nothing,
-    ) -> None:
-        super().__init__(function.name, function.signature, connections, options, unique, key=key, check=check)
-        self.function = function
-        self.defaults = options
-        self._call = call
-        functools.update_wrapper(self, call)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run the function here, without any server."""
-        return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"CoroutineTask({self.name!r})"
 
 
 class Define:
@@ -115,7 +97,7 @@ class Definitions:
         key: Key = "",
     ) -> Any:
         """Define a task.  Raises UsageError where the function cannot be one, or the name is taken."""
-        given = call.function.call if isinstance(call, (Task, CoroutineTask)) else call
+        given = call.function.call if isinstance(call, Defined) else call
         function = build_function(given, name, executor, options, limits)
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
@@ -136,7 +118,7 @@ class Definitions:
         Raises as ``task``, and TypeError and PayloadError where the arguments do not fit.
         """
         task = call
-        if not isinstance(call, (Task, CoroutineTask)):
+        if not isinstance(call, Defined):
             task = self.task(call, name, executor, options, unique or "")
         chosen = task.defaults.merged(options)
         positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
