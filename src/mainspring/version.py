@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 
 
+@cache
 def version() -> str:
-    """Return the installed version; ``unknown`` where the package runs from its source without being installed."""
+    """Return the installed version; ``unknown`` where the package runs from its source without being installed.
+
+    It is looked up once: that takes two milliseconds, and a node of a fleet says its version many times a second.
+    """
     from importlib import metadata  # noqa: PLC0415 - slow to load, and most commands do not show it
 
     try:
