@@ -65,7 +65,7 @@ class SharedMemoryEngine:
     lines = True
 
     def __init__(self, content: SharedTables) -> None:
-        self.followers: Followers | None = None
+        self._followers: Followers | None = None
         self._runner = Runner([MemoryScheduleSlice()])
         self._content = content
         self._term = 0
@@ -73,9 +73,12 @@ class SharedMemoryEngine:
 
     # ---- the engine ----
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
         """Begin the node's next term."""
         del deliver
+        self._followers = followers
         content = self._content
         content.ears.pop(self._term, None)
         self._term = len(content.terms) + 1
@@ -95,7 +98,7 @@ class SharedMemoryEngine:
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
         freed = resources.frees(content.tables, group)
-        outcomes = self._runner.run(group, content.tables, self.followers, content.terms)
+        outcomes = self._runner.run(group, content.tables, self._followers, content.terms)
         for operation in group:
             if isinstance(operation, Acquire) and operation.term in content.ended:
                 resources.end(content.tables, operation.term)  # it was asked for under the term before

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NewType
 
 from mainspring.errors import SettingsError
@@ -50,7 +51,7 @@ class Handles:
     whenever it is told.
     """
 
-    def __init__(self, nodes: Mapping[int, str]) -> None:
+    def __init__(self, nodes: Mapping[int, str] = MappingProxyType({})) -> None:
         self._nodes = nodes
         self._prefixes: dict[int, bytes] = {}
 

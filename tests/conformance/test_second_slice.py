@@ -12,9 +12,7 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.jobs.slices import SlicesPort
 from mainspring.testing.conformance.driver import NOW, Store, done
-from mainspring.testing.conformance.scheduling import Noted
 from tests.zookeeper.driving import DrivenEngine
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
@@ -33,9 +31,7 @@ class Node:
 
     def __init__(self, make: Make) -> None:
         self.store = Store(make)
-        engine = self.store.engine
-        assert isinstance(engine, SlicesPort)
-        self.noted = engine.followers = Noted(self.store.new_id)
+        self.noted = self.store.noted
 
     def want(self, number: int, *others: Any, key: str = "k") -> Tally:
         tally, *_ = self.store.group(Want(key, number), *others)

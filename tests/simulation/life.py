@@ -42,16 +42,17 @@ class Life:
         self.clock = clock
         self.loop = Clockwork(clock)
         self.store = SlowStore(engine, history, clock, chance)
-        opened = asyncio.run(engine.open(NodeId("n"), self.store.deliveries.put))
-        self.term = opened.term
         self.commits = CommitQueue(
             self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
         )
         self._next_tick = math.inf
+        handles = Handles()
         self.reads = Reads(self.store, self.loop.call_soon, budget=UNTIMED)
-        self.service = JobService(
-            self.commits, self.reads, clock, opened.term, Handles(opened.nodes), Hub(), earlier=self._tick_at, **options
-        )
+        self.service = JobService(self.commits, self.reads, clock, handles, Hub(), earlier=self._tick_at, **options)
+        opened = asyncio.run(self.store.open(NodeId("n"), self.store.deliveries.put, self.service.followers))
+        handles.learn(opened.nodes)
+        self.service.begin(opened.term)
+        self.term = opened.term
         self.service.settling._chance = chance.random
         jobs = JobCalls(self.service)
         self.api = Api(jobs.handlers)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
+    from mainspring.jobs.slices import Followers
     from mainspring.storage.engine import Answer, Answered, Committed, Engine, Opened
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Query
@@ -100,8 +101,10 @@ class SlowStore:
         self._outcomes: Sequence[Any] | None = None
         self._committed: Committed | None = None
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
-        return await self.engine.open(node, deliver)
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
+        return await self.engine.open(node, deliver, followers)
 
     async def close(self) -> None:
         await self.engine.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.census import Census
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
-    from mainspring.ids import Handles, Term
+    from mainspring.ids import Handles
     from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.sharing import Shared
@@ -67,7 +68,6 @@ class JobService:
         commits: CommitQueue,
         reads: Reads,
         clock: Clock,
-        term: Term,
         handles: Handles,
         hub: Hub,
         *,
@@ -85,7 +85,7 @@ class JobService:
     ) -> None:
         self.commits = commits
         self.clock = clock
-        self.term = term
+        self.term = Term(0)
         self.handles = handles
         self.hub = hub
         alone = shared is None
@@ -103,7 +103,7 @@ class JobService:
         self.remembered = Remembered()
         leased = None if alone else LeasedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener
-        self.table = table = JobTable(dispatch, clock, handles, term, accounts)
+        self.table = table = JobTable(dispatch, clock, handles, accounts)
         footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub)
         limits = Limits(footing, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.serving = serving = Serving(
@@ -289,8 +289,8 @@ class JobService:
         self.ends.tell_ends()
         return self._upkeep.tick()
 
-    def begin_again(self, term: Term) -> None:
-        """Hold jobs under a new term from now on; `resume` hands them out."""
+    def begin(self, term: Term) -> None:
+        """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
         self.table.begin(term)
         self.term, self.next_id = term, self.table.next_id
         if self.noting is not None:

@@ -11,7 +11,7 @@ notices, its operations, its writes; then submissions, claims and the rest (``st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mainspring.jobs.owners import owner
 from mainspring.jobs.store import Settle
@@ -54,14 +54,6 @@ class Followers(Protocol):
 
     def stop(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, as after a commit that has replaced them; ``why`` is for people."""
-
-
-@runtime_checkable
-class SlicesPort(Protocol):
-    """What an engine with slices has besides the engine's contract."""
-
-    followers: Followers | None
-    """Set by the node before its first group: who is told of jobs that the store makes by itself, and gives them their ids."""
 
 
 class Ground(Protocol):

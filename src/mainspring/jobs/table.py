@@ -34,16 +34,15 @@ class JobTable:
         dispatch: Dispatch,
         clock: Clock,
         handles: Handles,
-        term: Term,
         accounts: Callable[[FunctionQueue], OpenAccount],
     ) -> None:
         self._dispatch = dispatch
         self._clock = clock
         self._handles = handles
         self._accounts = accounts
-        self.term = term
+        self.term = Term(0)
         """The number under which the node holds stored jobs; 0 while it has none."""
-        self.next_id: Callable[[], int] = job_ids(term)
+        self.next_id: Callable[[], int] = job_ids(self.term)
         """Returns the id of a new job. One under the last term is right also while the node has none."""
         self.held: dict[bytes, Held] = {}
         self.foreground: dict[tuple[bytes, bytes], Held] = {}

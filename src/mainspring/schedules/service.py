@@ -67,10 +67,11 @@ class Declaration(NamedTuple):
 class ScheduleService:
     """The schedules slice of a node. Its timers are the node's; ``tick`` is called at least every quarter of a second.
 
-    ``paused`` says that the node drains or has no lease: nothing is fired then. ``retention`` are the seconds for which histories
-    are kept at least. ``fires``: False where the node fires nothing at all. Then it still keeps what people and code say of
-    schedules, runs one by hand, and starts what follows from the end of a run: that is part of the transaction in which the run
-    ends, and no other node would do it.
+    ``paused`` says that the node drains or has no lease: nothing is fired then. ``first`` says whether this node is first in line
+    for a schedule, where several nodes share the store; None: no other node has it. Then code that was declared before now does
+    not run any more, unless it is declared again. ``retention`` are the seconds for which histories are kept at least. ``fires``:
+    False where the node fires nothing at all. Then it still keeps what people and code say of schedules, runs one by hand, and
+    starts what follows from the end of a run: that is part of the transaction in which the run ends. No other node would do it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ScheduleService:
         timers: Timers,
         paused: Callable[[], bool] = lambda: False,
         *,
+        first: Callable[[str], bool] | None = None,
         retention: float = 14 * 86_400.0,
         fires: bool = True,
     ) -> None:
@@ -90,15 +92,14 @@ class ScheduleService:
         self._clock = clock
         self._timers = timers
         self._paused = paused
-        self.first: Callable[[str], bool] = lambda _: True
-        """Set where several nodes share the store: whether this one is first in line for a schedule."""
+        self._first = first or (lambda _: True)
         self._agenda = Agenda(
             clock,
             timers,
             lambda until_us, found, failed: commits.put(FindDue(until_us), found, failed),
             self._fire,
             lambda due: due.name,
-            first=lambda name: self.first(name),  # noqa: PLW0108 - it is set later
+            first=self._first,
             paused=paused,
         )
         """What is due soon."""
@@ -110,7 +111,7 @@ class ScheduleService:
         self._mending = self._forgetting = False
         self._mended = clock.monotonic()
         self._forget_at = clock.monotonic() + FORGET_AFTER
-        self._declared_since_us = 0
+        self._declared_since_us = 0 if first is not None else self._now_us()
 
     @property
     def lateness(self) -> float:
@@ -119,10 +120,6 @@ class ScheduleService:
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
-
-    def alone(self) -> None:
-        """No other node has this store: code that was declared before now does not run any more, unless it is declared again."""
-        self._declared_since_us = self._now_us()
 
     # ---- time ----
 
@@ -133,11 +130,11 @@ class ScheduleService:
         now = self._clock.monotonic()
         if now - self._mended >= MEND_EVERY and not self._mending:
             self._mended = now
-            if self.first(MENDING):  # one node is enough, and which one it is changes with who is there
+            if self._first(MENDING):  # one node is enough, and which one it is changes with who is there
                 self._mend()
         if now >= self._forget_at and not self._forgetting:
             self._forget_at = now + FORGET_EVERY
-            if self.first(FORGETTING):
+            if self._first(FORGETTING):
                 self._forgetting = True
                 self._forget("")
         if self.fires:

@@ -28,7 +28,6 @@ from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.ids import Handles
 from mainspring.jobs.service import JobService
-from mainspring.jobs.slices import SlicesPort
 from mainspring.nodes.lease import LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from mainspring.nodes.store import Cluster
     from mainspring.server.ending import End
     from mainspring.server.settings import ServerSettings, StoreSettings
-    from mainspring.storage.engine import Engine, Opened
+    from mainspring.storage.engine import Engine
 
 
 @contextlib.contextmanager
@@ -132,28 +131,12 @@ class Built:
 
 async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end: End, *, address: str = "") -> Built:
     """Open a store and start the node that works on it. ``address`` is where other nodes say that its Gearman port is."""
-    sent_at = clock.monotonic()
-    opened = await engine.open(settings.name, asyncio.get_running_loop().call_soon_threadsafe)
-    built = _put_together(settings, engine, opened, clock, end, address, sent_at)
-    await built.node.start(sent_at)
-    return built
-
-
-def _put_together(
-    settings: ServerSettings,
-    engine: Engine,
-    opened: Opened,
-    clock: Clock,
-    end: End,
-    address: str,
-    started: float,
-) -> Built:
-    """Make all parts of a node whose store is open, and connect them. Those that need each other get functions."""
     loop = asyncio.get_running_loop()
+    started = clock.monotonic()
     jobs, limits = settings.jobs, settings.limits
     store_clock = StoreClock(clock) if engine.shared else None
     job_clock = store_clock or clock
-    handles = Handles(opened.nodes)
+    handles = Handles()
     ticks = Ticks(clock, loop.call_later)
     commits = CommitQueue(
         engine,
@@ -173,7 +156,6 @@ def _put_together(
         commits,
         reads,
         job_clock,
-        opened.term,
         handles,
         Hub(),
         earlier=ticks.earlier,
@@ -188,6 +170,9 @@ def _put_together(
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
     )
 
+    opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.followers)
+    handles.learn(opened.nodes)
+    service.begin(opened.term)
     job_calls = JobCalls(service)
     api = Api(
         job_calls.handlers,
@@ -208,23 +193,17 @@ def _put_together(
         api.add(me.handlers)
     else:
         api.add(NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers)
-    schedules: ScheduleService | None = None
-    if isinstance(engine, SlicesPort):
-        engine.followers = service.followers
-        schedules = ScheduleService(
-            commits,
-            reads,
-            job_clock,
-            service.timers,
-            lambda: service.paused,
-            retention=jobs.dead_retention,
-            fires=jobs.schedules,
-        )
-        if fleet is None:
-            schedules.alone()
-        else:
-            schedules.first = fleet.first_in_line
-        api.add(ScheduleCalls(schedules, reads, handles, job_clock).handlers)
+    schedules = ScheduleService(
+        commits,
+        reads,
+        job_clock,
+        service.timers,
+        lambda: service.paused,
+        first=None if fleet is None else fleet.first_in_line,
+        retention=jobs.dead_retention,
+        fires=jobs.schedules,
+    )
+    api.add(ScheduleCalls(schedules, reads, handles, job_clock).handlers)
     oldest = Oldest(service.all_functions, reads, job_clock)
     unserved = Unserved(
         service.all_functions,
@@ -253,6 +232,7 @@ def _put_together(
     )
     status = Status(settings, service, face, commits, schedules, clock, started)
     others = (watch.metrics,) if fleet is None else (watch.metrics, fleet.metrics)
+    await node.start(started)
     return Built(node, api, status, Metrics(node.ready, service, face, commits, oldest, others))
 
 

@@ -126,7 +126,9 @@ class Fleet:
             await asyncio.sleep(self.keeper.check())
 
     async def _begin(self) -> Term:
-        opened = await self._engine.open(self._settings.name, asyncio.get_running_loop().call_soon_threadsafe)
+        opened = await self._engine.open(
+            self._settings.name, asyncio.get_running_loop().call_soon_threadsafe, self._service.followers
+        )
         self._handles.learn(opened.nodes)
         return opened.term
 
@@ -147,7 +149,7 @@ class Fleet:
 
     def begin_again(self, term: Term) -> None:
         """Take part under a new term."""
-        self._service.begin_again(term)
+        self._service.begin(term)
         if not self.draining:
             self._service.resume()
 

@@ -42,7 +42,7 @@ log = structlog.get_logger("mainspring.node")
 class Node:
     """One node in a loop, on a store that is open.
 
-    ``schedules`` are those of a store that has them, ``fleet`` is the node's part in one whose store is shared. ``looks`` are
+    ``fleet`` is the node's part in one whose store is shared. ``looks`` are
     called with the monotonic time once a second while the node is ready.
     """
 
@@ -56,7 +56,7 @@ class Node:
         service: JobService,
         face: GearmanFace,
         *,
-        schedules: ScheduleService | None,
+        schedules: ScheduleService,
         fleet: Fleet | None,
         end: End,
         ticks: Ticks,
@@ -91,8 +91,7 @@ class Node:
         recovered = await self._start_service()
         if recovered:
             log.info("jobs taken back", jobs=recovered)
-        if self.schedules is not None:
-            self.schedules.look()
+        self.schedules.look()
         self._ready = True
         self.ticks.start(self.tick, self._look)
 
@@ -127,8 +126,7 @@ class Node:
 
     def tick(self) -> float:
         """Do what is due; returns the monotonic time of the next tick that is wanted."""
-        if self.schedules is not None:
-            self.schedules.tick()
+        self.schedules.tick()
         return self.service.tick()
 
     def _look(self) -> None:

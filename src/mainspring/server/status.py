@@ -34,7 +34,7 @@ class Status:
         service: JobService,
         face: GearmanFace,
         commits: CommitQueue,
-        schedules: ScheduleService | None,
+        schedules: ScheduleService,
         clock: Clock,
         started: float,
     ) -> None:
@@ -66,7 +66,7 @@ class Status:
             pid=os.getpid(),
             uptime=round(self._clock.monotonic() - self._started, 3),
             connections=len(self._face.peers),
-            schedules=self._schedules is not None and self._schedules.fires,
+            schedules=self._schedules.fires,
             workers=sum(1 for worker in service.workers() if worker.abilities),
             known_functions=number,
             jobs=JobNumbers(total, running, waiting),

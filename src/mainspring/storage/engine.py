@@ -86,10 +86,13 @@ class Engine(QueryPort, GroupPort, Protocol):
     lines: bool
     """Whether its pending jobs stand in lines whose beginnings can be read (`queries.jobs.FirstInLine`)."""
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Any = None
+    ) -> Opened:
         """Open the store for a node and begin its next term.
 
         ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
+        ``followers`` (`jobs.slices.Followers`, or None) are the node's side of jobs that slices make: without them none can.
         On a shared store it may be called again once the term was ended, to begin another one.
         Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError, StoreUnavailableError or StoreError.
         """

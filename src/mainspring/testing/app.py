@@ -142,7 +142,6 @@ class InMemory:
 
     async def _declare(self, node: Node) -> None:
         """Make the App's schedules."""
-        assert node.schedules is not None
         declared: asyncio.Future[object] = self._loop.create_future()
         schedules = self._app.schedules
         node.schedules.declare(schedules.name or "test", schedules.all(), declared.set_result, declared.set_exception)

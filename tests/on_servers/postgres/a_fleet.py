@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
@@ -33,6 +34,34 @@ def apart(place: int, outcome: Any) -> None:
     raise AssertionError(f"operation {place} is answered apart from its group: {outcome}")
 
 
+class Part:
+    """A node's side of the jobs that its groups make."""
+
+    def __init__(self, next_id: Callable[[], int]) -> None:
+        self.next_id = next_id
+        self.live = Counter[int]()
+        self.committed: list[int] = []
+
+    def coming(self, job: Job) -> bool:
+        self.live[job.id] += 1
+        return True
+
+    def stored(self, jobs: Sequence[Job]) -> None:
+        self.committed += [job.id for job in jobs]
+
+    def dropped(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.live[job.id] -= 1
+
+    def stop(self, ids: Sequence[int], why: str) -> None:
+        raise AssertionError(ids)
+
+    def check(self) -> None:
+        """What was heard of jobs is what was committed."""
+        assert sorted(job_id for job_id, number in self.live.items() if number) == sorted(self.committed)
+        assert set(self.live.values()) <= {0, 1}
+
+
 class Node:
     """An engine that is open."""
 
@@ -41,6 +70,7 @@ class Node:
         self.name = name
         self.heard: list[Message] = []
         self.told = asyncio.Event()
+        self.part = Part(self.new_id)
         engine.listen(self._hear)
 
     def _hear(self, message: Message) -> None:
@@ -55,10 +85,13 @@ class Node:
                 await self.told.wait()
 
     async def open(self) -> None:
-        opened = await self.engine.open(NodeId(self.name), lambda function: function())
+        opened = await self.engine.open(NodeId(self.name), lambda function: function(), self.part)
         self.term = opened.term
         self.nodes = opened.nodes
-        self.new_id = job_ids(self.term)
+        self._ids = job_ids(self.term)
+
+    def new_id(self) -> int:
+        return self._ids()
 
     def begin(self, *operations: Operation) -> asyncio.Future[list[Any]]:
         """Hand a group to the engine, and return what becomes of it."""

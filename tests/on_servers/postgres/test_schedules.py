@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +27,7 @@ from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.testing.conformance.paging import everything
 
-from .a_fleet import Node, node, session
+from .a_fleet import Node, Part, node, session
 from .test_jobs_floors import slow
 
 if TYPE_CHECKING:
@@ -44,35 +43,6 @@ SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 FAILING = 0.1
 """The share of runs that fail."""
-
-
-class Part:
-    """A node's side of the jobs that its groups make."""
-
-    def __init__(self, one: Node) -> None:
-        self.next_id = one.new_id
-        self.live = Counter[int]()
-        self.committed: list[int] = []
-        one.engine.followers = self
-
-    def coming(self, job: Job) -> bool:
-        self.live[job.id] += 1
-        return True
-
-    def stored(self, jobs: Sequence[Job]) -> None:
-        self.committed += [job.id for job in jobs]
-
-    def dropped(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self.live[job.id] -= 1
-
-    def stop(self, ids: Sequence[int], why: str) -> None:
-        raise AssertionError(ids)
-
-    def check(self) -> None:
-        """What was heard of jobs is what was committed."""
-        assert sorted(job_id for job_id, number in self.live.items() if number) == sorted(self.committed)
-        assert set(self.live.values()) <= {0, 1}
 
 
 async def save(one: Node, *schedules: Schedule, now_us: int = START) -> None:
@@ -138,7 +108,7 @@ def test_parents_that_end_on_two_nodes_at_once_start_their_child_once(database: 
     async def test() -> None:
         deadlocks = postgres.log().count("deadlock detected")
         async with node(database, "a") as one, node(database, "b") as two:
-            parts = [Part(one), Part(two)]
+            parts = [one.part, two.part]
             schedules = families(number)
             await save(one, *schedules)
             now_us = START + (occasions - 1) * SECOND
@@ -186,7 +156,7 @@ class Racer:
 
     def __init__(self, one: Node) -> None:
         loop = asyncio.get_running_loop()
-        self.part = Part(one)
+        self.part = one.part
         self.ended = False
         self.lost = 0
         self._commits = CommitQueue(one.engine, loop.call_soon, loop.call_later)
@@ -262,7 +232,7 @@ def test_each_due_time_has_one_row_whoever_is_first_among_three(database: str, p
 def test_a_frozen_nodes_locks_hold_up_nothing_but_what_it_was_firing(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as frozen:
-            part = Part(one)
+            part = one.part
             await save(
                 one,
                 *(Schedule(name=name, function=b"f", trigger=Every(SECOND)) for name in ("a", "b")),
@@ -299,7 +269,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 def test_a_fire_time_whose_commit_has_no_answer_has_one_job(proxy: Proxy, database: str, lost: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one:
-            part = Part(one)
+            part = one.part
             await save(one, Schedule(name="a", function=b"f", trigger=Every(SECOND)))
             fire = ops.FireSchedules(await due(one, START), START)
             trap = proxy.lose_answer() if lost == "answer" else proxy.lose_request()
@@ -316,7 +286,7 @@ def test_a_fire_time_whose_commit_has_no_answer_has_one_job(proxy: Proxy, databa
 def test_who_is_fenced_while_the_outcome_is_unknown_takes_its_jobs_back(proxy: Proxy, database: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one, node(database, "b") as two:
-            part = Part(one)
+            part = one.part
             await save(one, Schedule(name="a", function=b"f", trigger=Every(SECOND)))
             dues = await due(one, START)
             trap = proxy.lose_request()

@@ -40,7 +40,7 @@ class _Fleet(Fleet):
     """Begins terms without a running loop."""
 
     async def _begin(self) -> Term:
-        opened = await self._engine.open(self._settings.name, lambda function: function())
+        opened = await self._engine.open(self._settings.name, lambda function: function(), self._service.followers)
         self._handles.learn(opened.nodes)
         return opened.term
 
@@ -82,8 +82,7 @@ class FleetLife:
     async def _start(self) -> None:
         clock, way = self.clock, self.store
         sent_at = clock.monotonic()
-        opened = await way.open(self._settings.name, lambda function: function())
-        handles = Handles(opened.nodes)
+        handles = Handles()
         self.store_clock = store_clock = StoreClock(clock)
         self.commits = CommitQueue(
             way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
@@ -94,13 +93,15 @@ class FleetLife:
             self.commits,
             self.reads,
             store_clock,
-            opened.term,
             handles,
             Hub(),
             earlier=self._tick_at,
             shared=self.fleet.shared,
             **self._options,
         )
+        opened = await way.open(self._settings.name, lambda function: function(), self.service.followers)
+        handles.learn(opened.nodes)
+        self.service.begin(opened.term)
         self.service.settling._chance = self.chance.random
         jobs = JobCalls(self.service)
         self.api = Api(jobs.handlers)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
+    from mainspring.jobs.slices import Followers
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.engine import Answer, Answered, Committed, Opened
     from mainspring.storage.operation import Operation
@@ -86,10 +87,12 @@ class Way:
 
     # ---- the engine ----
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
         sent_at = self._clock.monotonic()
         await Moment(way=True)
-        opened = await self._engine.open(node, deliver)
+        opened = await self._engine.open(node, deliver, followers)
         await Moment(way=True)
         self.term = opened.term
         self.deadlines[self.term] = sent_at + self._usable

@@ -14,17 +14,21 @@ from .history import ScheduleHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.jobs.following import Following
+    from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
-    from mainspring.storage.engine import Committed
+    from mainspring.jobs.slices import Followers
+    from mainspring.storage.engine import Committed, Opened
 
 
 class ScheduleWay(Way):
     """A way to the store on which a node hears of jobs that the store has made when it hears of the group that made them."""
 
-    def attend(self, following: Following) -> None:
-        """Say whom the store asks and tells."""
-        self._engine.followers = _Attended(following, self)
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
+        assert followers is not None
+        self._attended = _Attended(followers, self)
+        return await super().open(node, deliver, self._attended)
 
     async def now(self) -> float:
         """Return the store's time, which the node takes to be that of the middle of the way."""
@@ -47,16 +51,14 @@ class ScheduleWay(Way):
         ):
             # The connection broke over it, and now nobody can tell any more.
             outcomes = StoreFencedError(f"term {self._of} was ended by another node")
-        attended = self._engine.followers
-        assert isinstance(attended, _Attended)
-        attended.tell(committed=not isinstance(outcomes, StoreError))
+        self._attended.tell(committed=not isinstance(outcomes, StoreError))
         committed(outcomes)
 
 
 class _Attended:
     """The node's side of what its groups make, late; and whoever notes it, at once."""
 
-    def __init__(self, following: Following, way: ScheduleWay) -> None:
+    def __init__(self, following: Followers, way: ScheduleWay) -> None:
         self._following = following
         self._way = way
         self._coming: list[Job] = []
@@ -99,15 +101,17 @@ class ScheduleLife(FleetLife):
     schedules: ScheduleService
 
     def _add(self) -> None:
-        way, service = self.store, self.service
-        assert isinstance(way, ScheduleWay)
-        way.attend(service.followers)
+        service = self.service
         self.schedules = ScheduleService(
-            self.commits, self.reads, self.store_clock, service.timers, lambda: service.dispatch.paused
+            self.commits,
+            self.reads,
+            self.store_clock,
+            service.timers,
+            lambda: service.paused,
+            first=self.fleet.first_in_line,
         )
 
     def _begin(self) -> None:
-        self.schedules.first = self.fleet.first_in_line
         self.schedules.look()
 
     def _tick(self) -> float:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from mainspring.api.request import Request
     from mainspring.errors import StoreError
-    from mainspring.ids import Term
     from mainspring.jobs.held import Held
     from mainspring.storage.engine import Answer, Answered, Committed
     from mainspring.storage.operation import Operation
@@ -85,7 +84,7 @@ class Side:
 
 
 class Node:
-    def __init__(self, term: Term, nodes: dict[int, str], store: Store, **options: Any) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         loop = asyncio.get_running_loop()
         self.store = store
         self.clock = ManualClock()
@@ -95,13 +94,11 @@ class Node:
             self.commits,
             self.reads,
             self.clock,
-            term,
-            Handles(nodes),
+            Handles(),
             Hub(),
             earlier=lambda _: None,
             **options,
         )
-        store.followers = self.service.followers
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.jobs = JobCalls(self.service)
         self.api = Api(
@@ -138,8 +135,10 @@ class Node:
 @asynccontextmanager
 async def opened(**options: Any) -> AsyncIterator[Node]:
     store = Store([MemoryScheduleSlice()])
-    begun = await store.open(NodeId("n"), lambda function: function())
-    node = Node(begun.term, dict(begun.nodes), store, **options)
+    node = Node(store, **options)
+    begun = await store.open(NodeId("n"), lambda function: function(), node.service.followers)
+    node.service.handles.learn(begun.nodes)
+    node.service.begin(begun.term)
     started = asyncio.get_running_loop().create_future()
     node.service.start(started.set_result, started.set_exception)
     await started

@@ -83,27 +83,29 @@ class Node:
         self.groups: list[Sequence[Operation]] = []
         self.loop = Clockwork(world.clock)
         self.engine = SharedMemoryEngine(world.tables) if world.tables is not None else world.engine
-        opened = asyncio.run(self.engine.open(NodeId(name), lambda function: function()))
-        self.term = opened.term
         self._next_tick = math.inf
+        handles = Handles()
         self.commits = CommitQueue(_Store(self), self.loop.call_soon, self.loop.call_later)
         self.reads = Reads(self.engine, self.loop.call_soon)
         self.service = JobService(
             self.commits,
             self.reads,
             world.clock,
-            opened.term,
-            Handles(opened.nodes),
+            handles,
             Hub(),
             earlier=self._tick_at,
             shared=Shared(self.engine, lambda: True, nobody) if isinstance(self.engine, SharedMemoryEngine) else None,
         )
-        self.engine.followers = self.service.followers
-        self.schedules = ScheduleService(
-            self.commits, self.reads, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
-        )
+        opened = asyncio.run(self.engine.open(NodeId(name), lambda function: function(), self.service.followers))
+        handles.learn(opened.nodes)
+        self.service.begin(opened.term)
+        self.term = opened.term
+        self.is_first: Callable[[str], bool] = lambda one: first_in_line(one, world.terms()) == self.term
         if isinstance(self.engine, SharedMemoryEngine):
-            self.schedules.first = lambda one: first_in_line(one, world.terms()) == self.term
+            options["first"] = self.is_first
+        self.schedules = ScheduleService(
+            self.commits, self.reads, world.clock, self.service.timers, lambda: self.service.paused, **options
+        )
         self.service.start(lambda _: None, _raise)
         self.settle()
         self.schedules.look()

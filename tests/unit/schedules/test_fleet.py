@@ -65,13 +65,13 @@ def test_what_a_dead_node_does_not_fire_others_do(world: World, nodes: list[Node
 
 def test_nodes_that_do_not_agree_who_is_first_fire_once(world: World, nodes: list[Node]) -> None:
     for node in nodes:
-        node.schedules.first = lambda _: True
+        node.is_first = lambda _: True
     names = _many(nodes[0])
     world.until(60.5)
     for name in names:
         assert world.told(name) == ["fired"] * 10
     for node in nodes:
-        node.schedules.first = lambda _: False
+        node.is_first = lambda _: False
     world.until(120.5)
     for name in names:
         assert world.told(name) == ["fired"] * 16

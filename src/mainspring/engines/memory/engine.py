@@ -42,14 +42,17 @@ class MemoryEngine:
     lines = True
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
-        self.followers: Followers | None = None
+        self._followers: Followers | None = None
         self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
         """Begin the node's next term; never fails."""
         del deliver
+        self._followers = followers
         term = len(self._terms) + 1
         self._terms[term] = node
         return Opened(Term(term), self._terms)
@@ -57,7 +60,7 @@ class MemoryEngine:
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run the group at once."""
         del answer
-        committed(self._runner.run(group, self._tables, self.followers, self._terms))
+        committed(self._runner.run(group, self._tables, self._followers, self._terms))
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once."""

@@ -94,7 +94,6 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self._slices = slices
-        self.followers: Followers | None = None
         self._nodes = Nodes()
         self._limit = CauseLimit()
         self._term = 0
@@ -107,7 +106,9 @@ class PostgresEngine:
 
     # ---- opening ----
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
         """Connect, look at the server, bring the schema up to date, and begin the node's next term.
 
         A server that cannot be reached is waited for, with lines in the log. Called again on an open engine, it begins another
@@ -122,7 +123,7 @@ class PostgresEngine:
                 raise failures.explain(error, self._address) from error
             return Opened(Term(self._term), self._nodes)
         try:
-            await self._open(node)
+            await self._open(node, followers)
         except failures.ERRORS as error:
             await self.close()
             raise failures.explain(error, self._address) from error
@@ -131,15 +132,14 @@ class PostgresEngine:
             raise
         return Opened(Term(self._term), self._nodes)
 
-    async def _open(self, node: NodeId) -> None:
+    async def _open(self, node: NodeId, followers: Followers | None) -> None:
         name = f"mainspring:{node}"
         control = self._control = Control(self._address, name, self._greet)
         self._relay = Relay(control, self._address.checksum, self._cluster)
         if self._ear is not None:
             self._relay.listen(self._ear)
         self._membership = membership.Membership(control, self._address.checksum)
-        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices)
-        self._writer.followers = lambda: self.followers
+        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self._slices, followers)
         connection = await control.open(self._patience)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         await _warn(connection)

@@ -30,7 +30,13 @@ class Transaction:
     """
 
     def __init__(
-        self, connection: Connection[Record], term: int, functions: Functions, nodes: Nodes, memory: Memory
+        self,
+        connection: Connection[Record],
+        term: int,
+        functions: Functions,
+        nodes: Nodes,
+        memory: Memory,
+        followers: Followers | None = None,
     ) -> None:
         self.connection = connection
         self.term = term
@@ -48,7 +54,7 @@ class Transaction:
         self._memory = memory
         self.notices: Notices = {}
         """What has happened in this group and is not followed yet, for the owners of jobs."""
-        self.followers: Followers | None = None
+        self.followers = followers
         """The node's side of jobs that the group makes by itself."""
 
     def count(self, function: int, state: int, priority: int, number: int) -> None:

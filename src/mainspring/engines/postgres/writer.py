@@ -72,6 +72,7 @@ class Writer:
         nodes: Nodes,
         committed: Callable[[Transaction], object],
         slices: Sequence[Slice[Transaction]],
+        followers: Followers | None,
     ) -> None:
         """``committed`` is called with each transaction that has been committed, before the outcomes are told."""
         self.runner = Runner(slices)
@@ -82,8 +83,7 @@ class Writer:
         self.memory: Memory = {}
         """What the handlers remember from group to group."""
         self._committed = committed
-        self.followers: Callable[[], Followers | None] = lambda: None
-        """Set by the engine: who is told of jobs that a group makes by itself."""
+        self._followers = followers
         self._connection: Connection[Record] | None = None
         self._term = 0
         self._number = 0
@@ -194,9 +194,7 @@ class Writer:
     def transaction(self, connection: Connection[Record]) -> Transaction:
         """Return what one attempt on a connection shares."""
         self._functions.connection = self._nodes.connection = connection
-        tx = Transaction(connection, self._term, self._functions, self._nodes, self.memory)
-        tx.followers = self.followers()
-        return tx
+        return Transaction(connection, self._term, self._functions, self._nodes, self.memory, self._followers)
 
     def done(self, tx: Transaction) -> None:
         """Note that an attempt was committed."""

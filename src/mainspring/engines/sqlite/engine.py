@@ -76,7 +76,6 @@ class SqliteEngine:
         self._cache_bytes = cache_bytes
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
-        self.followers: Followers | None = None
         self._slices = slices
         self._handlers = dict(_HANDLERS)
         for one in slices:
@@ -97,9 +96,12 @@ class SqliteEngine:
 
     # ---- opening ----
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
         """Open or create the file for a node and begin its next term."""
         self._deliver = deliver
+        self._followers = followers
         self._broken = None
         opening.check_file(self._path)
         self._lock.take()
@@ -144,7 +146,7 @@ class SqliteEngine:
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
-        self._tx = Transaction(cursor, terms, lambda: self.followers)
+        self._tx = Transaction(cursor, terms, self._followers)
         return Opened(Term(term), terms)
 
     # ---- committing ----

@@ -25,9 +25,8 @@ class SqliteGround:
     @property
     def followers(self) -> Followers:
         """The node's own."""
-        followers = self._tx.followers()
-        assert followers is not None, "a node with slices says who gives its jobs their ids"
-        return followers
+        assert self._tx.followers is not None, "a node with slices says who gives its jobs their ids"
+        return self._tx.followers
 
     def node(self, term: int) -> str:
         """Return the node of a term."""

@@ -78,7 +78,6 @@ class ZookeeperEngine:
         self._lease = lease
         self._make = tree
         self._patience = patience
-        self.followers: Followers | None = None
         self._tree: Tree | None = None
         self._session: Session | None = None
         self._nodes: dict[int, str] = {}
@@ -89,7 +88,9 @@ class ZookeeperEngine:
 
     # ---- opening ----
 
-    async def open(self, node: NodeId, deliver: Callable[[Callable[[], None]], object]) -> Opened:
+    async def open(
+        self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Followers | None = None
+    ) -> Opened:
         """Connect, give an empty tree its roots, and begin the node's next term; called again, begin another term."""
         del deliver  # all of it happens on the node's own loop
         if self._tree is None:
@@ -116,7 +117,7 @@ class ZookeeperEngine:
             self._nodes,
             arrived=lambda function: self._hear(Pending([function])),
             told=relay.told,
-            followers=lambda: self.followers,
+            followers=followers,
             slices=self._slices,
         )
         master = Master(session, relay.send)

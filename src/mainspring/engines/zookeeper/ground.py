@@ -36,7 +36,7 @@ class ZookeeperGround:
     @property
     def followers(self) -> Followers:
         """The node's own."""
-        followers = self._session.followers()
+        followers = self._session.followers
         assert followers is not None, "a node with slices says who gives its jobs their ids"
         return followers
 

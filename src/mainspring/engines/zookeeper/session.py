@@ -109,7 +109,7 @@ class Session:
         *,
         arrived: Callable[[bytes], None] = lambda _: None,
         told: Callable[[], Awaitable[None]] = _at_once,
-        followers: Callable[[], Followers | None] = lambda: None,
+        followers: Followers | None = None,
         slices: Sequence[Slice] = (),
     ) -> None:
         """``nodes`` are the terms whose nodes are known: `meet` adds to them.

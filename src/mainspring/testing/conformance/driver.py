@@ -20,6 +20,7 @@ from mainspring.queries.jobs import ListJobs
 from mainspring.storage.engine import Engine
 from mainspring.storage.operation import DEFERRED
 from mainspring.storage.reads import BUDGET
+from mainspring.testing.conformance.noted import Noted
 from mainspring.testing.conformance.paging import answer, everything
 
 if TYPE_CHECKING:
@@ -120,17 +121,23 @@ class Store:
             self._loop = asyncio.new_event_loop()
         self.engine = self._make()
         self.heard = []
+        self.noted = Noted(self.new_id)
         if self.engine.shared:
             self.fleet.listen(self._hear)
         try:
-            self.opened = self._run(self.engine.open(NodeId(node), self._loop.call_soon_threadsafe))
+            opening = self.engine.open(NodeId(node), self._loop.call_soon_threadsafe, self.noted)
+            self.opened = self._run(opening)
         except BaseException:
             if not self._borrows:
                 self._loop.close()
             self._loop = None
             raise
         self.term = self.opened.term
-        self.new_id = job_ids(self.term)
+        self._ids = job_ids(self.term)
+
+    def new_id(self) -> int:
+        """Return the id of a new job."""
+        return self._ids()
 
     def reopen(self, node: str = "n1") -> None:
         """Close the engine and open the next one, under the next term."""

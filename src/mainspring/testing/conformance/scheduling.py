@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.jobs.slices import SlicesPort
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
 from mainspring.testing.conformance.driver import EVERYTHING, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from mainspring.schedules.reconcile import Stored
     from mainspring.testing.conformance.driver import Make
@@ -25,41 +24,6 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 START = 1_700_000_040 * SECOND
 """A full minute."""
-
-
-class Noted:
-    """The node's side of jobs that the store makes: gives them ids and notes what is told."""
-
-    def __init__(self, next_id: Callable[[], int]) -> None:
-        """``next_id`` returns the id of a new job."""
-        self.next_id = next_id
-        self.live: list[int] = []
-        """Ids of jobs that are or will be in the store, as far as the node has heard."""
-        self.committed: list[int] = []
-        self.stopped: list[int] = []
-        self.refused: set[bytes] = set()
-        """Uniques that a job in the node's memory has."""
-
-    def coming(self, job: Job) -> bool:
-        """Hear of a new job."""
-        if job.unique and job.unique in self.refused:
-            return False
-        self.live.append(job.id)
-        return True
-
-    def stored(self, jobs: Sequence[Job]) -> None:
-        """Hear that jobs are committed."""
-        self.committed += [job.id for job in jobs]
-
-    def dropped(self, jobs: Sequence[Job]) -> None:
-        """Hear that jobs were not written."""
-        for job in jobs:
-            self.live.remove(job.id)
-
-    def stop(self, ids: Sequence[int], why: str) -> None:
-        """Hear that jobs were replaced."""
-        assert why
-        self.stopped += ids
 
 
 class Scheduling:
@@ -74,9 +38,7 @@ class Scheduling:
 
     def attend(self) -> None:
         """Be the node of the engine, which has been opened."""
-        engine = self.store.engine
-        assert isinstance(engine, SlicesPort), "this engine has no schedules: leave the suite out"
-        self.noted = engine.followers = Noted(self.store.new_id)
+        self.noted = self.store.noted
 
     # ---- operations ----
 

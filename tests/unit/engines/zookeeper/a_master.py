@@ -17,11 +17,12 @@ from mainspring.engines.zookeeper.session import Session
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.errors import StoreError
 from mainspring.events.relay import Abandoned
-from mainspring.ids import NodeId
+from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import succeeded
 from mainspring.nodes.model import NodeRow
+from mainspring.testing.conformance.noted import Noted
 
 from .a_session import NOW, Node, run
 
@@ -53,7 +54,7 @@ class Member(Node):
     """A node that takes part in the recipe."""
 
     def __init__(self, fleet: Fleet, tree: MemoryTree, session: Session, arrived: list[bytes], *, stands: bool) -> None:
-        super().__init__(tree, session)
+        super().__init__(tree, session, Noted(job_ids(Term(session.term))))
         self.fleet = fleet
         self.heard: list[Message] = []
         self.arrived = arrived

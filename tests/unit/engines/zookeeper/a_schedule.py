@@ -17,7 +17,6 @@ from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
 from mainspring.testing.conformance.paging import everything
-from mainspring.testing.conformance.scheduling import Noted
 
 from . import a_session
 
@@ -48,8 +47,7 @@ class Scheduler:
         self.now_us = START
         self.was_met = False
         """Whether another node has done something before all that this one did was written."""
-        self.followers = Noted(node.new_id)
-        node.followers = self.followers
+        self.followers = node.noted
 
     async def ask(self, operation: Any) -> Any:
         (outcome,) = await HANDLERS[type(operation)](self.node.session, [operation])

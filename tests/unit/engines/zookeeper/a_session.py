@@ -32,6 +32,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.testing.conformance.driver import new_job
+from mainspring.testing.conformance.noted import Noted
 from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.jobs.rules import Settlement
-    from mainspring.jobs.slices import Followers
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Budget, Query
 
@@ -89,13 +89,13 @@ def falls_behind(tree: MemoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
 class Node:
     """One term of a node."""
 
-    def __init__(self, tree: MemoryTree, session: Session) -> None:
+    def __init__(self, tree: MemoryTree, session: Session, noted: Noted) -> None:
         self.tree = tree
         self.session = session
-        self.new_id = job_ids(Term(session.term))
+        self.noted = noted
+        self.new_id = noted.next_id
         self.completed: list[Completion] = []
         self.waiting: list[Waiting] = []
-        self.followers: Followers | None = None
 
     def note(self) -> Self:
         """Note what this node would tell a master that it is itself."""
@@ -235,9 +235,9 @@ class Fleet:
         await tree.open()
         await beginning.prepare(tree)
         term = await beginning.next_term(tree, NodeId(name))
-        node = Node(
-            tree, Session(tree, name, term, {term: name}, followers=lambda: node.followers, slices=SLICES, **more)
-        ).note()
+        noted = Noted(job_ids(Term(term)))
+        session = Session(tree, name, term, {term: name}, followers=noted, slices=SLICES, **more)
+        node = Node(tree, session, noted).note()
         self._open.append(node)
         return node
 

@@ -115,7 +115,6 @@ def unexpected() -> NodeStatus:
 
 def prepare(node: Node) -> None:
     """Let a node answer all calls."""
-    node.engine.followers = node.service.followers
     schedules = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     for part in (
         FunctionCalls(node.service),

@@ -27,7 +27,11 @@ MINUTE = 60.0
 
 @pytest.fixture
 def schedules(node: Node) -> ScheduleService:
-    node.engine.followers = node.service.followers
+    return start(node)
+
+
+def start(node: Node) -> ScheduleService:
+    """Let a node that is alone begin with its schedules."""
     service = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     node.life.api.add(ScheduleCalls(service, node.life.reads, node.service.handles, node.clock).handlers)
     return service
@@ -212,7 +216,7 @@ def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleServic
     # A node that is alone and starts again knows that nobody else runs.
     assert tool.call("schedules.declare", app="x", schedules=new)["governs"]
     node.wait(1)
-    schedules.alone()
+    start(node)
     assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
 
 
