@@ -11,6 +11,7 @@ from mainspring.api.answers.registry import Api
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
@@ -42,8 +43,9 @@ class Life:
         self.clock = clock
         self.loop = Clockwork(clock)
         self.store = SlowStore(engine, history, clock, chance)
+        peers = Peers()
         self.commits = CommitQueue(
-            self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
+            self.store, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=peers.pause
         )
         self._next_tick = math.inf
         handles = Handles()
@@ -58,6 +60,7 @@ class Life:
         self.api = Api(jobs.handlers)
         self.face = GearmanFace(
             self.service,
+            peers,
             GearmanSettings(queued_jobs=8),
             calls=Calls(self.api, jobs),
             shut_down=lambda _: None,
@@ -75,9 +78,6 @@ class Life:
 
     def _cannot_start(self, error: StoreError) -> None:
         raise error
-
-    def _pressure(self, full: bool) -> None:
-        self.face.pause(full)
 
     def _tick_at(self, at: float) -> None:
         self._next_tick = min(self._next_tick, at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from mainspring.api.answers.functions import FunctionCalls
@@ -25,6 +26,7 @@ from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.gearman.peers import Peers
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.ids import Handles
 from mainspring.jobs.service import JobService
@@ -125,31 +127,28 @@ class Built:
 
     node: Node
     api: Api
-    status: Status
     metrics: Metrics
 
 
 async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end: End, *, address: str = "") -> Built:
-    """Open a store and start the node that works on it. ``address`` is where other nodes say that its Gearman port is."""
+    """Make all parts of a node, each with those that it needs, open its store, and start it.
+
+    ``address`` is where other nodes say that its Gearman port is.
+    """
     loop = asyncio.get_running_loop()
     started = clock.monotonic()
     jobs, limits = settings.jobs, settings.limits
-    store_clock = StoreClock(clock) if engine.shared else None
-    job_clock = store_clock or clock
-    handles = Handles()
     ticks = Ticks(clock, loop.call_later)
-    commits = CommitQueue(
-        engine,
-        loop.call_soon,
-        loop.call_later,
-        pressure=lambda full: face.pause(full),  # noqa: PLW0108 - made below, here and elsewhere
-        failing=lambda error: watch.failed(error, clock.monotonic()),
-    )
-    reads = Reads(engine, loop.call_soon, failing=lambda error: watch.read_failed(error))  # noqa: PLW0108
-    watch = StoreWatch(commits, clock.monotonic(), broken=end.fail)
     attempt_log = AttemptLog(loop.time, loop.call_later)
+    handles = Handles()
+    peers = Peers()
+    watch = StoreWatch(clock.monotonic, broken=end.fail)
+    commits = CommitQueue(engine, loop.call_soon, loop.call_later, pressure=peers.pause, failing=watch.failed)
+    reads = Reads(engine, loop.call_soon, failing=watch.read_failed)
+    job_clock = clock
     fleet: Fleet | None = None
-    if store_clock is not None:
+    if engine.shared:
+        job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
         fleet = Fleet(cast("SharedEngine", engine), handles, store_clock, settings, by, address)
     service = JobService(
@@ -169,30 +168,6 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         dead_retention=jobs.dead_retention,
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
     )
-
-    opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.followers)
-    handles.learn(opened.nodes)
-    service.begin(opened.term)
-    job_calls = JobCalls(service)
-    api = Api(
-        job_calls.handlers,
-        FunctionCalls(service).handlers,
-        SubmitCalls(service, largest=engine.max_value).handlers,
-        StatusCalls(service, lambda: status.read()).handlers,  # noqa: PLW0108
-    )
-    face = GearmanFace(
-        service,
-        _gearman_settings(settings, engine),
-        calls=Calls(api, job_calls),
-        shut_down=end.stop,
-        elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
-    )
-    if fleet is None:
-        started_us = to_us(clock.wall())
-        me = LoneNodeCalls(lambda: node_row(settings, service, 0, address=address, started_us=started_us))
-        api.add(me.handlers)
-    else:
-        api.add(NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers)
     schedules = ScheduleService(
         commits,
         reads,
@@ -203,7 +178,33 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         retention=jobs.dead_retention,
         fires=jobs.schedules,
     )
-    api.add(ScheduleCalls(schedules, reads, handles, job_clock).handlers)
+    opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.followers)
+    handles.learn(opened.nodes)
+    service.begin(opened.term)
+
+    status = Status(settings, service, peers, commits, schedules, clock, started)
+    if fleet is None:
+        me = partial(node_row, settings, service, 0, address=address, started_us=to_us(clock.wall()))
+        nodes = LoneNodeCalls(me).handlers
+    else:
+        nodes = NodeCalls(fleet.keeper, fleet.port, fleet.recover).handlers
+    job_calls = JobCalls(service)
+    api = Api(
+        job_calls.handlers,
+        FunctionCalls(service).handlers,
+        SubmitCalls(service, largest=engine.max_value).handlers,
+        StatusCalls(service, status.read).handlers,
+        ScheduleCalls(schedules, reads, handles, job_clock).handlers,
+        nodes,
+    )
+    face = GearmanFace(
+        service,
+        peers,
+        _gearman_settings(settings, engine),
+        calls=Calls(api, job_calls),
+        shut_down=end.stop,
+        elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
+    )
     oldest = Oldest(service.all_functions, reads, job_clock)
     unserved = Unserved(
         service.all_functions,
@@ -230,10 +231,10 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         attempt_log=attempt_log,
         looks=looks,
     )
-    status = Status(settings, service, face, commits, schedules, clock, started)
     others = (watch.metrics,) if fleet is None else (watch.metrics, fleet.metrics)
+    metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
-    return Built(node, api, status, Metrics(node.ready, service, face, commits, oldest, others))
+    return Built(node, api, metrics)
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:

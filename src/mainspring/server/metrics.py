@@ -13,7 +13,7 @@ from mainspring.jobs.model import Priority
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.faces.gearman.peers import Peers
     from mainspring.jobs.service import JobService
     from mainspring.server.oldest import Oldest
     from mainspring.storage.commit_queue import CommitQueue
@@ -29,14 +29,14 @@ class Metrics:
         self,
         ready: Callable[[], bool],
         service: JobService,
-        face: GearmanFace,
+        peers: Peers,
         commits: CommitQueue,
         oldest: Oldest,
         others: Sequence[Callable[[], Iterable[Measure]]],
     ) -> None:
         self._ready = ready
         self._service = service
-        self._face = face
+        self._peers = peers
         self._commits = commits
         self._oldest = oldest
         self._others = others
@@ -83,8 +83,8 @@ class Metrics:
         yield from self._attempts()
         for kind, name, text, number in (
             ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number_known),
-            ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self._face.peers)),
-            ("counter", "mainspring_connections_opened_total", "Connections taken.", self._face.connections),
+            ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self._peers.connected)),
+            ("counter", "mainspring_connections_opened_total", "Connections taken.", self._peers.ever),
             ("counter", "mainspring_commits_total", "Groups given to the store.", self._commits.groups),
             (
                 "counter",

@@ -132,7 +132,7 @@ class Node:
     def _look(self) -> None:
         """Look after each tick at the store, and once a second at the rest."""
         now = self.clock.monotonic()
-        self._watch.look(now)
+        self._watch.look(self.commits)
         if now - self._looked > LOOK_EVERY:
             self._looked = now
             self.face.end_silent()
@@ -151,7 +151,7 @@ class Node:
         if not self._ready or self.end.broken is not None or self.service.unsettled:
             return False
         fenced = self.fleet is not None and not self.fleet.keeper.believes()
-        return not fenced and self._watch.ready(self.clock.monotonic())
+        return not fenced and self._watch.ready(self.commits)
 
     def running(self) -> int:
         """Return how many jobs are with workers."""

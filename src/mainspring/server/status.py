@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mainspring.clock import Clock
-    from mainspring.faces.gearman.face import GearmanFace
+    from mainspring.faces.gearman.peers import Peers
     from mainspring.jobs.service import JobService
     from mainspring.schedules.service import ScheduleService
     from mainspring.server.settings import ServerSettings
@@ -32,7 +32,7 @@ class Status:
         self,
         settings: ServerSettings,
         service: JobService,
-        face: GearmanFace,
+        peers: Peers,
         commits: CommitQueue,
         schedules: ScheduleService,
         clock: Clock,
@@ -40,7 +40,7 @@ class Status:
     ) -> None:
         self._settings = settings
         self._service = service
-        self._face = face
+        self._peers = peers
         self._commits = commits
         self._schedules = schedules
         self._clock = clock
@@ -65,7 +65,7 @@ class Status:
             store=self._settings.store.shown,
             pid=os.getpid(),
             uptime=round(self._clock.monotonic() - self._started, 3),
-            connections=len(self._face.peers),
+            connections=len(self._peers.connected),
             schedules=self._schedules.fires,
             workers=sum(1 for worker in service.workers() if worker.abilities),
             known_functions=number,

@@ -33,14 +33,12 @@ log = structlog.get_logger("mainspring.node")
 
 
 class StoreWatch:
-    """Looks at what becomes of a node's groups. Times are monotonic seconds.
+    """Looks at what becomes of a node's groups. ``broken`` is called where no group can succeed any more."""
 
-    ``broken`` is called where no group can succeed any more.
-    """
-
-    def __init__(self, commits: CommitQueue, now: float, *, broken: Callable[[StoreError], None]) -> None:
-        self._commits = commits
+    def __init__(self, monotonic: Callable[[], float], *, broken: Callable[[StoreError], None]) -> None:
+        self._monotonic = monotonic
         self._broken = broken
+        now = monotonic()
         self._limit = CauseLimit()
         self._failed: StoreError | None = None
         """Why the last group was refused, until a probe is committed."""
@@ -55,13 +53,14 @@ class StoreWatch:
         self._answered_at = now
         """When the store was last seen to have answered, or to have been asked nothing."""
 
-    def failed(self, error: StoreError, now: float) -> None:
+    def failed(self, error: StoreError) -> None:
         """Nothing of a group was committed."""
         if isinstance(error, StoreFencedError):
             return  # the node's part in the fleet goes on under another term
         if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             self._broken(error)
             return
+        now = self._monotonic()
         if self._failed is None:
             self._failed_at = now
             self._refused = 0
@@ -77,10 +76,11 @@ class StoreWatch:
         if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             self._broken(error)
 
-    def look(self, now: float) -> None:
-        """Do what is due: to be called several times a second."""
-        silent = self._silent(now)
-        locked = self._commits.locked
+    def look(self, commits: CommitQueue) -> None:
+        """Do what is due: to be called several times a second, with the queue that calls ``failed``."""
+        now = self._monotonic()
+        silent = self._silent(commits, now)
+        locked = commits.locked
         if locked is not None and silent >= TELL_LOCKED:
             cause = str(locked)
             if self._limit.allows(cause, now):
@@ -88,15 +88,14 @@ class StoreWatch:
         if self._failed is not None and not self._is_probing and now - self._probed_at >= PROBE_EVERY:
             self._is_probing = True
             self._probed_at = now
-            self._commits.put(Probe(), lambda _: self._recovered(), lambda _: self._probe_failed())
+            commits.put(Probe(), lambda _: self._recovered(), lambda _: self._probe_failed())
 
-    def ready(self, now: float) -> bool:
+    def ready(self, commits: CommitQueue) -> bool:
         """Tell whether what is written now is likely to be committed soon."""
-        return self._failed is None and self._silent(now) < LATE
+        return self._failed is None and self._silent(commits, self._monotonic()) < LATE
 
-    def _silent(self, now: float) -> float:
+    def _silent(self, commits: CommitQueue, now: float) -> float:
         """Return for how many seconds the store has not answered what it was asked."""
-        commits = self._commits
         if commits.idle or commits.answered != self._answered:
             self._answered, self._answered_at = commits.answered, now
         return now - self._answered_at

@@ -11,6 +11,7 @@ from mainspring.errors import StoreError
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId, Term
 from mainspring.jobs.service import JobService
 from mainspring.nodes.strategies import strategy
@@ -84,8 +85,9 @@ class FleetLife:
         sent_at = clock.monotonic()
         handles = Handles()
         self.store_clock = store_clock = StoreClock(clock)
+        peers = Peers()
         self.commits = CommitQueue(
-            way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=self._pressure
+            way, self.loop.call_soon, self.loop.call_later, limit=QUEUE_BYTES, pressure=peers.pause
         )
         self.fleet = _Fleet(way, handles, store_clock, self._settings, strategy(self._settings.fleet.strategy))
         self.reads = Reads(way, self.loop.call_soon, budget=UNTIMED)
@@ -107,6 +109,7 @@ class FleetLife:
         self.api = Api(jobs.handlers)
         self.face = GearmanFace(
             self.service,
+            peers,
             GearmanSettings(queued_jobs=8),
             calls=Calls(self.api, jobs),
             shut_down=lambda _: None,
@@ -139,9 +142,6 @@ class FleetLife:
 
     def _tick(self) -> float:
         return self.service.tick()
-
-    def _pressure(self, full: bool) -> None:
-        self.face.pause(full)
 
     def _tick_at(self, at: float) -> None:
         self._next_tick = min(self._next_tick, at)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.engines import memory_engine, sqlite_engine
 from tests.unit.jobs.a_node import Client, Side, side, unexpected
 
-from mainspring.api.status import FunctionStatus, JobNumbers, Waiting
+from mainspring.api.status import FunctionStatus, JobNumbers, Show, Waiting
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
@@ -519,7 +519,7 @@ def test_status_and_metrics_tell_of_each_function() -> None:
             node.service.foreground.submit(
                 Job(node.service.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
-            status = built.status.read()
+            status = await built.api.call(Show())
             assert status.jobs == JobNumbers(total=4, running=1, waiting=3)
             assert status.workers == 1
             assert status.functions[0] == FunctionStatus("f", 3, 1, 1, Waiting(0, 2, 0))

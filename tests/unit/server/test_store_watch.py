@@ -27,18 +27,18 @@ class Watched(Desk):
         super().__init__(limit=2**20)
         self.now = 1000.0
         self.broken: list[StoreError] = []
-        self.watch = StoreWatch(self.queue, self.now, broken=self.broken.append)
+        self.watch = StoreWatch(lambda: self.now, broken=self.broken.append)
 
     def fail(self, error: StoreError) -> None:
-        self.watch.failed(error, self.now)
+        self.watch.failed(error)
 
     @property
     def ready(self) -> bool:
-        return self.watch.ready(self.now)
+        return self.watch.ready(self.queue)
 
     def look(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        self.watch.look(self.now)
+        self.watch.look(self.queue)
         self.turn()
 
     def refuse(self, cause: str = "full") -> None:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mainspring.errors import StoreError
-    from mainspring.faces.gearman.face import Connected
     from mainspring.faces.gearman.kept_pieces import Made
     from mainspring.faces.gearman.listings import Pieces
     from mainspring.faces.gearman.peer import Peer
+    from mainspring.faces.gearman.peers import Connected
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
     from mainspring.jobs.roster import Page, Place
@@ -95,7 +95,7 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
 
 
 def _workers(peer: Peer, _: Command) -> None:
-    peers = list(reversed(peer.face.peers))
+    peers = list(reversed(peer.face.peers.connected))
     if sum(len(other.worker.abilities) if other.worker is not None else 1 for other in peers) > PAGE:
         Listing(peer, _many_workers(peers), COST)
     else:

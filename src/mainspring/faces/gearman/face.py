@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.calls import Calls
-    from mainspring.faces.gearman.reading import Reading
-    from mainspring.jobs.held import Worker
+    from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.jobs.service import JobService
-    from mainspring.wire.gearman.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +70,13 @@ class Elsewhere(NamedTuple):
     """Jobs that are in a node's memory alone: the store does not count them."""
 
 
-class Connected(Protocol):
-    """A peer, as far as the face and the list of workers need it."""
-
-    address: str
-    descriptor: int
-    client_id: bytes
-    reading: Reading
-    wire: Connection
-
-    @property
-    def worker(self) -> Worker | None:
-        """The worker that the peer is."""
-
-    def busy(self) -> bool:
-        """Say whether the peer waits for something, or is a worker."""
-
-    def close(self) -> None:
-        """End the connection once what was written is out."""
-
-
 class GearmanFace:
-    """The peers of all Gearman ports of a node."""
+    """What a node's Gearman ports do, and for whom."""
 
     def __init__(
         self,
         service: JobService,
+        peers: Peers,
         settings: GearmanSettings,
         *,
         calls: Calls,
@@ -110,11 +89,9 @@ class GearmanFace:
         """Answers the CALLs of the extension."""
         self.shut_down = shut_down
         """Ends the node; True: politely."""
-        self.peers: dict[Connected, None] = {}
-        self.paused = False
+        self.peers = peers
         self.elsewhere = elsewhere
         """Where ``status`` counts a fleet: returns the other nodes' part."""
-        self.connections = 0
         self.kept = Kept(service.monotonic)
         """Pieces of long answers that several peers ask for."""
         self._crowded = LogLimit(TOLD_EVERY)
@@ -134,20 +111,11 @@ class GearmanFace:
             self._created[term] = template
         return template
 
-    def pause(self, paused: bool) -> None:
-        """Stop or go on reading from all peers, those to come too: the store cannot keep up."""
-        self.paused = paused
-        for peer in self.peers:
-            peer.reading.pause("store", paused=paused)
-
     def arrived(self, peer: Connected) -> bool:
         """Take a new peer; return False where there are too many."""
-        self.peers[peer] = None
-        self.connections += 1
-        if self.paused:
-            peer.reading.pause("store", paused=True)
+        self.peers.add(peer)
         limit = self.settings.connections
-        if not limit or len(self.peers) <= limit:
+        if not limit or len(self.peers.connected) <= limit:
             return True
         if self._crowded.left_out(self.service.monotonic()) is not None:
             log.warning(
@@ -159,13 +127,13 @@ class GearmanFace:
 
     def left(self, peer: Connected) -> None:
         """Forget a peer that is gone."""
-        self.peers.pop(peer, None)
+        self.peers.remove(peer)
 
     def end_silent(self) -> None:
         """Disconnect the peers that have been silent for too long; to be called every second or so."""
         now = self.service.monotonic()
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
-        for peer in list(self.peers):
+        for peer in list(self.peers.connected):
             silent = now - peer.reading.heard
             if peer.reading.held_up:
                 continue  # it is the server that does not read
@@ -174,5 +142,5 @@ class GearmanFace:
 
     def close(self) -> None:
         """End all connections once what was written to them is out."""
-        for peer in list(self.peers):
+        for peer in list(self.peers.connected):
             peer.close()

@@ -419,7 +419,7 @@ def test_answers_for_a_peer_that_is_gone_go_nowhere(node: Node) -> None:
     client.leave()
     node.commit()
     assert client.hear() == []
-    assert node.face.peers == {}
+    assert node.face.peers.connected == {}
     assert len(node.service.listeners) == 0
     queue = node.service.dispatch.queues[F]
     assert (queue.live, queue.foreground) == (1, 0)
@@ -429,4 +429,4 @@ def test_a_face_that_closes_ends_all_connections(node: Node) -> None:
     peers = [node.connect() for _ in range(3)]
     node.face.close()
     assert all(peer.closed for peer in peers)
-    assert node.face.peers == {}
+    assert node.face.peers.connected == {}
