@@ -28,7 +28,7 @@ _CAUSES = {
     Event.FAIL: "an attempt failed, and no other attempt is left",
     Event.RETRY: "an attempt failed, and another one follows after a backoff",
     Event.SNOOZE: "the task asked to run again later; this does not count as an attempt",
-    Event.RELEASE: "its worker or node hands it back to its old place; this does not count as an attempt",
+    Event.RELEASE: "its worker or node returns it to its old place; this does not count as an attempt",
     Event.LOSE: "its worker or its node was lost, and it returns to its old place",
     Event.CANCEL: "a client, an operator or its schedule cancels it",
     Event.EXPIRE: "the time in which it had to start is over",
