@@ -118,6 +118,7 @@ class List(Request[Listed]):
     """All schedules."""
 
     call = "schedules.list"
+    only_reads = True
 
 
 class Show(Request[ScheduleDetails]):
@@ -171,6 +172,7 @@ class Next(Request[Times]):
     """When a schedule runs next. Codes: ``invalid``, ``schedule_not_found``."""
 
     call = "schedules.next"
+    only_reads = True
     name: str
     count: int = 10
 

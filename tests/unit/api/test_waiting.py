@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,6 +144,25 @@ def test_long_work_takes_turns() -> None:
             turns.pop(0)()
         assert number == 10
         assert (answers, problems) == (([], [Problem(Code.INVALID, "why")]) if wrong else ([7], []))
+
+
+def test_long_work_ends_with_its_call() -> None:
+    turns: list[Callable[[], None]] = []
+    ticks = count(0.0, SLICE)
+    taken = []
+
+    def steps() -> Generator[None, None, None]:
+        for number in range(10):
+            taken.append(number)
+            yield
+
+    answers, problems, call = answered(in_turns(Slices(turns.append, lambda: next(ticks)).start, steps()))
+    turns.pop(0)()
+    before = list(taken)
+    call.end()
+    while turns:
+        turns.pop(0)()
+    assert (taken, answers, problems) == (before, [], [])
 
 
 def test_nothing_is_left_of_a_call_that_has_ended() -> None:

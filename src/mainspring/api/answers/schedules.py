@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,10 @@ from mainspring.queries.schedules import ListFires
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.specification import specify
-from mainspring.schedules.store import Change
+from mainspring.schedules.store import Change, ListSchedules
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Ask
@@ -81,14 +82,15 @@ class ScheduleCalls:
 
     # ---- reading ----
 
-    def _find(self, names: Sequence[str] | None = None) -> Later[list[Stored]]:
-        return Later(lambda done, failed: self._service.find(done, failed, names))
+    async def _find(self, *names: str) -> list[Stored]:
+        """Return the schedules of these names; without any, all."""
+        return (await found_by(self._reads.gather, ListSchedules(limit=sys.maxsize, names=names or None))).items
 
     async def _list(self, _: List) -> Listed:
         return Listed([_info(one) for one in await self._find()])
 
     async def _one(self, name: str) -> Stored:
-        found = await self._find([name])
+        found = await self._find(name)
         if not found:
             raise _unknown(f"there is no schedule {name!r}")
         return found[0]

@@ -48,8 +48,11 @@ async def found_by(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
     return page
 
 
-def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Generator[None, None, T]) -> Later[T]:
-    """Run long work, up to each of its ``yield`` at a time, in turns with everything else; its value is what it returns."""
+async def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Generator[None, None, T]) -> T:
+    """Run long work, up to each of its ``yield`` at a time, in turns with everything else, and return what it returns.
+
+    Once nobody waits for the call any more, the work ends at its next ``yield``.
+    """
 
     def ask(done: Done, failed: Failed) -> None:
         def steps() -> Generator[None, None, None]:
@@ -62,7 +65,11 @@ def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Ge
 
         run_sliced(steps())
 
-    return Later(ask)
+    try:
+        value: T = await Later(ask)
+    finally:
+        work.close()
+    return value
 
 
 class Answering:

@@ -220,6 +220,33 @@ def test_two_versions_of_code_side_by_side(node: Node, schedules: ScheduleServic
     assert tool.call("schedules.declare", app="x", schedules=old)["governs"]
 
 
+@pytest.mark.parametrize(("method", "params"), [("schedules.list", b"{}"), ("schedules.history", b'{"name": "a"}')])
+def test_nothing_is_read_for_a_client_that_has_left(
+    node: Node, tool: Peer, monkeypatch: pytest.MonkeyPatch, method: str, params: bytes
+) -> None:
+    asked = list[object]()
+    monkeypatch.setattr(node.life.store, "read", lambda query, *_: asked.append(query))
+    tool.say(Type.CALL, b"7", method.encode(), params)
+    tool.leave()
+    node.commit()
+    assert asked == []
+
+
+def test_nobody_looks_ahead_for_a_client_that_has_left(
+    node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool.call("schedules.add", name="a", every=MINUTE)
+    turns: list[Callable[[], None]] = []
+    ticks = count(0.0, SLICE)
+    schedules.run_sliced = Slices(turns.append, lambda: next(ticks)).start
+    tool.say(Type.CALL, b"7", b"schedules.next", b'{"name": "a", "count": 1000}')
+    node.commit()
+    assert turns
+    tool.leave()
+    turns.pop(0)()
+    assert turns == []
+
+
 def counted_turns(
     node: Node, service: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch, method: str, **params: Any
 ) -> tuple[Any, int, int]:
