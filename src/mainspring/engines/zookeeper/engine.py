@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from mainspring.engines.zookeeper import beginning, lists, membership, paths, terms
-from mainspring.engines.zookeeper.handlers import Runner
+from mainspring.engines.zookeeper.claiming import OpenClaim
+from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.lists import READERS
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.recovering import abandoned
@@ -19,14 +20,17 @@ from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events.relay import Pending
 from mainspring.ids import Term
+from mainspring.jobs.store import Settle, Submit
 from mainspring.quantities import format_duration
 from mainspring.storage.engine import Opened
-from mainspring.storage.operation import unknown
+from mainspring.storage.operation import DEFERRED, unknown
+from mainspring.storage.phases import Phase
+from mainspring.storage.plan import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from mainspring.engines.zookeeper.session import Slice
+    from mainspring.engines.zookeeper.session import Handlers, Slice
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
@@ -49,6 +53,8 @@ ANSWER: Final = 5.0
 """Seconds for the answer to a query."""
 AGAIN: Final = 0.5
 """Seconds between attempts to begin while the ensemble does not answer."""
+USUAL: Final = frozenset({Settle, Submit})
+"""What goes into one multi where a group has nothing else: they are asked in one turn of the loop."""
 
 
 class ZookeeperEngine:
@@ -74,7 +80,9 @@ class ZookeeperEngine:
         ``lease`` is for how many seconds the node believes in what it holds: sessions must last so long.
         """
         self._slices = slices
-        self._runner = Runner(slices)
+        self._handlers = dict(HANDLERS)
+        for one in slices:
+            self._handlers |= one.handlers
         self._lease = lease
         self._make = tree
         self._patience = patience
@@ -168,7 +176,9 @@ class ZookeeperEngine:
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group; ``committed`` is called once it is known how each operation has ended, however long the store is away."""
         assert self._group is None, "one group at a time"
-        self._runner.check(group)
+        for operation in group:
+            if type(operation) not in self._handlers:  # limits, pauses and keys of functions among it
+                raise TypeError(f"ZooKeeper cannot do {type(operation).__name__}: it has no handler for it")
         if self._session is None:
             committed(StoreFencedError("the term before has ended, and the next has not begun yet"))
             return
@@ -177,7 +187,7 @@ class ZookeeperEngine:
     async def _run(self, session: Session, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         outcomes: list[Any] | StoreError
         try:
-            outcomes = await self._runner.handle(session, group, answer)
+            outcomes = await handle(self._handlers, session, group, answer)
         except StoreError as error:
             outcomes = error
         except Exception as error:  # noqa: BLE001 - without an answer, the node would wait for this group for ever
@@ -288,3 +298,41 @@ class ZookeeperEngine:
             with contextlib.suppress(StoreError, TimeoutError):
                 await asyncio.wait_for(membership.leave(tree, session.who), LEAVE)
         await tree.close()
+
+
+async def handle(handlers: Handlers, session: Session, group: Sequence[Operation], answer: Answer) -> list[Any]:
+    """Run the operations of a group; returns their outcomes in the group's order.
+
+    Where a node's term has ended before anything was written, the whole group fails with StoreFencedError.
+    """
+    plan = plan_of(group)
+    outcomes: list[Any] = [None] * len(group)
+
+    async def run(kind: type[Operation]) -> None:
+        placed = plan[kind]
+        answers: Sequence[Any]
+        try:
+            answers = await handlers[kind](session, [operation for _, operation in placed])
+        except StoreError as error:
+            answers = [error] * len(placed)  # what other kinds have written has happened
+        for (place, _), outcome in zip(placed, answers, strict=True):
+            if isinstance(outcome, OpenClaim):
+                outcome.then(partial(answer, place))
+                outcomes[place] = DEFERRED
+            elif kind.phase is Phase.WATCH and not isinstance(outcome, StoreError):
+                answer(place, outcome)  # whoever waits for a job learns how far it was before it is settled
+                outcomes[place] = DEFERRED
+            else:
+                outcomes[place] = outcome
+
+    kinds = list(plan)
+    if kinds and kinds[0].phase is Phase.WATCH:
+        await run(kinds.pop(0))
+    if USUAL.issuperset(kinds):
+        await asyncio.gather(*map(run, kinds))
+    else:
+        for kind in kinds:
+            await run(kind)
+    if outcomes and all(isinstance(outcome, StoreFencedError) for outcome in outcomes):
+        raise outcomes[0]
+    return outcomes

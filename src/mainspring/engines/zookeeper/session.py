@@ -197,8 +197,8 @@ class Session:
         return await self.patiently(lambda: self.tree.get(path, watch))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read several nodes."""
-        return await self.patiently(lambda: self.tree.get_many(paths))
+        """Read several nodes; the ensemble is not asked for none."""
+        return await self.patiently(lambda: self.tree.get_many(paths)) if paths else []
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of a node's children; none where there is no such node."""

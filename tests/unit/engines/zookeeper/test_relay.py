@@ -12,7 +12,8 @@ from tests.zookeeper.memory import Fate
 
 from mainspring.engines.zookeeper import paths, terms
 from mainspring.engines.zookeeper import relay as module
-from mainspring.engines.zookeeper.handlers import Runner
+from mainspring.engines.zookeeper.engine import handle
+from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.events.relay import Ask, Pending, Progress, Running, Settled, Stop
@@ -215,7 +216,7 @@ def test_a_settlement_waits_for_what_was_said_of_the_job() -> None:
             settle = ops.Settle([Settlement(job, Event.SUCCEED, 1, ended_us=NOW)])
             question = ops.Watchers(two.session.term, [job.id])
             async with running(ear):
-                outcomes = await Runner(()).handle(two.session, [settle, question], watched)
+                outcomes = await handle(HANDLERS, two.session, [settle, question], watched)
             assert outcomes[0] == set()
             # Asked in the group of the end itself, it was answered before the end, and told before it too.
             assert order == [True]
