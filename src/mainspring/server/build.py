@@ -24,7 +24,6 @@ from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.errors import SettingsError
 from mainspring.events.hub import Hub
-from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.faces.http.gearmand_http import GearmandHttp
@@ -201,7 +200,8 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         service,
         peers,
         _gearman_settings(settings, engine),
-        calls=Calls(api, job_calls),
+        api=api,
+        job_calls=job_calls,
         shut_down=end.stop,
         elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
     )

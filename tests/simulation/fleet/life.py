@@ -9,7 +9,6 @@ from mainspring.api.answers.jobs import JobCalls
 from mainspring.api.answers.registry import Api
 from mainspring.errors import StoreError
 from mainspring.events.hub import Hub
-from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId, Term
@@ -111,7 +110,8 @@ class FleetLife:
             self.service,
             peers,
             GearmanSettings(queued_jobs=8),
-            calls=Calls(self.api, jobs),
+            api=self.api,
+            job_calls=jobs,
             shut_down=lambda _: None,
         )
         self._add()

@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mainspring.api.jobs import Cancel, Cancelled
 from mainspring.api.submitting import LONG_NAME
 from mainspring.faces.gearman.calls import COST
 from mainspring.faces.gearman.listings import Listing
@@ -158,18 +159,14 @@ def _list(peer: Peer, query: ListJobs, then: Callable[[list[Job] | StoreError], 
 
 
 def _cancel_job(peer: Peer, asked: Command) -> None:
-    job_id = peer.service.id_of(asked.args[0])
-    if job_id is None:
-        peer.outbox.send(admin.UNKNOWN_JOB)
-        return
     slot = peer.outbox.reserve()
 
-    def done(state: str) -> None:
-        known = state in {"cancelled", "running"}
+    def done(cancelled: Cancelled) -> None:
+        known = cancelled.state in {"cancelled", "running"}
         peer.outbox.fill(slot, admin.OK if known else admin.UNKNOWN_JOB)
 
-    reason = "cancelled by an administrator"
-    peer.service.cancel(job_id, reason, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
+    request = Cancel(asked.args[0].decode("utf-8", "replace"), "cancelled by an administrator")
+    peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
 
 
 def _create_function(peer: Peer, asked: Command) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.kept_pieces import Kept
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
@@ -15,7 +16,8 @@ from mainspring.wire.gearman.connection import MAX_BODY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.faces.gearman.calls import Calls
+    from mainspring.api.answers.jobs import JobCalls
+    from mainspring.api.answers.registry import Api
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.jobs.service import JobService
 
@@ -79,13 +81,15 @@ class GearmanFace:
         peers: Peers,
         settings: GearmanSettings,
         *,
-        calls: Calls,
+        api: Api,
+        job_calls: JobCalls,
         shut_down: Callable[[bool], None],
         elsewhere: Callable[[bytes], Elsewhere] | None = None,
     ) -> None:
         self.service = service
         self.settings = settings
-        self.calls = calls
+        self.api = api
+        self.calls = Calls(api, job_calls)
         """Answers the CALLs of the extension."""
         self.shut_down = shut_down
         """Ends the node; True: politely."""
