@@ -131,9 +131,9 @@ def test_settlements_taken_under_any_term(monkeypatch: Plant) -> None:
             job = tables.jobs.get(settlement.job.id)
             if job is not None and not State(job.state).ended:
                 if job.state == State.SCHEDULED:
-                    jobs._enter(tables, job, Event.DUE)
+                    jobs.enter(tables, job, Event.DUE)
                 if job.state == State.PENDING:
-                    jobs._enter(tables, job, Event.CLAIM)
+                    jobs.enter(tables, job, Event.CLAIM)
                 job.term = settlement.job.term
         return jobs.settle(tables, operation)
 

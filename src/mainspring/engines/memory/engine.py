@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.memory import jobs, queries, resources
+from mainspring.engines.memory import claiming, finding, jobs, queries, resources
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.ids import Term
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
+    **claiming.HANDLERS,
+    **finding.HANDLERS,
     **resources.HANDLERS,
     Probe: lambda _, __: None,
 }

@@ -39,7 +39,7 @@ class Pending:
                 return key, heapq.heappop(heap)
             if len(self._heaps) == 1:
                 return None  # it stays for the next job: most functions have no other key
-            self.drop(key)
+            self.forget(key)
         return None
 
     def firsts(self, is_pending: Callable[[int], bool], most: int) -> Iterator[int]:
@@ -51,14 +51,16 @@ class Pending:
             if heap:
                 yield heap[0]
 
-    def of(self, key: bytes) -> list[int]:
-        """Return the heap of a key that has one."""
-        return self._heaps[key]
+    def pop_of(self, key: bytes) -> tuple[bytes, int] | None:
+        """Take the oldest job of a key that is known."""
+        heap = self._heaps[key]
+        return (key, heapq.heappop(heap)) if heap else None
 
-    def drop(self, key: bytes) -> None:
-        """Forget a key that has no jobs any more."""
-        del self._heaps[key]
-        del self._keys[bisect_left(self._keys, key)]
+    def forget(self, key: bytes) -> None:
+        """Forget a key where it has no jobs any more."""
+        if not self._heaps[key]:
+            del self._heaps[key]
+            del self._keys[bisect_left(self._keys, key)]
 
     def keys(self, after: bytes | None) -> Iterator[bytes]:
         """Return all keys in order, from the first behind one round to that one."""

@@ -7,7 +7,7 @@ from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.jobs import live_of
+from mainspring.engines.memory.finding import live_of
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search

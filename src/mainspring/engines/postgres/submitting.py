@@ -210,7 +210,7 @@ async def _insert(tx: Transaction, races: dict[Key, _Race], joined: dict[int, op
     waiting = []
     for new in won:
         race = races.pop((new.function, new.job.unique))
-        found = ops.Found(new.job.id, new.job.state, new.job.attempt)
+        found = ops.Found.of(new.job)
         for other in race.news:
             if other is new:
                 continue

@@ -70,7 +70,7 @@ class NewJobs:
             node = nodes.get(paths.name(task))
             name = None if node is None else locating.name_of(node)
             if rival is not None:
-                joined[job.id] = Found(rival.id, rival.state, rival.attempt)
+                joined[job.id] = Found.of(rival)
             elif name is None or not name.id:
                 await self._store(job, task, name)
             elif self.ending is not None and name.id == self.ending.id:

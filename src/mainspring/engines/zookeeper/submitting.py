@@ -192,7 +192,7 @@ class Submission:
                 self.waiting.append(Waiting(new.task, job, record))
             elif job.state == _LEASED:
                 self.session.assignments[job.id] = 0
-            found = ops.Found(job.id, job.state, job.attempt)
+            found = ops.Found.of(job)
             for other in new.behind or ():
                 self.joined[other.job.id] = found
             return True

@@ -47,6 +47,11 @@ class Found(NamedTuple):
     state: int
     attempt: int
 
+    @classmethod
+    def of(cls, job: Job) -> Found:
+        """Return what is known of a job."""
+        return cls(job.id, job.state, job.attempt)
+
 
 class Assign(Operation):
     """Record that jobs run, and how many attempts were counted before. Guard: held under ``job.term``. Outcome: None."""

@@ -1,0 +1,94 @@
+"""Looking jobs up in memory, and counting them; who waits for them where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.memory.jobs import PENDING, copy
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Job, Priority, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.storage.operation import Operation
+
+_LIVE = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
+
+
+def find(tables: Tables, operation: ops.Find | ops.Wait) -> dict[int, Job]:
+    """Look jobs up; see ``Find``."""
+    found = {job_id: copy(tables.jobs[job_id]) for job_id in operation.ids if job_id in tables.jobs}
+    ops.leave_unread(found, operation.room)
+    return found
+
+
+def wait(tables: Tables, operation: ops.Wait) -> dict[int, Job]:
+    """Note who waits, and look the jobs up; see ``Wait``."""
+    found = find(tables, operation)
+    for job in found.values():
+        if not State(job.state).ended:
+            tables.waits.setdefault(job.id, set()).add(operation.term)
+    return found
+
+
+def watchers(tables: Tables, operation: ops.Watchers) -> dict[int, list[int]]:
+    """Look up who waits elsewhere; see ``Watchers``."""
+    return {
+        job_id: sorted(terms - {operation.term})
+        for job_id in operation.ids
+        if (terms := tables.waits.get(job_id, set())) - {operation.term}
+    }
+
+
+def find_unique(tables: Tables, operation: ops.FindUnique) -> list[ops.Found | None]:
+    """Look live jobs up; see ``FindUnique``."""
+    found: list[ops.Found | None] = []
+    for function, unique in operation.keys:
+        names = {key[0] for key in tables.counts} if function is None else (function,)
+        ids = (tables.live.get((name, unique)) for name in names)
+        job_id = next((at for at in ids if at is not None), None)
+        found.append(None if job_id is None else ops.Found.of(tables.jobs[job_id]))
+    return found
+
+
+def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
+    """Read the counts; see ``Count``."""
+    del operation
+    return {key: number for key, number in tables.counts.items() if number}
+
+
+def count_live(tables: Tables, operation: ops.CountLive) -> ops.Counted:
+    """Read the counts of some functions; see ``CountLive``."""
+    return ops.Counted(live_of(tables, operation.functions))
+
+
+def live_of(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
+    """Return how many jobs of some functions have not ended."""
+    keys = ((function, *of) for function in functions for of in _LIVE)
+    return {key: number for key in keys if (number := tables.counts.get(key, 0))}
+
+
+def look(tables: Tables, operation: ops.Look) -> ops.Outlook:
+    """Look at what waits; see ``Look``."""
+    pending: dict[tuple[bytes, int], int] = {}
+    live: dict[bytes, int] = {}
+    functions = tables.counts.functions if operation.functions is None else operation.functions
+    for (function, state, priority), number in live_of(tables, functions).items():
+        if state == PENDING:
+            pending[function, priority] = number
+        live[function] = live.get(function, 0) + number
+    nexts = [heap[0][0] for heap in (tables.due, tables.expiring) if heap]
+    return ops.Outlook(pending, live, min(nexts, default=0))
+
+
+HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    ops.Wait: wait,
+    ops.Find: find,
+    ops.FindUnique: find_unique,
+    ops.Watchers: watchers,
+    ops.Look: look,
+    ops.Count: count,
+    ops.CountLive: count_live,
+}
