@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -82,6 +83,11 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: tuple[str, str] | None = None
     """Which slice has made the job and follows what becomes of it, and its key there; see ``owners``. Schedules have their own
     fields."""
+
+
+encode_options: Final = msgspec.msgpack.Encoder().encode
+decode_options: Final = msgspec.msgpack.Decoder(Options).decode
+"""To and from the stored form of options."""
 
 
 class Job(msgspec.Struct, weakref=True):

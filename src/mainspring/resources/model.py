@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -61,3 +63,8 @@ class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     version: int = 0
     """How often it was written; 0 is not at all."""
+
+
+encode_said: Final = msgspec.msgpack.Encoder().encode
+decode_said: Final = msgspec.msgpack.Decoder(FunctionLimits).decode
+"""To and from the stored form of what was said of a function."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mainspring.engines.postgres import resources, rows, schedule_tables
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.queries import live
@@ -14,7 +12,7 @@ from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
-from mainspring.resources.model import FunctionLimits
+from mainspring.resources.model import decode_said
 from mainspring.resources.store import ListLimits
 from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
 from mainspring.schedules.reconcile import Stored
@@ -25,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.resources.model import FunctionLimits
     from mainspring.schedules.model import Fire
     from mainspring.storage.query import Meter
 
-_limits = msgspec.msgpack.Decoder(FunctionLimits).decode
 _FEW: Final = {
     State.SCHEDULED: "few_scheduled",
     State.PENDING: "few_pending",
@@ -126,7 +124,7 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
 
     async def behind(after: int | None, most: int) -> list[tuple[int, FunctionLimits]]:
         found = await tx.connection.fetch(resources.SQL["limits"], after or 0, most)
-        return [(function, _limits(said)) for function, said in found]
+        return [(function, decode_said(said)) for function, said in found]
 
     return await in_parts(query, meter, behind)
 

@@ -13,7 +13,7 @@ import msgspec
 from mainspring.engines.postgres.statements import load
 from mainspring.resources import rules
 from mainspring.resources import store as ops
-from mainspring.resources.model import FunctionLimits, Rate
+from mainspring.resources.model import FunctionLimits, Rate, decode_said, encode_said
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 SQL = load("resources.sql")
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(FunctionLimits).decode
 
 Pool = tuple[int, bytes]
 """The number of a function, and the name of one of its pools."""
@@ -37,10 +35,10 @@ async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> 
         said = operations[index].said
         function = tx.functions.number("default", said.function)
         wanted = msgspec.structs.replace(said, version=said.version + 1)
-        row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, _encode(wanted))
+        row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, encode_said(wanted))
         row = row or await tx.connection.fetchrow(SQL["limits_of"], function)
         assert row is not None
-        outcomes[index] = _decode(row[0])
+        outcomes[index] = decode_said(row[0])
     return [outcomes[index] for index in range(len(operations))]
 
 

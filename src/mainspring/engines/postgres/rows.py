@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.engines.postgres.statements import load
 from mainspring.ids import slot_of
-from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, State, decode_options, encode_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +26,6 @@ SQL: Final = load("jobs.sql")
 LARGEST_ID: Final = 2**63 - 1
 """PostgreSQL's integers end here, and handles that strangers send do not."""
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Options).decode
 _NO_OPTIONS = Options()
 _SCHEDULED = int(State.SCHEDULED)
 
@@ -91,8 +89,8 @@ def submitted(
 def _options(job: Job) -> bytes | None:
     """Return the options as they are stored: with the key, which only live jobs have in a column of its own."""
     if job.key:
-        return _encode(msgspec.structs.replace(job.options or _NO_OPTIONS, key=job.key))
-    return None if job.options is None else _encode(job.options)
+        return encode_options(msgspec.structs.replace(job.options or _NO_OPTIONS, key=job.key))
+    return None if job.options is None else encode_options(job.options)
 
 
 def key_column(key: bytes) -> bytes:
@@ -104,7 +102,7 @@ def told(data: bytes | None) -> tuple[Options | None, bytes]:
     """Return a job's options and its key, as they were stored together."""
     if data is None:
         return None, b""
-    options = _decode(data)
+    options = decode_options(data)
     if options.key is None:
         return options, b""
     rest = msgspec.structs.replace(options, key=None)

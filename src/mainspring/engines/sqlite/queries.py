@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
@@ -14,7 +12,7 @@ from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
 from mainspring.queries.schedules import ListFires
-from mainspring.resources.model import FunctionLimits
+from mainspring.resources.model import decode_said
 from mainspring.resources.store import ListLimits
 from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
 from mainspring.schedules.reconcile import Stored
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.resources.model import FunctionLimits
     from mainspring.schedules.model import Fire
     from mainspring.storage.query import Meter
 
-_limits = msgspec.msgpack.Decoder(FunctionLimits).decode
 _FEW = {
     State.SCHEDULED: "few_scheduled",
     State.PENDING: "few_queued",
@@ -110,7 +108,9 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
     """Read what is said of functions, in the order of their names."""
 
     async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
-        return [(function, _limits(said)) for function, said in tx.cursor.execute(SQL["limits"], (after or b"", most))]
+        return [
+            (function, decode_said(said)) for function, said in tx.cursor.execute(SQL["limits"], (after or b"", most))
+        ]
 
     return await in_parts(query, meter, behind)
 

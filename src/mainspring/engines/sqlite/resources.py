@@ -15,16 +15,15 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.resources import store as ops
-from mainspring.resources.model import FunctionLimits
+from mainspring.resources.model import decode_said, encode_said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.resources.model import FunctionLimits
     from mainspring.storage.operation import Operation
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(FunctionLimits).decode
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 
 
@@ -36,9 +35,9 @@ def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[F
 def _save_limits(tx: Transaction, said: FunctionLimits) -> FunctionLimits:
     for version, stored in tx.cursor.execute(SQL["limits_of"], (said.function,)):
         if version != said.version:
-            return _decode(stored)
+            return decode_said(stored)
     said = msgspec.structs.replace(said, version=said.version + 1)
-    tx.cursor.execute(SQL["save_limits"], (said.function, said.version, _encode(said)))
+    tx.cursor.execute(SQL["save_limits"], (said.function, said.version, encode_said(said)))
     return said
 
 

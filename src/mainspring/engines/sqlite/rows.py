@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from mainspring.jobs.model import NO_UNIQUE, Job, Options
+from mainspring.jobs.model import NO_UNIQUE, Job, decode_options, encode_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,9 +18,6 @@ LARGEST_ID = 2**63 - 1
 
 REMEMBERED = 20_000
 """Functions whose numbers are remembered at most: any client can name new ones."""
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Options).decode
 
 
 class Functions:
@@ -92,7 +87,7 @@ def submitted(job: Job, function: int) -> Row:
         job.expires_us,
         job.term,
         job.input_size,
-        None if options is None else _encode(options),
+        None if options is None else encode_options(options),
         job.payload,
         job.key or None,
     )
@@ -111,7 +106,7 @@ def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
         jobs.append(
             Job(
                 job_id, name, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
-                None if options is None else _decode(options),
+                None if options is None else decode_options(options),
                 term, attempt, suspects, started, ended, result or b"", error or b"", input_size, output_size, namespace,
                 key=key or b"",
             )
