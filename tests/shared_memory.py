@@ -98,7 +98,7 @@ class SharedMemoryEngine:
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
         freed = resources.frees(content.tables, group)
-        outcomes = self._runner.run(group, content.tables, self._followers, content.terms)
+        outcomes = self._runner.run(group, content.tables, self._followers, content.terms, self._term)
         for operation in group:
             if isinstance(operation, Acquire) and operation.term in content.ended:
                 resources.end(content.tables, operation.term)  # it was asked for under the term before

@@ -111,7 +111,7 @@ class TallyUnit:
     async def _make(self, key: str, tally: Tally) -> None:
         followers = self._tables.followers
         job = Job(followers.next_id(), b"f", b"p", options=Options(owner=(KIND, key)), input_size=1)
-        if not followers.coming(job):
+        if not followers.coming(job, self._tables.term):
             return
         tally.made += 1
         self._tables.after_rollback(lambda: followers.dropped([job]))

@@ -105,6 +105,23 @@ class TallySuite:
         assert node.want(0) == Tally(wanted=2, made=2, ended=1, last=b"r")
         assert len(node.noted.committed) == 2, "one job follows from both"
 
+    def test_jobs_are_leased_in_the_transactions_that_make_them(self, node: Node) -> None:
+        node.noted.leases = True
+        node.want(3)
+        for _ in range(2):
+            job = node.noted.made[-1]
+            if self.whole:
+                assert node.store.state(job.id) is State.LEASED
+                assert node.store.claim() == []
+            else:
+                assert node.store.state(job.id) is State.PENDING
+                job = node.run()
+            node.store.end(job)
+        assert node.want(0) == Tally(wanted=3, made=3, ended=2)
+        if self.whole:
+            node.store.reopen()
+            assert node.store.recover() == 1, "it was leased to the node that is gone"
+
     def test_what_nobody_follows_ends_as_ever(self, node: Node) -> None:
         job = node.store.leased()
         node.store.end(job)

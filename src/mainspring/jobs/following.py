@@ -29,18 +29,13 @@ class Following:
         """Return the id of a new job."""
         return self._table.next_id()
 
-    def coming(self, job: Job) -> bool:
+    def coming(self, job: Job, term: int) -> bool:
         """Count a new job as one that lives, unless a foreground job in memory has its unique."""
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:
             return False
         queue = self._dispatch.known(job.function)
-        if queue is None:
-            pass  # the store alone counts it
-        elif job.state == State.PENDING:
-            queue.backlog[job.priority] += 1
-        else:
-            queue.away += 1
+        self._intake.count(job, queue, scheduled=job.state == State.SCHEDULED, leases=term == self._table.term)
         if job.unique:
             self._uniques.overtake(key)
         return True

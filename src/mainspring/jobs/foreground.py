@@ -132,7 +132,7 @@ class Foreground:
         """Store a foreground job of a client of this node: a worker of any node may run it, and clients of any node join it."""
         job, term = asking.job, self._table.term
         job.foreground = True
-        self._intake.count(job, self._dispatch.known(job.function))
+        self._intake.count(job, self._dispatch.known(job.function), scheduled=False)
 
         def stored(joined: dict[int, Found]) -> None:
             other = joined.get(job.id)

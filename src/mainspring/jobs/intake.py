@@ -71,7 +71,7 @@ class Intake:
             for job in jobs:
                 uniques.overtake((job.function, job.unique))
         for job in jobs:
-            self.count(job, queues.get(job.function))
+            self.count(job, queues.get(job.function), scheduled=bool(job.due_us))
             size += job.input_size + 300
         operation = Submit(jobs)
         operation.size = size
@@ -81,14 +81,17 @@ class Intake:
             lambda error: self._not_submitted(jobs, error, refused),
         )
 
-    def count(self, job: Job, queue: FunctionQueue | None) -> None:
-        """Say in which state a new job goes to the store, and count it; no queue: the store alone counts the function's jobs."""
+    def count(self, job: Job, queue: FunctionQueue | None, *, scheduled: bool, leases: bool = True) -> None:
+        """Say in which state a new job goes to the store, and count it; no queue: the store alone counts the function's jobs.
+
+        ``leases``: it may be leased to this node, if a worker waits for it.
+        """
         size = job.input_size = len(job.payload)
-        if job.due_us:
+        if scheduled:
             job.state = _SCHEDULED
             if queue is not None:
                 queue.away += 1
-        elif queue is not None and self._admits(queue, job):
+        elif leases and queue is not None and self._admits(queue, job):
             job.state, job.term = _LEASED, self._table.term
             queue.inflight += 1
             if queue.gate is not None:

@@ -40,10 +40,11 @@ class Followers(Protocol):
     def next_id(self) -> int:
         """Return the id of a new job."""
 
-    def coming(self, job: Job) -> bool:
+    def coming(self, job: Job, term: int) -> bool:
         """Hear of a new job before it is written; False where it may not be: a job in this node's memory has its unique.
 
-        After True exactly one of the following two is called with it.
+        Where a worker of the node waits for it, a pending job becomes one that is leased to the node under ``term``, which is
+        ``Ground.term``; it is to be written as it is then. After True exactly one of the following two is called with it.
         """
 
     def stored(self, jobs: Sequence[Job]) -> None:
@@ -65,6 +66,10 @@ class Ground(Protocol):
     @property
     def followers(self) -> Followers:
         """The node's own."""
+
+    @property
+    def term(self) -> int:
+        """The term under which new jobs may be leased to this node in the transaction; 0 where none may be."""
 
     def node(self, term: int) -> str:
         """Return the name of the node that has or had a term; empty where it is not known."""

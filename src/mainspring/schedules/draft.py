@@ -188,7 +188,7 @@ class Draft:
             row = self.fires[name][at]
             assert row is not None
             job = _job(followers.next_id(), start.schedule, row, start.now_us)
-            if followers.coming(job):
+            if followers.coming(job, self.tables.term):
                 jobs[name, at] = job
             else:
                 # A foreground job in the node's memory has its unique, and no row can join that: it waits until that has ended.

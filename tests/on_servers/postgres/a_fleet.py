@@ -42,7 +42,7 @@ class Part:
         self.live = Counter[int]()
         self.committed: list[int] = []
 
-    def coming(self, job: Job) -> bool:
+    def coming(self, job: Job, term: int) -> bool:
         self.live[job.id] += 1
         return True
 

@@ -48,11 +48,11 @@ class FleetHistory:
         ends = sum(operation.phase < Phase.SLICES for operation in group)
         for operation, outcome in pairs[:ends]:
             self._note(node, operation, outcome)
-        self.follow()
+        self.follow(node)
         for operation, outcome in pairs[ends:]:
             self._note(node, operation, outcome)
 
-    def follow(self) -> None:
+    def follow(self, node: str) -> None:
         """Note what the store has done by itself after the ends of jobs, and before it took new ones."""
 
     def _note(self, node: str, operation: Operation, outcome: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring.jobs.model import State
 from mainspring.schedules import store as ops
 from mainspring.storage.phases import Phase
 from tests.simulation.fleet.history import FleetHistory
@@ -58,13 +59,15 @@ class ScheduleHistory(FleetHistory):
         lone = {name: one for name, one in self.schedules.items() if name not in self.due.passed_over}
         self.rows.check_overlap(changed, lone)
 
-    def follow(self) -> None:
+    def follow(self, node: str) -> None:
         """Note the jobs that schedules have made, and whom they have joined."""
         made, self.made = self.made, []
         joining, self.joining = self.joining, []
         for job in made:
             self.rows.made(job)
             self._begin(job.id, (job.function, job.unique) if job.unique else None)
+            if job.state == State.LEASED:
+                self._lease(node, job.id, job.term)
         fires = self._content.tables.fires
         for job in joining:
             assert job.options is not None

@@ -67,8 +67,8 @@ class _Attended:
     def next_id(self) -> int:
         return self._following.next_id()
 
-    def coming(self, job: Job) -> bool:
-        if not self._following.coming(job):
+    def coming(self, job: Job, term: int) -> bool:
+        if not self._following.coming(job, term):
             return False
         self._coming.append(job)
         return True

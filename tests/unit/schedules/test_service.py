@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from mainspring.errors import ConflictError, NotFoundError, StoreFullError, UsageError
 from mainspring.jobs.model import Job, Retry
+from mainspring.jobs.store import Claim
 from mainspring.schedules import service
 from mainspring.schedules.model import At, Cron, Every, FireState, Overlap
 from mainspring.schedules.retention import KEPT
@@ -232,6 +233,18 @@ def test_children_and_queued_runs_are_handed_out(world: World, node: Node) -> No
     assert world.told() == ["succeeded", "fired"]
     queue = node.service.dispatch.queue(b"g")
     assert (queue.live, sum(queue.backlog)) == (1, 0)
+
+
+def test_a_run_is_leased_to_a_worker_that_waits_for_it_as_it_is_made(world: World, node: Node) -> None:
+    hands = node.worker("f", places=1)
+    node.add()
+    node.groups.clear()
+    world.until(1)
+    assert len(hands.given) == 1
+    assert not any(isinstance(operation, Claim) for group in node.groups for operation in group)
+    world.until(61)
+    queue = node.service.dispatch.queue(b"f")
+    assert (queue.live, queue.leased, queue.inflight) == (2, 2, 0), "the next one waits here for the place"
 
 
 def test_a_replaced_run_is_asked_to_stop(world: World, node: Node) -> None:

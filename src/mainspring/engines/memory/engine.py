@@ -62,7 +62,7 @@ class MemoryEngine:
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run the group at once."""
         del answer
-        committed(self._runner.run(group, self._tables, self._followers, self._terms))
+        committed(self._runner.run(group, self._tables, self._followers, self._terms, len(self._terms)))
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once."""
@@ -83,9 +83,14 @@ class Runner:
         self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
 
     def run(
-        self, group: Sequence[Operation], tables: Tables, followers: Followers | None, nodes: Mapping[int, str]
+        self,
+        group: Sequence[Operation],
+        tables: Tables,
+        followers: Followers | None,
+        nodes: Mapping[int, str],
+        term: int,
     ) -> list[Any]:
-        """Run a node's group, in the order of the phases, and return its outcomes."""
+        """Run a group of the node that has a term, in the order of the phases, and return its outcomes."""
         plan = plan_of(group)
         if not self._kinds >= plan.keys():
             raise unknown("the memory engine", plan.keys() - self._kinds)
@@ -99,7 +104,7 @@ class Runner:
         for kind in plan:
             if kind.phase < Phase.SLICES:
                 handle(kind)
-        tx = Transaction(tables, followers, nodes)
+        tx = Transaction(tables, followers, nodes, term)
         if concerns(plan, tables.notices):
             at_once(Units(self._slices, tx).run(plan, tables.notices, outcomes))
         for kind in plan:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Transaction:
     """A group under way. Nothing is ever rolled back here."""
 
-    def __init__(self, tables: Tables, followers: Followers | None, nodes: Mapping[int, str]) -> None:
+    def __init__(self, tables: Tables, followers: Followers | None, nodes: Mapping[int, str], term: int) -> None:
         self.tables = tables
+        self.term = term
         self.followers = followers
         self.nodes = nodes
         """Terms to nodes."""
@@ -39,6 +40,11 @@ class MemoryGround:
         """The node's own."""
         assert self._tx.followers is not None, "a node with slices says who gives its jobs their ids"
         return self._tx.followers
+
+    @property
+    def term(self) -> int:
+        """The node's."""
+        return self._tx.term
 
     def node(self, term: int) -> str:
         """Return the node of a term."""

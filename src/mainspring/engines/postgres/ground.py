@@ -28,6 +28,11 @@ class PostgresGround:
         assert self._tx.followers is not None, "a node with slices says who gives its jobs their ids"
         return self._tx.followers
 
+    @property
+    def term(self) -> int:
+        """The node's."""
+        return self._tx.term
+
     def node(self, term: int) -> str:
         """Return the node of a term that was met; those of ends that are followed have to be."""
         return self._tx.nodes.get(term, "")

@@ -146,7 +146,7 @@ class SqliteEngine:
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
-        self._tx = Transaction(cursor, terms, self._followers)
+        self._tx = Transaction(cursor, term, terms, self._followers)
         return Opened(Term(term), terms)
 
     # ---- committing ----

@@ -41,7 +41,7 @@ class Reader:
         self._deliver = deliver
         self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         self._connection.set_busy_timeout(BUSY_MS)
-        self._tx = Transaction(self._connection.cursor(), {}, None)
+        self._tx = Transaction(self._connection.cursor(), 0, {}, None)
         self._asked: queue.SimpleQueue[tuple[Query[Any], Budget, Answered] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sqlite reads", daemon=True)
         self._thread.start()

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Transaction:
     """A cursor inside an open transaction, the functions' numbers, the deltas of the counts, and what follows from the group."""
 
-    def __init__(self, cursor: apsw.Cursor, nodes: dict[int, str], followers: Followers | None) -> None:
+    def __init__(self, cursor: apsw.Cursor, term: int, nodes: dict[int, str], followers: Followers | None) -> None:
         self.cursor = cursor
+        self.term = term
         self.nodes = nodes
         """Terms to nodes."""
         self.followers = followers

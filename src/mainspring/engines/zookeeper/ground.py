@@ -40,6 +40,11 @@ class ZookeeperGround:
         assert followers is not None, "a node with slices says who gives its jobs their ids"
         return followers
 
+    @property
+    def term(self) -> int:
+        """None: a job is leased by the entry that assigns it."""
+        return 0
+
     def node(self, term: int) -> str:
         """Return the node of a term; those of ends that are followed are known."""
         return self._session.nodes.get(term, "")

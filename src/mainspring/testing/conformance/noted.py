@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.jobs.model import State
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -16,6 +18,10 @@ class Noted:
     def __init__(self, next_id: Callable[[], int]) -> None:
         """``next_id`` returns the id of a new job."""
         self.next_id = next_id
+        self.leases = False
+        """Lease each job that may be leased, as a node does if a worker waits for it."""
+        self.made: list[Job] = []
+        """All that it has let be made, as it let them."""
         self.live: list[int] = []
         """Ids of jobs that are or will be in the store, as far as the node has heard."""
         self.committed: list[int] = []
@@ -23,10 +29,13 @@ class Noted:
         self.refused: set[bytes] = set()
         """Uniques that a job in the node's memory has."""
 
-    def coming(self, job: Job) -> bool:
+    def coming(self, job: Job, term: int) -> bool:
         """Hear of a new job."""
         if job.unique and job.unique in self.refused:
             return False
+        if self.leases and term:
+            job.state, job.term = State.LEASED, term
+        self.made.append(job)
         self.live.append(job.id)
         return True
 
