@@ -92,6 +92,17 @@ def test_a_submission_has_the_key_that_the_client_wrote(database: str) -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("options", [b"\xff", b"\x81\xa8schedule\xa1\xff"], ids=["broken", "no-text"])
+def test_options_that_cannot_be_read_hold_up_nobody(database: str, options: bytes) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            await insert(other, options=options)
+            await insert(other)
+            assert await take(one) == ({(b"f", Priority.NORMAL): 2}, 0, False)
+
+    asyncio.run(test())
+
+
 def test_what_is_due_later_is_scheduled(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
 from mainspring.engines.postgres.floors import Floors
@@ -107,7 +106,7 @@ def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
     """
     try:
         return told(data)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
         log.warning("the options of a submission cannot be read: it runs without them", id=job_id, error=str(error))
         return None, b""
 
