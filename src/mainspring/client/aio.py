@@ -128,7 +128,7 @@ class AsyncClient:
 
         call = self._session.call(method, params, hear)
         await self._await(call)
-        call.listener = heard.set
+        call.listen(heard.set)
         while True:
             while events:
                 yield events.popleft()
@@ -163,7 +163,7 @@ class AsyncClient:
     async def _await(self, slot: Slot[T]) -> T:
         if not slot.done:
             arrived = asyncio.get_running_loop().create_future()
-            slot.listener = lambda: None if arrived.done() else arrived.set_result(None)
+            slot.listen(lambda: None if arrived.done() else arrived.set_result(None))
             self._wake()
             await arrived
         return slot.take()
@@ -187,7 +187,13 @@ class AsyncClient:
         Raises TimeoutError after the deadline of ``timeout``, also where events have come since.
         """
         arrived = asyncio.get_running_loop().create_future()
-        events.listener = wait.listener = lambda: None if arrived.done() else arrived.set_result(None)
+
+        def arrive() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        events.listen(arrive)
+        wait.listen(arrive)
         self._wake()
         try:
             with self._announced(wait):

@@ -52,13 +52,17 @@ class Request(NamedTuple):
 class Slot(Generic[T]):
     """The place for one answer, filled once; the listener is called then."""
 
-    __slots__ = ("done", "error", "listener", "value")
+    __slots__ = ("_listener", "done", "error", "value")
 
     def __init__(self) -> None:
         self.done = False
         self.value: T | None = None
         self.error: BaseException | None = None
-        self.listener: Callable[[], None] | None = None
+        self._listener: Callable[[], None] | None = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call a function when the slot is filled."""
+        self._listener = listener
 
     def resolve(self, value: T) -> None:
         """Fill the slot."""
@@ -72,8 +76,8 @@ class Slot(Generic[T]):
 
     def _finish(self) -> None:
         self.done = True
-        if self.listener is not None:
-            self.listener()
+        if self._listener is not None:
+            self._listener()
 
     def take(self) -> T:
         """Return the answer, or raise the error, that the slot was filled with."""

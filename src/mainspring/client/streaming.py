@@ -62,8 +62,11 @@ class EventBuffer:
         self._room = room
         self._events: deque[JobEvent] = deque()
         self._size = 0
-        self.listener: Callable[[], None] | None = None
-        """Called after each event."""
+        self._listener: Callable[[], None] | None = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call a function after each event."""
+        self._listener = listener
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -81,8 +84,8 @@ class EventBuffer:
             self._events[-1] = Missed(last.events + 1)
         else:
             self._events.append(Missed(1))
-        if self.listener is not None:
-            self.listener()
+        if self._listener is not None:
+            self._listener()
 
     def take(self) -> JobEvent | None:
         """Return the oldest event; None where none is held."""

@@ -60,7 +60,7 @@ class Dispatch:
         self._serial = 0
         self.workers: dict[Worker, None] = {}
         self.paused = False
-        """No job is handed out any more: the node is about to end."""
+        """No job is handed out: the node ends, drains or has no term."""
         self._believes = believes
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
@@ -215,6 +215,14 @@ class Dispatch:
         return queue
 
     # ---- jobs ----
+
+    def pause(self) -> None:
+        """Hand out no job until `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Hand out jobs again."""
+        self.paused = False
 
     def holds_back(self) -> bool:
         """Say whether nothing may be handed out at this moment."""

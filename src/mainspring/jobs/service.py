@@ -310,12 +310,12 @@ class JobService:
         """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""
         if self._ends or not self.table.term:
             return
-        self.dispatch.paused = False
+        self.dispatch.resume()
         self.serving.serve_all()
 
     def hand_back(self) -> None:
         """Hand out nothing more, and give back what waits here: a node that ends politely leaves no job under suspicion."""
-        self.dispatch.paused = True
+        self.dispatch.pause()
         for held in list(self.table.held.values()):
             if held.stored and held.worker is None:
                 self.settling.released(held)

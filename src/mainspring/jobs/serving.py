@@ -133,7 +133,7 @@ class Serving:
 
         Streaming workers are asked to stop; of others, what they report of these jobs is passed over.
         """
-        self._dispatch.paused = True
+        self._dispatch.pause()
         self._table.fenced()
         if self.leasing is not None:
             self.leasing.forget()

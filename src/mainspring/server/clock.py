@@ -28,6 +28,10 @@ class StoreClock:
         self.monotonic = clock.monotonic
         self.offset = clock.wall() - clock.monotonic()
 
+    def move(self, seconds: float) -> None:
+        """Go on so many seconds later: the store's clock was before this one by them."""
+        self.offset += seconds
+
     def wall(self) -> float:
         """Return seconds since 1970-01-01 UTC, by the store's clock."""
         return self.monotonic() + self.offset

@@ -170,7 +170,7 @@ class Fleet:
 
     def store_time(self, offset: float) -> None:
         """Follow the store's clock."""
-        self._clock.offset += offset
+        self._clock.move(offset)
 
     def elsewhere(self, function: bytes) -> Elsewhere:
         """Return the other nodes' jobs and workers of a function."""

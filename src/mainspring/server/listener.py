@@ -125,8 +125,7 @@ class Listener:
 
         self._greetings.add(greeting)
         greeting.add_done_callback(greeted)
-        place.end = greeting.cancel
-        place.rest()
+        place.begin(greeting.cancel)
 
     async def _greet(self, place: Connection, connection: socket.socket, address: tuple[str, int]) -> bool:
         """Establish a connection, which is its protocol's from then on; False where it has ended."""

@@ -128,7 +128,7 @@ class Holding:
         if not link.extra:
             self._waiting.append(delivery)
         elif self._places.extra < self._places.most_extra:
-            self._places.extra += 1
+            self._places.take(0, extra=1)
             delivery.running = True
             if self._slate is not None:
                 self._slate.begun([delivery])
@@ -148,7 +148,7 @@ class Holding:
             delivery.running = True
             batches.setdefault(delivery.executor, []).append(delivery)
             free -= 1
-        self._places.running = self._places.concurrency - free
+        self._places.take(self._places.free - free)
         for kind, batch in batches.items():
             if self._slate is not None:
                 self._slate.begun(batch)
@@ -169,8 +169,7 @@ class Holding:
             self._held.pop((delivery.link, delivery.key), None)
         if self._slate is not None:
             self._slate.ended([one.delivery for one in finished])
-        self._places.running -= len(finished) - extra
-        self._places.extra -= extra
+        self._places.leave(len(finished) - extra, extra)
         self._ended()
 
     def stop(self, link: Link, key: Key, reason: str) -> None:

@@ -44,6 +44,19 @@ class Places:
         """The number of its own places that are free."""
         return self.concurrency - self.running
 
+    def take(self, places: int, extra: int = 0) -> None:
+        """So many jobs more run in places of its own, and in extra ones."""
+        self.running += places
+        self.extra += extra
+
+    def leave(self, places: int, extra: int) -> None:
+        """So many jobs have ended."""
+        self.take(-places, -extra)
+
+    def close(self) -> None:
+        """Start no new job."""
+        self.closed = True
+
     def need(self, waiting: int) -> Need:
         """Say what is needed while so many of the running jobs wait for others."""
         if self.closed or self.free > 0 or waiting < self.running + self.extra:

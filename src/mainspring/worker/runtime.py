@@ -309,7 +309,7 @@ class Worker:
 
     def _begin_to_drain(self) -> None:
         # The pause goes out before anything is handed back: otherwise it would come again.
-        self._places.closed = True
+        self._places.close()
         for link in self._all_links:
             link.session.pause()
             link.flush()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.engines.postgres.relay import BACKLOG, Relay, decode, encode
 from mainspring.events.relay import Ask, Message, Pending, Progress, Running, Settled, Stop
+from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -165,7 +166,7 @@ class InCluster:
 def test_the_cluster_carries_what_is_for_its_nodes_and_notify_the_rest(*, mixed: bool) -> None:
     cluster = InCluster()
     one = Member(cluster=cluster)
-    one.relay.mixed = mixed
+    one.relay.observe([NodeRow(term=5, name="n5", counter=1, cluster="" if mixed else "c")])
     one.relay.send(4, Settled([1]))
     one.relay.send(5, Settled([2]))
     one.relay.tell_pending({b"f"})

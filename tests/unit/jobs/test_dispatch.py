@@ -245,7 +245,7 @@ def test_who_withdraws_gets_nothing() -> None:
 def test_nothing_is_handed_out_by_a_node_that_ends() -> None:
     dispatch = Dispatch()
     sleeper, taker, other = worker(dispatch, asleep=True), worker(dispatch, credit=1), worker(dispatch)
-    dispatch.paused = True
+    dispatch.pause()
     push(dispatch, "1")
     assert match(dispatch) == []
     assert grabbed(dispatch, other, 1) == ["none"]

@@ -185,10 +185,10 @@ def test_a_look_that_failed_is_repeated(world: World, node: Node) -> None:
 def test_a_node_that_drains_fires_nothing(world: World, node: Node) -> None:
     node.add(misfire="all")
     world.until(-2)
-    node.service.dispatch.paused = True
+    node.service.dispatch.pause()
     world.until(70)
     assert world.told() == []
-    node.service.dispatch.paused = False
+    node.service.dispatch.resume()
     world.until(73)
     assert world.told() == ["fired", "fired"]
 

@@ -157,7 +157,7 @@ class Held(Echo):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.place.end = self.transport.abort
+        self.place.begin(self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc

@@ -262,7 +262,7 @@ class PostgresEngine:
     async def _judged(self, rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
         """Mark those of whom the cluster says that they are gone."""
         cluster = self._cluster
-        self._relay.mixed = cluster is not None and any(row.cluster != cluster.id for row in rows)
+        self._relay.observe(rows)
         watched = [row.term for row in rows if cluster is not None and cluster.id and row.cluster == cluster.id]
         if cluster is None or not watched:
             return rows

@@ -28,18 +28,21 @@ class Functions:
     """
 
     def __init__(self) -> None:
-        self.connection: Connection[Record]
-        """The one of the group under way."""
+        self._connection: Connection[Record]
         self.numbers: dict[Key, int] = {}
         self.names: dict[int, Key] = {}
         self._given: list[int] = []
+
+    def use(self, connection: Connection[Record]) -> None:
+        """Ask on a connection from now on: that of the group under way."""
+        self._connection = connection
 
     async def learn(self, keys: Iterable[Key]) -> None:
         """Know the numbers of these functions from now on; those that have none get one."""
         missing = await self._look_up(keys)
         if not missing:
             return
-        rows = await self.connection.fetch(_SQL["functions_new"], *_columns(missing))
+        rows = await self._connection.fetch(_SQL["functions_new"], *_columns(missing))
         self._given += [row[0] for row in rows]
         self._know(rows)
         # What another node has stored since the first look is there for a new snapshot.
@@ -54,7 +57,7 @@ class Functions:
         """Know the names of these numbers from now on: rows of other nodes' jobs carry them."""
         missing = set(numbers) - self.names.keys()
         if missing:
-            self._know(await self.connection.fetch(_SQL["functions_numbered"], sorted(missing)))
+            self._know(await self._connection.fetch(_SQL["functions_numbered"], sorted(missing)))
 
     def number(self, namespace: str, name: bytes) -> int:
         """Return the number of a function that was learnt; KeyError for any other."""
@@ -63,7 +66,7 @@ class Functions:
     async def _look_up(self, keys: Iterable[Key]) -> list[Key]:
         missing = sorted(set(keys) - self.numbers.keys())
         if missing:
-            self._know(await self.connection.fetch(_SQL["functions_named"], *_columns(missing)))
+            self._know(await self._connection.fetch(_SQL["functions_named"], *_columns(missing)))
             missing = [key for key in missing if key not in self.numbers]
         return missing
 
@@ -91,14 +94,17 @@ class Nodes(dict[int, str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.connection: Connection[Record]
-        """The one of the group under way."""
+        self._connection: Connection[Record]
+
+    def use(self, connection: Connection[Record]) -> None:
+        """Ask on a connection from now on: that of the group under way."""
+        self._connection = connection
 
     async def meet(self, ids: Iterable[int]) -> None:
         """Know the nodes of these jobs' terms from now on: to be called before a job is returned."""
         missing = {job_id // TERM_SPAN for job_id in ids} - self.keys()
         if missing:
-            for term, node in await self.connection.fetch(_SQL["nodes_of"], sorted(missing)):
+            for term, node in await self._connection.fetch(_SQL["nodes_of"], sorted(missing)):
                 self[term] = node
 
 

@@ -96,7 +96,8 @@ class Reader:
             attempt += 1
 
     async def _read(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
-        self._functions.connection = self._nodes.connection = connection
+        self._functions.use(connection)
+        self._nodes.use(connection)
         tx = Transaction(connection, 0, self._functions, self._nodes, self._memory)
         async with contextlib.nullcontext() if type(query) in REGULAR else connection.transaction():
             answer = await READERS[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))

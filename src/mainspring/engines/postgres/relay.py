@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.control import Control
     from mainspring.events.relay import Message
+    from mainspring.nodes.model import NodeRow
     from mainspring.nodes.store import Cluster
 
 log = structlog.get_logger("mainspring.postgres")
@@ -67,7 +68,7 @@ class Relay:
         """Where there is a cluster, and this node is there, it carries the messages."""
         self._control = control
         self._cluster = cluster
-        self.mixed = False
+        self._mixed = False
         """Whether there are nodes that are not in the cluster."""
         self._prefix = f"mainspring_{checksum:08x}"
         self._ear: Callable[[Message], None] | None = None
@@ -80,6 +81,11 @@ class Relay:
         self._pieces: dict[int, list[str]] = {}
         """Of a batch that has not wholly come, by its sender."""
         self.dropped = 0
+
+    def observe(self, rows: Sequence[NodeRow]) -> None:
+        """See who is in the cluster."""
+        cluster = self._cluster
+        self._mixed = cluster is not None and any(row.cluster != cluster.id for row in rows)
 
     # ---- the port ----
 
@@ -116,7 +122,7 @@ class Relay:
         if self._cluster is not None and self._cluster.joined(self._term):
             functions = sorted(functions)
             self._cluster.tell_all(Pending(functions))
-            if not self.mixed:
+            if not self._mixed:
                 return
         self._pending.update(functions)
         self._waiting.set()

@@ -193,7 +193,8 @@ class Writer:
 
     def transaction(self, connection: Connection[Record]) -> Transaction:
         """Return what one attempt on a connection shares."""
-        self._functions.connection = self._nodes.connection = connection
+        self._functions.use(connection)
+        self._nodes.use(connection)
         return Transaction(connection, self._term, self._functions, self._nodes, self.memory, self._followers)
 
     def done(self, tx: Transaction) -> None:

@@ -173,8 +173,7 @@ class SqliteEngine:
 
     def _following(self, committed: Committed) -> Committed:
         """Return ``committed`` with what the group wants to be done before, on the node's thread."""
-        commits, self._tx.commits = self._tx.commits, []
-        rollbacks, self._tx.rollbacks = self._tx.rollbacks, []
+        commits, rollbacks = self._tx.take_calls()
 
         def told(outcomes: Sequence[Any] | StoreError) -> None:
             for function in rollbacks if isinstance(outcomes, StoreError) else commits:

@@ -54,6 +54,12 @@ class Transaction:
             self._deltas.clear()
             self.cursor.executemany(SQL["count"], rows)
 
+    def take_calls(self) -> tuple[list[Callable[[], object]], list[Callable[[], object]]]:
+        """Return what is to be called once the group is committed, and where it is not; the next group has its own."""
+        taken = self.commits, self.rollbacks
+        self.commits, self.rollbacks = [], []
+        return taken
+
     def rolled_back(self) -> None:
         """Forget what the transaction did."""
         self._deltas.clear()

@@ -64,7 +64,7 @@ class ZookeeperGround:
     def ends(self, job: Job, key: Any) -> None:
         """Say that a job ends with what is written, and the key of its owner."""
         del key
-        self._jobs.ending = job
+        self._jobs.ends(job)
 
     # ---- the attempt ----
 

@@ -53,11 +53,14 @@ class NewJobs:
         self._transaction = transaction
         self._stored: dict[str, Job] = {}
         """By their tasks."""
-        self.ending: Job | None = None
-        """The job that ends in this transaction."""
+        self._ending: Job | None = None
         self.owners: dict[int, Owner] = {}
         """Of jobs that were stored or joined: whose they are."""
         self._waiting: list[Waiting] = []
+
+    def ends(self, job: Job) -> None:
+        """Say which job ends in this transaction."""
+        self._ending = job
 
     async def submit(self, jobs: Sequence[Job]) -> dict[int, Found]:
         """Store jobs, or join; see ``Submit``."""
@@ -73,8 +76,8 @@ class NewJobs:
                 joined[job.id] = Found.of(rival)
             elif name is None or not name.id:
                 await self._store(job, task, name)
-            elif self.ending is not None and name.id == self.ending.id:
-                await self._store(job, task, await self._freed(name, self.ending))
+            elif self._ending is not None and name.id == self._ending.id:
+                await self._store(job, task, await self._freed(name, self._ending))
             elif (found := await self._join(job, task)) is not None:
                 joined[job.id] = found
         return joined

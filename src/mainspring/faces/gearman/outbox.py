@@ -48,6 +48,10 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._slots)
 
+    def divert(self, write: Write) -> None:
+        """Write by another function from now on."""
+        self.write = write
+
     def send(self, data: bytes, owner: object = None) -> None:
         """Write after everything that was sent or reserved before. ``owner`` is kept with it on the way."""
         if self._slots:

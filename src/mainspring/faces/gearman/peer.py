@@ -106,7 +106,7 @@ class Peer:
     def end(self) -> None:
         """End the connection once everything is answered that was asked for."""
         if self.outbox:
-            self.outbox.write = self._write_the_rest
+            self.outbox.divert(self._write_the_rest)
         else:
             self.close()
 
@@ -123,7 +123,7 @@ class Peer:
     def lost(self) -> None:
         """The peer is gone: its jobs go to other workers, and foreground jobs that only it waited for are dropped."""
         self.reading.end()
-        self.outbox.write = self._discard
+        self.outbox.divert(self._discard)
         self.outgoing.lost()
         if self.end_watch is not None:
             self.end_watch()

@@ -101,12 +101,20 @@ def _nothing() -> None:
 class Connection:
     """One place, and what its connection tells about itself."""
 
-    __slots__ = ("_connections", "end")
+    __slots__ = ("_connections", "_end")
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self.end: Callable[[], object] = _nothing
-        """Ends the connection at once, so that it leaves. Set by who has the connection."""
+        self._end: Callable[[], object] = _nothing
+
+    def begin(self, end: Callable[[], object]) -> None:
+        """The connection is there, and idle; ``end`` ends it at once, so that it leaves."""
+        self._end = end
+        self.rest()
+
+    def end(self) -> None:
+        """End it at once, where it is there."""
+        self._end()
 
     def rest(self) -> None:
         """See Connections."""

@@ -87,8 +87,7 @@ class GearmandHttp:
 
     async def _serve(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the connection's request and close it."""
-        connection.end = writer.transport.abort
-        connection.rest()
+        connection.begin(writer.transport.abort)
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)

@@ -120,7 +120,7 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._connection.end = transport.abort
+        self._connection.begin(transport.abort)
         self._rest()
         transport.set_write_buffer_limits(1, 0)  # so that resume_writing says that all is sent
 

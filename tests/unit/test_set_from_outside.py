@@ -1,0 +1,111 @@
+"""Parts get what they need as arguments: nobody sets an attribute of theirs later."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mainspring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SOURCE = Path(mainspring.__file__).parent
+OWN = {"self", "cls"}
+PART_OF_SELF = re.compile(r"self(\.\w+)+")
+REASONS = {
+    "engines/sqlite/schedules.py: self._tx.catalogue": "what the slice remembers from group to group",
+    "engines/zookeeper/ensemble/client.py: self._questions.is_connected": "the client tells what kazoo has told it",
+    "engines/zookeeper/ensemble/client.py: self._questions.refused": "the same",
+    "engines/zookeeper/ensemble/client.py: self._questions.session": "the same",
+    "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo carries it to where the request is written",
+    "faces/gearman/calls.py: peer.end_watch": "state of a connection: whether it watches",
+    "faces/http/listener.py: self._server.should_exit": "how uvicorn is stopped",
+    "jobs/gate.py: line.account": "a line has an account while jobs of its key are here",
+    "jobs/intake.py: held.then": "state of a job: what goes on once it is stored",
+}
+"""What is set from outside all the same."""
+
+
+def protocols(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names of all protocols."""
+    classes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {each.name for each in classes if any("Protocol" in ast.unparse(base) for base in each.bases)}
+
+
+def hooks(tree: ast.Module, ports: set[str]) -> set[str]:
+    """Return the attributes of a module's classes that hold a function, or what fits a protocol."""
+    found = set()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        types = {arg.arg: arg.annotation for arg in (*function.args.args, *function.args.kwonlyargs)}
+        for node in ast.walk(function):
+            target: ast.expr | None = None
+            kind: ast.expr | None = None
+            if isinstance(node, ast.AnnAssign):
+                target, kind = node.target, node.annotation
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                target, kind = node.targets[0], types.get(node.value.id)
+            if kind is not None and isinstance(target, ast.Attribute):
+                names = {each.id for each in ast.walk(kind) if isinstance(each, ast.Name)}
+                if names & (ports | {"Callable"}):
+                    found.add(target.attr)
+    return found
+
+
+def own(tree: ast.Module) -> set[str]:
+    """Return the attributes that a module's classes give themselves."""
+    return {each.attr for each in assigned(tree) if ast.unparse(each.value) in OWN}
+
+
+def assigned(tree: ast.Module) -> Iterator[ast.Attribute]:
+    """Return the attributes that a module assigns."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+
+
+def set_from_outside(sources: dict[str, str]) -> set[str]:
+    """Return where modules set an attribute of a part (``self.part.x = …``), or one that holds a function or a port.
+
+    A module may set what its own classes have, whichever object it is.
+    """
+    trees = {name: ast.parse(text) for name, text in sources.items()}
+    ports = protocols(trees.values())
+    known = set().union(*(hooks(tree, ports) for tree in trees.values()))
+    found = set()
+    for name, tree in trees.items():
+        here = own(tree)
+        for target in assigned(tree):
+            owner = ast.unparse(target.value)
+            if owner not in OWN and target.attr not in here and (PART_OF_SELF.fullmatch(owner) or target.attr in known):
+                found.add(f"{name}: {ast.unparse(target)}")
+    return found
+
+
+def test_nobody_sets_attributes_of_others() -> None:
+    sources = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
+    assert set_from_outside(sources) == REASONS.keys()
+
+
+PART = """
+class Ear(Protocol): ...
+class Part:
+    def __init__(self, first: Callable[[], int]) -> None:
+        self.first = first
+        self.ear: Ear | None = None
+        self.paused = False
+"""
+
+
+def test_a_hook_is_found_in_whatever_it_is_set() -> None:
+    def found(text: str) -> set[str]:
+        return {each.removeprefix("b: ") for each in set_from_outside({"a": PART, "b": text})}
+
+    assert found("part.first = f") == {"part.first"}
+    assert found("x, part.ear = part.ear, None") == {"part.ear"}
+    assert found("part.paused = True") == set(), "it may be a value that has no parts"
+    assert found("self._part.paused = True") == {"self._part.paused"}
+    assert found("self.first = f") == set()
+    assert set_from_outside({"a": PART + "part.first = f"}) == set()
