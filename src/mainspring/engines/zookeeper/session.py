@@ -197,7 +197,7 @@ class Session:
         return await self.patiently(lambda: self.tree.get(path, watch))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read several nodes; the ensemble is not asked for none."""
+        """Read several nodes. Without paths nothing is sent."""
         return await self.patiently(lambda: self.tree.get_many(paths)) if paths else []
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
