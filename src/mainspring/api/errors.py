@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+MOST = 1000
+"""Jobs, functions, times or runs that one answer has at most."""
+
+
 class Kind(StrEnum):
     """The classes of codes. A caller that knows no code can go by its class: the protocol's ``FAULT`` has it as its code."""
 
@@ -92,3 +96,9 @@ def problem_of(error: MainspringError) -> Problem:
     kinds = ((UsageError, Code.INVALID), (ConflictError, Code.CONFLICT), (RefusedError, Code.REFUSED))
     code = next((code for kind, code in kinds if isinstance(error, kind)), Code.UNAVAILABLE)
     return Problem(code, str(error))
+
+
+def check_number(name: str, number: int) -> None:
+    """Raise ApiError where so many cannot be asked for at once."""
+    if not 1 <= number <= MOST:
+        raise ApiError(Code.INVALID, f"{name} is a number from 1 to {MOST}, not {number}")

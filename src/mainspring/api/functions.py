@@ -7,11 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mainspring.api.errors import MOST
 from mainspring.api.request import Request
 from mainspring.resources.said import SaidRate  # noqa: TC001 - msgspec reads the annotation
-
-LISTED = 1000
-"""Functions that one answer of ``functions.list`` has at most."""
 
 
 class FunctionInfo(msgspec.Struct):
@@ -50,7 +48,7 @@ class List(Request[Listed]):
     """The functions that the node knows, a page at a time. Codes: ``invalid``."""
 
     call = "functions.list"
-    limit: Annotated[int, msgspec.Meta(ge=1, le=LISTED)] = LISTED
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = MOST
     after: str | None = None
 
 
@@ -69,7 +67,10 @@ class Registered(Request[Registration]):
 
 
 class Limit(Request[FunctionInfo]):
-    """Limit a function; what is left out stays as it is. Codes: ``invalid``, ``unsupported``, ``too_many_functions``."""
+    """Limit a function; what is left out stays as it is.
+
+    Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``.
+    """
 
     call = "functions.limit"
     function: str

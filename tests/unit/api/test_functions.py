@@ -9,6 +9,7 @@ import pytest
 from mainspring.api import functions
 from mainspring.api.errors import Code
 from mainspring.errors import StoreFullError
+from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.said import SaidRate
 
 from .a_node import opened, run
@@ -76,6 +77,7 @@ def test_who_has_registered_a_function() -> None:
         (functions.Limit("f", concurrency=0), Code.INVALID),
         (functions.Limit("f", concurrency=1, declared=True), Code.INVALID),
         (functions.Pause(""), Code.INVALID),
+        (functions.Pause("f" * (FUNCTION_LIMIT + 1)), Code.TOO_LARGE),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:

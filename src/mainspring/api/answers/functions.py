@@ -13,9 +13,11 @@ from mainspring.api.answers.text import text
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.functions import FunctionInfo, Limit, List, Listed, Pause, Registered, Registration, Resume, Show
+from mainspring.api.submitting import LONG_NAME
 from mainspring.clock import to_us
 from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.jobs.roster import BEGIN, PAGE, Place
 from mainspring.resources import rules
 from mainspring.resources.model import UNLIMITED, FunctionLimits
@@ -135,6 +137,8 @@ class FunctionCalls:
         service, name = self._service, function.encode()
         if not name or b"\0" in name:
             raise ApiError(Code.INVALID, "a function has a name")
+        if len(name) > FUNCTION_LIMIT:
+            raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
         if name not in service.said_functions() and not service.admits(name):

@@ -8,7 +8,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.text import failure_of, line, rfc3339, text
 from mainspring.api.answers.waiting import Later, found_by
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import STATES, Cancel, Cancelled, JobDetails, JobInfo, List, Listed, Missed, Retry, Show, Watch
 from mainspring.errors import NotFoundError
 from mainspring.jobs.model import Job, Priority, State
@@ -35,8 +35,7 @@ class JobCalls:
     async def _list(self, request: List) -> Listed:
         if request.state is not None and request.state not in STATES:
             raise ApiError(Code.INVALID, f"there is no state {request.state!r}; there are {', '.join(STATES)}")
-        if not 1 <= request.limit <= 1000:
-            raise ApiError(Code.INVALID, f"limit is a number from 1 to 1000, not {request.limit}")
+        check_number("limit", request.limit)
         before = self._job_id(request.before) if request.before is not None else None
         state = STATES[request.state] if request.state is not None else None
         function = request.function.encode() if request.function is not None else None

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from mainspring.api.answers.text import line, rfc3339, text
 from mainspring.api.answers.waiting import Later, found_by, in_turns
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.schedules import (
     Add,
     Declare,
@@ -99,8 +99,7 @@ class ScheduleCalls:
         return _details(await self._one(request.name))
 
     async def _next(self, request: Next) -> Times:
-        if not 1 <= request.count <= 1000:
-            raise ApiError(Code.INVALID, f"count is a number from 1 to 1000, not {request.count}")
+        check_number("count", request.count)
         stored = await self._one(request.name)
         times = await in_turns(self._service.run_sliced, self._look_ahead(stored, request.count))
         return Times(stored.schedule.name, stored.state.paused, times)
@@ -119,8 +118,7 @@ class ScheduleCalls:
         return times
 
     async def _history(self, request: History) -> Runs:
-        if not 1 <= request.limit <= 1000:
-            raise ApiError(Code.INVALID, f"limit is a number from 1 to 1000, not {request.limit}")
+        check_number("limit", request.limit)
         before_us = None if request.before is None else round(request.before * 1_000_000)
         query = ListFires(request.name, after=before_us, limit=request.limit)
         rows = (await found_by(self._reads.gather, query)).items
