@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Chosen tests, or options for pytest: make test ARGS="tests/unit -k cron"
 ARGS ?=
 # So many tests at a time, of different files, on two cores: most of them wait for something. make test ARGS="-n 0 …" for one.
-TESTERS ?= 3
+TESTERS ?= 4
 # The directory whose words `make demo` counts; empty: Python's standard library.
 DIR ?=
 
@@ -59,7 +59,7 @@ PYTEST = PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --num
 test: .venv/.check interop ## do all the set-up for the tests and run them; the slowest 25 are listed
 	$(PYTEST) --durations 25 $(ARGS)
 
-# Each worker imports all tests: what one has compiled beside the type checker, three need not compile at once.
+# Each worker imports all tests: what one has compiled beside the type checker, four need not compile at once.
 bytecode: .venv/.check
 	@$(PYTEST) --numprocesses 0 --collect-only --quiet >/dev/null || true
 

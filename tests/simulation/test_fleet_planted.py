@@ -212,7 +212,7 @@ def test_an_unknown_job_told_of_twice(monkeypatch: Plant) -> None:
                 self._look_up(job_id)
 
     monkeypatch.setattr(Noting, "_found", found)
-    is_caught(200, by="for which it does not wait", first=250)
+    is_caught(200, by="for which it does not wait", first=300)
 
 
 # ---- answers ----

@@ -58,7 +58,8 @@ def test_an_installation_says_what_its_core_is(compiled: Path) -> None:
 
 
 def test_the_suites_pass_on_it(compiled: Path) -> None:
-    options = ("-p", "no:cacheprovider", "-k", OURS)
+    # Two at a time: most of it waits for processes.
+    options = ("-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile", "-k", OURS)
     told = run(sys.executable, "-m", "pytest", *options, *SUITES, PYTHONPATH=str(compiled))
     assert "core: compiled" in told, "and not on the sources of the checkout"
     passed = re.search(r"(\d+) passed", told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.exceptions import NoAuthError, NoNodeError
@@ -20,7 +20,7 @@ from .stores import ZOOKEEPER, place_of
 from .zookeeper_tree import Looker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -205,29 +205,29 @@ def test_a_tree_with_credentials_is_nobody_elses(nursery: Nursery, secured: Ense
             client.put(b"g", b"secret", b"u")
             with Looker(url, auth_data=[("digest", "me:right")]) as owner:
                 paths = []
-                for path in ("", *owner.everything()):
+                asked = [(path, owner.client.get_acls_async(owner.chroot + path)) for path in ("", *owner.everything())]
+                for path, answer in asked:
                     with suppress(NoNodeError):  # what nodes do not need any more goes meanwhile
-                        for acl in owner.client.get_acls(owner.chroot + path)[0]:
+                        for acl in answer.get(timeout=PATIENT)[0]:
                             assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "me"), path
                         paths.append(path)
                 assert {"", "/workers", "/pending_tasks", "/completed_tasks"} <= set(paths)
             with Looker(url) as other, Looker(url, auth_data=[("digest", "me:wrong")]) as guessing:
                 for stranger in (other, guessing):
-                    client_of = stranger.client
+                    client_of, attempts = stranger.client, []
                     for path in paths:
                         full = stranger.chroot + path
-                        attempts: list[Callable[[], Any]] = [
-                            lambda: client_of.get(full),  # noqa: B023 - called at once
-                            lambda: client_of.get_children(full),  # noqa: B023
-                            lambda: client_of.set(full, b"mine"),  # noqa: B023
-                            lambda: client_of.create(f"{full}/mine"),  # noqa: B023
+                        attempts += [
+                            (full, client_of.get_async(full)),
+                            (full, client_of.get_children_async(full)),
+                            (full, client_of.set_async(full, b"mine")),
+                            (full, client_of.create_async(f"{full}/mine")),
                         ]
-                        for attempt in attempts:
-                            with pytest.raises((NoAuthError, NoNodeError)):
-                                attempt()
                         if path:
-                            with pytest.raises((NoAuthError, NoNodeError)):
-                                client_of.delete(full)
+                            attempts.append((full, client_of.delete_async(full)))
+                    for full, attempt in attempts:
+                        with pytest.raises((NoAuthError, NoNodeError)):
+                            pytest.fail(f"{full}: {attempt.get(timeout=PATIENT)}")
     logs = "".join(node.written() for node in fleet.nodes)
     assert "right" not in logs
 
