@@ -21,8 +21,7 @@ ENSEMBLE: Final = frozenset(
         "tests/conformance/test_zookeeper.py",
         "tests/system/test_zookeeper_ensemble.py",
         "tests/system/test_zookeeper_tree.py",
-        "tests/zookeeper/test_faults.py",
-        "tests/zookeeper/test_support.py",
+        "tests/zookeeper/test_ensemble_faults.py",
     }
 )
 """The files all of which is for the worker that has the ensemble of three."""

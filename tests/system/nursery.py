@@ -99,10 +99,16 @@ def acknowledge_early() -> None:
 
 
 def confirm_early() -> None:
-    """Plant another one: an echo is answered at once, and not after the commit of what was sent before it."""
+    """Plant another one: an echo is answered at once, and what was settled before it is committed a moment later."""
     from mainspring.faces.gearman.protocol import HANDLERS
     from mainspring.wire.gearman.packets import Type, response
 
+    complete = HANDLERS[Type.WORK_COMPLETE]
+
+    def settle_late(peer: Any, args: list[bytes]) -> None:
+        asyncio.get_running_loop().call_later(0.003, complete, peer, args)
+
+    HANDLERS[Type.WORK_COMPLETE] = settle_late
     HANDLERS[Type.ECHO_REQ] = lambda self, args: self.outbox.send(response(Type.ECHO_RES, args[0]))
 
 

@@ -37,7 +37,11 @@ def test_what_uses_a_server_is_refused_among_the_unit_tests() -> None:
 
 def test_one_worker_has_all_that_uses_the_ensemble_and_nothing_else() -> None:
     chaos = "tests/system/test_fleet_chaos.py"
-    assert piece(f"{chaos}::test_kills[zookeeper]") == piece("tests/zookeeper/test_faults.py::test_a") == "ensemble"
+    assert (
+        piece(f"{chaos}::test_kills[zookeeper]")
+        == piece("tests/zookeeper/test_ensemble_faults.py::test_a")
+        == "ensemble"
+    )
     assert piece(f"{chaos}::test_kills[request-postgresql]") == piece(f"{chaos}::test_zookeeper") == chaos
     assert piece("tests/system/test_tls.py::test_a[zookeeper]") == "tests/system/test_tls.py"
 

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import structlog
 from kazoo.protocol.states import KazooState
 
 from mainspring.engines.zookeeper import committer, journal, paths
@@ -244,22 +243,6 @@ def test_a_server_that_takes_a_connection_and_forgets_it_does_not_use_up_the_ses
     run(test())
 
 
-def test_an_ensemble_that_loses_its_leader(ensemble: Ensemble, chroot: str) -> None:
-    async def test() -> None:
-        async with session(ensemble.url(chroot), 4.0) as tree:
-            first = tree.session
-            await tree.commit([Create("/alive", ephemeral=True)])
-            await do(lambda: ensemble.kill(ensemble.leader()))
-            assert isinstance(await insist(tree, [Create("/written")]), (Done, tuple))
-            assert tree.session == first
-            assert await tree.get("/alive") is not None
-
-    try:
-        run(test())
-    finally:
-        ensemble.heal()
-
-
 def test_a_read_is_waited_for_as_long_as_its_patience(way: Proxy, chroot: str) -> None:
     async def test() -> None:
         # The client itself would notice after two thirds of the session that nobody answers.
@@ -271,53 +254,6 @@ def test_a_read_is_waited_for_as_long_as_its_patience(way: Proxy, chroot: str) -
             assert time.monotonic() - began < 15
 
     run(test())
-
-
-def test_an_ensemble_without_a_majority(ensemble: Ensemble, chroot: str) -> None:
-    async def test() -> None:
-        async with session(ensemble.url(chroot), 4.0, patience=0.5) as tree:
-            await tree.commit([Create("/before")])
-            ended = [index for index in range(3) if index != ensemble.leader()]
-            for index in ended:
-                await do(ensemble.kill, index)
-            for _ in range(3):
-                with pytest.raises(StoreUnavailableError):  # where it was sent before the leader noticed: unknown
-                    await tree.commit([Create("/lost", ephemeral=True)])
-            with pytest.raises(StoreUnavailableError):
-                await tree.get("/before")
-            await do(ensemble.heal)
-            assert isinstance(await insist(tree, [Create("/after")]), (Done, tuple))
-            assert await tree.get("/before") is not None
-
-    try:
-        run(test())
-    finally:
-        ensemble.heal()
-
-
-def test_a_member_that_is_read_only_counts_as_away(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
-    with Ensemble(3, parent=tmp_path, java=["-Dreadonlymode.enabled=true"]) as ensemble:
-
-        async def test() -> None:
-            async with session(ensemble.url(chroot), 6.0, patience=1.0) as tree:
-                changed = Watched()
-                tree.on_session(changed)
-                first = tree.session
-                for index in (1, 2):
-                    await do(ensemble.kill, index)
-                await do(ensemble.await_mode, 0, "read-only")
-                with pytest.raises(StoreUnavailableError):
-                    await tree.get("/")
-                with pytest.raises(StoreUnavailableError, match=r"zookeeper://127"):
-                    async with session(ensemble.url(chroot), 6.0, patience=1.0):
-                        pass
-                await do(ensemble.heal)
-                assert isinstance(await insist(tree, [Create("/after")]), Done)
-                assert tree.session == first
-
-        with structlog.testing.capture_logs() as logs:
-            run(test())
-        assert any("read only" in line["event"] for line in logs)
 
 
 def test_a_multi_that_no_server_takes_is_refused_here(zookeeper: str, chroot: str) -> None:

@@ -63,15 +63,6 @@ def test_a_setting_that_is_none_is_told_at_the_start(zookeeper_program: str) -> 
         pass
 
 
-def test_an_ensemble_has_another_leader_when_its_own_dies(ensemble: Ensemble) -> None:
-    first = ensemble.leader()
-    assert sorted(ensemble.mode(index) for index in range(3)) == ["follower", "follower", "leader"]
-    ensemble.kill(first)
-    assert ensemble.leader() != first
-    ensemble.heal()
-    assert ensemble.mode(first) == "follower"
-
-
 def test_servers_end_with_the_process_that_started_them(zookeeper_program: str, tmp_path: Path) -> None:
     program = f"""
         import sys
