@@ -26,7 +26,7 @@ class Members:
     """Three nodes, two of one name; the last one is dead."""
 
     def __init__(self) -> None:
-        self.error: StoreUnavailableError | None = None
+        self.error: Exception | None = None
         self.known = {term: row(term, name=name) for term, name in ((1, "a"), (2, "b"), (3, "b"))}
         self.recovered: list[int] = []
         self.api = Api(NodeCalls(cast("Keeper", self), cast("MembershipPort", self), self.recovered.extend).handlers)
@@ -78,6 +78,16 @@ def test_problems_have_codes() -> None:
         assert members.recovered == []
         members.error = StoreUnavailableError("away")
         assert await members.code(nodes.List()) is Code.UNAVAILABLE
+
+    run(test())
+
+
+def test_a_defect_of_the_store_ends_the_call() -> None:
+    async def test() -> None:
+        members = Members()
+        members.error = ZeroDivisionError()
+        with pytest.raises(ZeroDivisionError):
+            await members.api.call(nodes.List())
 
     run(test())
 

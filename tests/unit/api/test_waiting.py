@@ -85,7 +85,7 @@ def test_errors_of_the_services_are_problems(error: Exception, code: Code) -> No
         await Later[None](service.ask)
 
     answers, problems, _ = answered(work())
-    service.asked.pop()[1](error)  # type: ignore[arg-type]
+    service.asked.pop()[1](error)
     assert (answers, problems) == ([], [Problem(code, "why")])
 
 

@@ -9,7 +9,6 @@ from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.nodes import Drain, List, Listed, NodeInfo, Remove, Show
-from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -42,7 +41,7 @@ class NodeCalls:
                 self._under_way.discard(task)
                 try:
                     value = task.result()
-                except MainspringError as error:
+                except Exception as error:  # noqa: BLE001 - a defect ends the call as well, which raises it
                     failed(error)
                 else:
                     done(value)

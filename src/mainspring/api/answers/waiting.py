@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Page, PageQuery
 
     Done = Callable[[Any], None]
-    Failed = Callable[[MainspringError], None]
+    Failed = Callable[[Exception], None]
     Ask = Callable[[Done, Failed], object]
     """Calls one of both functions, once, now or later."""
 
@@ -109,7 +109,7 @@ class Answering:
     def _came(self, value: Any) -> None:
         self._go_on(partial(self._work.send, value))
 
-    def _went_wrong(self, error: MainspringError) -> None:
+    def _went_wrong(self, error: Exception) -> None:
         self._go_on(partial(self._work.throw, error))
 
     def _go_on(self, step: Callable[[], Ask]) -> None:
