@@ -118,6 +118,7 @@ class Intake:
             for job in jobs:
                 self._hub.publish(job)
         touched: dict[FunctionQueue, None] = {}
+        leased = False
         for job in jobs:
             state = job.state
             if state == _LEASED:
@@ -126,6 +127,7 @@ class Intake:
                 if queue.gate is not None:
                     queue.gate.arrived(job.key)
                 if job.term == term:
+                    leased = True
                     queue.leased += 1
                     dispatch.push(serving.hold(job))
                 else:  # the term has ended since: the node that ended it gives the job back
@@ -141,6 +143,8 @@ class Intake:
                 self._wake_at(job.expires_us)
         for queue in touched:
             serving.serve(queue)
+        if leased:
+            serving.arrived()
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
         """Take back what was counted for jobs that were not stored; returns the others."""

@@ -110,6 +110,7 @@ class JobService:
             footing,
             limits,
             give_back=self._give_back,
+            hand_back=self.hand_back,
             refused=self._refused,
             withheld=None if alone else self._withheld,
             leased=leased,

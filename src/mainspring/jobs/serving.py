@@ -35,7 +35,8 @@ SOON = 0.001
 class Serving:
     """Serves the queues of a node.
 
-    ``give_back`` is called where no worker here could run a function's jobs soon. ``refused`` settles a claimed job that may not
+    ``give_back`` is called where no worker here could run a function's jobs soon, ``hand_back`` where stored jobs have come to a
+    node that hands out none. ``refused`` settles a claimed job that may not
     be handed out any more, and says whether it did. Where the store is shared, ``withheld`` says whether a claimed foreground job
     is held back, because its last client here has left; ``leased`` are the tokens of limits, and ``share`` says what this node
     may take of a function's jobs, where that is not all.
@@ -47,6 +48,7 @@ class Serving:
         limits: Limits,
         *,
         give_back: Callable[[FunctionQueue], None],
+        hand_back: Callable[[], None],
         refused: Callable[[Held], bool],
         withheld: Callable[[Held], bool] | None = None,
         leased: LeasedAccounts | None = None,
@@ -56,6 +58,7 @@ class Serving:
         self._timers, self._clock, self._hub = footing.timers, footing.clock, footing.hub
         self._limits = limits
         self._give_back = give_back
+        self._hand_back = hand_back
         self._refused = refused
         self._withheld = withheld
         self._deliveries = 0
@@ -105,6 +108,13 @@ class Serving:
         self.lingering.answer_all(queue)
         if not queue.workers:
             self._give_back(queue)
+        if jobs:
+            self.arrived()
+
+    def arrived(self) -> None:
+        """Jobs have come that were leased to this node. If it drains by now, they go back: other nodes may have free workers."""
+        if self._dispatch.paused:
+            self._hand_back()
 
     def again(self, held: Held) -> None:
         """Let a job wait again that had its turn, before the others of its priority."""

@@ -179,6 +179,19 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     assert side(worker).given == []
 
 
+def test_what_comes_to_a_node_that_drains_by_then_goes_back(node: Node) -> None:
+    job = node.background("1")
+    worker = node.stream()
+    assert node.queue().claiming
+    node.service.hand_back()
+    node.commit()
+    assert node.table.held == {}
+    assert node.state(job.id) is State.PENDING
+    node.service.resume()
+    node.commit()
+    assert side(worker).take() == ["job 1"]
+
+
 @pytest.mark.parametrize("found", [0, 1])
 def test_what_is_heard_of_during_a_claim_is_claimed_after_it(
     node: Node, found: int, monkeypatch: pytest.MonkeyPatch

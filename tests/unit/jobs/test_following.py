@@ -103,6 +103,18 @@ def test_a_node_that_drains_leases_nothing(node: Node) -> None:
     assert state(make(node)) is State.PENDING
 
 
+def test_a_job_that_is_leased_to_a_node_that_drains_before_its_commit_goes_back(node: Node) -> None:
+    worker = node.stream()
+    job = make(node, "1")
+    node.service.hand_back()
+    commit(node, job)
+    assert node.table.held == {}
+    assert node.state(job.id) is State.PENDING
+    node.service.resume()
+    node.commit()
+    assert side(worker).take() == ["job 1"]
+
+
 def test_a_paused_function_is_leased_to_nobody(node: Node) -> None:
     node.stream()
     say(node, None, paused=True)
