@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.text import text
 from mainspring.api.answers.waiting import Later
@@ -36,7 +36,6 @@ MOST_NAMES = 10_000
 """Functions that one answer of ``functions.registered`` names."""
 LOOKED_AT = 100_000
 """Functions that it chooses them from."""
-_LIMITS = ("concurrency", "concurrency_per_key", "rate", "rate_per_key")
 
 
 class FunctionCalls:
@@ -115,7 +114,8 @@ class FunctionCalls:
     # ---- changing ----
 
     async def _limit(self, request: Limit) -> FunctionInfo:
-        given = {name: getattr(request, name) for name in _LIMITS if getattr(request, name) is not UNSET}
+        asked = {name: getattr(request, name) for name in SaidLimits.__struct_fields__}
+        given = {name: limit for name, limit in asked.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
             raise ApiError(Code.INVALID, "give limits, or that it is unlimited, or that what its workers declare holds")
         limits_of(SaidLimits(**given))  # raises where one cannot be right
@@ -152,14 +152,10 @@ class FunctionCalls:
         service = self._service
         said = service.said_of(queue.name)
         limits = rules.effective(said, to_us(service.wall()))
-        holds = said_of(limits)
         return FunctionInfo(
             function=text(queue.name),
             paused=said.paused,
-            concurrency=holds.concurrency,
-            concurrency_per_key=holds.concurrency_per_key,
-            rate=holds.rate,
-            rate_per_key=holds.rate_per_key,
+            **asdict(said_of(limits)),
             source="command" if said.commanded is not None else "workers" if limits != UNLIMITED else None,
             waiting=sum(queue.waiting_by_priority()),
             running=queue.running,

@@ -11,7 +11,7 @@ from mainspring.api.answers.waiting import Later, found_by
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import STATES, Cancel, Cancelled, JobDetails, JobInfo, List, Listed, Missed, Retry, Show, Watch
 from mainspring.errors import NotFoundError
-from mainspring.jobs.model import Job, Priority, State
+from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
     from mainspring.events.relay import Running
     from mainspring.jobs.service import JobService
+
+
+NO_OPTIONS = Options()
 
 
 class JobCalls:
@@ -131,24 +134,24 @@ class JobCalls:
         )
 
     def _details(self, job: Job, running: Running | None) -> JobDetails:
-        options, service = job.options, self._service
+        options, service = job.options or NO_OPTIONS, self._service
         held = service.find_held(job.id)
         known = held if held is not None else running
         done = _number(known.numerator) if known is not None else 0
         total = _number(known.denominator) if known is not None else 0
-        policy = service.policy(held) if held is not None else options.retry if options is not None else None
+        policy = service.policy(held) if held is not None else options.retry
         return JobDetails(
             **asdict(self._info(job)),
             traceback=failure_of(job.error).traceback if job.error else None,
-            schedule=options.schedule if options is not None else None,
-            fire_time=rfc3339(options.fire_us) if options is not None else None,
+            schedule=options.schedule,
+            fire_time=rfc3339(options.fire_us),
             concurrency_key=text(job.key) or None,
             run_at=rfc3339(job.due_us),
             expires_at=rfc3339(job.expires_us),
             input_size=job.input_size,
             output_size=job.output_size,
             max_attempts=policy.max_attempts if policy is not None else None,
-            timeout=options.timeout if options is not None else None,
+            timeout=options.timeout,
             worker=held.worker_name() if held is not None else running.worker if running is not None else None,
             done=done,
             total=total,
