@@ -12,11 +12,11 @@ from mainspring.engines.zookeeper import following, locating, paths, records
 from mainspring.engines.zookeeper.committer import Entry, Fenced
 from mainspring.engines.zookeeper.session import Completion
 from mainspring.engines.zookeeper.submitting import live_result
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.locating import Seen, Spot
@@ -85,6 +85,8 @@ async def _decide(
 ) -> dict[int, T | StoreError]:
     outcomes: dict[int, T | StoreError] = {}
     left = list(dict.fromkeys(ids))
+    unmarked: set[str] = set()
+    """What is to say when a job expires, and is not there: nobody needs it, and the job's end does not wait for it."""
     while left:
         seen = await locating.look(session, left)
         spots = await _namesakes(session, seen) if named else {}
@@ -96,7 +98,7 @@ async def _decide(
                 outcomes[job_id] = outcome
             else:
                 writing.append(job_id)
-                planned.append((entry, outcome))
+                planned.append((_without(entry, unmarked), outcome))
         left = []
         for job_id, (_, outcome), verdict in zip(writing, planned, await write(planned), strict=True):
             if verdict is None:
@@ -107,7 +109,15 @@ async def _decide(
                 outcomes[job_id] = verdict
             else:
                 left.append(job_id)
+                if verdict.why is Refusal.NO_NODE and verdict.path.startswith(f"{paths.EXPIRING}/"):
+                    unmarked.add(verdict.path)
     return outcomes
+
+
+def _without(entry: Entry, places: Collection[str]) -> Entry:
+    if not places:
+        return entry
+    return Entry([change for change in entry.changes if change.path not in places], entry.counts)
 
 
 async def _namesakes(session: Session, seen: dict[int, Seen]) -> dict[int, Spot]:

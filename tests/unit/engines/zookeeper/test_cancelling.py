@@ -54,6 +54,22 @@ def test_a_waiting_job_is_cancelled(state: State, published: bool) -> None:
     run(check())
 
 
+def test_a_job_of_which_nothing_says_when_it_expires_is_cancelled() -> None:
+    """It was cancelled and retried by hand so quickly that a master has assigned it as it had read it before."""
+
+    async def check() -> None:
+        async with one_node() as node:
+            job = await node.submitted(expires_us=NOW + 9)
+            task = paths.task_name(job.function, job.unique, job.id)
+            await node.tree.commit([Delete(paths.expiring(task, job.expires_us, job.id))])
+            async with asyncio.timeout(5):
+                cancelled, _ = await node.one(cancel(job))
+            assert cancelled.state == State.CANCELLED
+            assert await node.counts() == {(b"f", State.CANCELLED, 1): 1}
+
+    run(check())
+
+
 def test_what_is_held_or_has_ended_or_is_unknown_is_not_cancelled() -> None:
     async def check() -> None:
         async with one_node() as node:
