@@ -8,7 +8,6 @@ import msgspec
 
 from mainspring.engines.memory import resources
 from mainspring.engines.memory.engine import Runner
-from mainspring.engines.memory.queries import answer
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
@@ -110,7 +109,7 @@ class SharedMemoryEngine:
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once, whatever has become of the term."""
-        answered(answer(self._content.tables, query, budget))
+        answered(self._runner.read(query, budget, self._content.tables))
 
     def _pending(self) -> dict[bytes, int]:
         """Return how many jobs of each function are pending."""

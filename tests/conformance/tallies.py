@@ -19,16 +19,19 @@ from mainspring.jobs.owners import AttemptEnded, Ended, Started, owner
 from mainspring.jobs.slices import Ground, run_alone, settled_keys
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
+from mainspring.storage.query import Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.engines.memory.tables import Tables as MemoryTables
     from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
     from mainspring.engines.postgres.transaction import Transaction as PostgresTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
     from mainspring.engines.zookeeper.session import Session
     from mainspring.jobs.owners import Notice
     from mainspring.storage.plan import Plan
+    from mainspring.storage.query import Meter
 
 KIND = "tallies"
 
@@ -56,6 +59,16 @@ class Want(Operation):
         self.number = number
 
 
+class ShowTally(Query[Tally], frozen=True):
+    """Read a tally."""
+
+    key: str
+
+
+def tally_of(data: bytes | None) -> Tally:
+    return Tally() if data is None else msgspec.msgpack.decode(data, type=Tally)
+
+
 class Tables(Ground, Protocol):
     async def load(self, key: str) -> bytes | None:
         """Read a tally."""
@@ -73,8 +86,7 @@ class TallyUnit:
 
     async def _tally(self, key: str) -> Tally:
         if key not in self._tallies:
-            data = await self._tables.load(key)
-            self._tallies[key] = Tally() if data is None else msgspec.msgpack.decode(data, type=Tally)
+            self._tallies[key] = tally_of(await self._tables.load(key))
         return self._tallies[key]
 
     async def lock(self, plan: Plan) -> None:
@@ -125,13 +137,29 @@ class TallySlice:
     writes = frozenset({Want})
     handlers: dict[type[Operation], Any] = {}  # noqa: RUF012 - none
 
+    def __init__(self) -> None:
+        self.readers: dict[type[Query[Any]], Any] = {ShowTally: self._show}
+
+    async def _show(self, reads: Any, query: ShowTally, meter: Meter) -> Tally:
+        del meter
+        return tally_of(await self.read(reads, query.key))
+
+    async def read(self, reads: Any, key: str) -> bytes | None:
+        """Read a tally with what the engine gives readers."""
+        raise NotImplementedError
+
 
 # ---- in memory ----
 
 
 class InMemory(TallySlice):
     def __init__(self) -> None:
+        super().__init__()
         self._rows: dict[str, bytes] = {}
+
+    async def read(self, reads: MemoryTables, key: str) -> bytes | None:
+        del reads
+        return self._rows.get(key)
 
     def unit(self, tx: MemoryTransaction) -> TallyUnit:
         rows = self._rows
@@ -161,6 +189,9 @@ class SqliteRows(SqliteGround):
 
 
 class InSqlite(TallySlice):
+    async def read(self, reads: SqliteTransaction, key: str) -> bytes | None:
+        return next((data for (data,) in reads.cursor.execute("SELECT data FROM tallies WHERE key = ?", (key,))), None)
+
     def unit(self, tx: SqliteTransaction) -> TallyUnit:
         return TallyUnit(SqliteRows(tx))
 
@@ -181,6 +212,10 @@ class PostgresRows(PostgresGround):
 
 
 class InPostgres(TallySlice):
+    async def read(self, reads: PostgresTransaction, key: str) -> bytes | None:
+        data: bytes | None = await reads.connection.fetchval("SELECT data FROM tallies WHERE key = $1", key)
+        return data
+
     def unit(self, tx: PostgresTransaction) -> TallyUnit:
         return TallyUnit(PostgresRows(tx))
 
@@ -199,7 +234,13 @@ class Nodes(ZookeeperGround):
 
 class InZookeeper(TallySlice):
     def __init__(self) -> None:
+        super().__init__()
         self.handlers = {Want: self._want}
+
+    async def read(self, reads: Session, key: str) -> bytes | None:
+        await reads.tree.sync()
+        node = await reads.tree.get(f"/tally-{key}")
+        return None if node is None else node.data
 
     async def _want(self, session: Session, operations: Sequence[Want]) -> list[Tally]:
         async def work(operation: Want) -> Tally:

@@ -16,7 +16,7 @@ from mainspring.testing.conformance.driver import NOW, Store, done
 from tests.zookeeper.driving import DrivenEngine
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from .tallies import InMemory, InPostgres, InSqlite, InZookeeper, Tally, Want
+from .tallies import InMemory, InPostgres, InSqlite, InZookeeper, ShowTally, Tally, Want
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +121,11 @@ class TallySuite:
         if self.whole:
             node.store.reopen()
             assert node.store.recover() == 1, "it was leased to the node that is gone"
+
+    def test_a_query_of_the_slice_is_answered_beside_the_groups(self, node: Node) -> None:
+        node.want(1)
+        node.store.end(node.run(), result=b"r")
+        assert node.store.read(ShowTally("k")) == Tally(wanted=1, made=1, ended=1, last=b"r")
 
     def test_what_nobody_follows_ends_as_ever(self, node: Node) -> None:
         job = node.store.leased()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Found
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
+    from mainspring.storage.query import Query
 
 T_contra = TypeVar("T_contra", contravariant=True)
 T = TypeVar("T")
@@ -121,6 +122,10 @@ class Slice(Protocol[T_contra]):
     @property
     def handlers(self) -> Mapping[type[Operation], Callable[..., Any]]:
         """Handlers of its other operations, as the engine's own are."""
+
+    @property
+    def readers(self) -> Mapping[type[Query[Any]], Callable[..., Any]]:
+        """What answers its queries, as the engine's own readers do."""
 
     def unit(self, tx: T_contra) -> Unit:
         """Begin a unit of work."""

@@ -43,19 +43,18 @@ def test_a_read_waits_for_no_group_that_waits_for_a_lock(database: str) -> None:
 
 def test_a_read_sees_one_moment_and_cannot_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
+        async def look(tx: Transaction, _query: object, _meter: object) -> list[int]:
+            counts = []
+            for _ in range(2):
+                counts.append(await tx.connection.fetchval("SELECT count(*) FROM jobs"))
+                await one.submitted()
+            with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                await tx.connection.execute("DELETE FROM jobs")
+            return counts
+
+        readers: dict[Any, Any] = READERS
+        monkeypatch.setitem(readers, ListJobs, look)
         async with node(database) as one:
-
-            async def look(tx: Transaction, _query: object, _meter: object) -> list[int]:
-                counts = []
-                for _ in range(2):
-                    counts.append(await tx.connection.fetchval("SELECT count(*) FROM jobs"))
-                    await one.submitted()
-                with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
-                    await tx.connection.execute("DELETE FROM jobs")
-                return counts
-
-            readers: dict[Any, Any] = READERS
-            monkeypatch.setitem(readers, ListJobs, look)
             assert await answer(one.engine, ListJobs()) == [0, 0]  # type: ignore[comparison-overlap]
 
     asyncio.run(asyncio.wait_for(test(), 60))

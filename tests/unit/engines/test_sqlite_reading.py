@@ -43,8 +43,6 @@ def test_the_loop_goes_on_while_a_read_is_under_way(tmp_path: Path, monkeypatch:
 
     async def check() -> None:
         loop = asyncio.get_running_loop()
-        engine = SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
-        opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe)
         begun, may_end = asyncio.Event(), threading.Event()
 
         async def look(*_: object) -> bool:
@@ -53,6 +51,8 @@ def test_the_loop_goes_on_while_a_read_is_under_way(tmp_path: Path, monkeypatch:
 
         readers: dict[Any, Any] = READERS
         monkeypatch.setitem(readers, ListJobs, look)
+        engine = SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
+        opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe)
         read = asyncio.ensure_future(answer(engine, ListJobs()))
         await begun.wait()
         committed: asyncio.Future[Any] = loop.create_future()

@@ -14,6 +14,7 @@ from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
 from mainspring.storage.phases import Phase
 from mainspring.storage.plan import plan_of
+from mainspring.storage.query import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,7 @@ class MemoryEngine:
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once."""
-        answered(queries.answer(self._tables, query, budget))
+        answered(self._runner.read(query, budget, self._tables))
 
     async def close(self) -> None:
         """Nothing to release; the content stays for the next ``open``."""
@@ -78,8 +79,10 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
+        self._readers = dict(queries.READERS)
         for one in slices:
             self._handlers |= one.handlers
+            self._readers |= one.readers
         self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
 
     def run(
@@ -113,3 +116,10 @@ class Runner:
         for function in tx.commits:
             function()
         return outcomes
+
+    def read(self, query: Query[Any], budget: Budget, tables: Tables) -> Any:
+        """Answer a query."""
+        reader = self._readers.get(type(query))
+        if reader is None:
+            raise unknown("the memory engine", [type(query)])
+        return at_once(reader(tables, query, Meter(budget)))

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Coroutine
 from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.finding import live_of
+from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
-from mainspring.queries.schedules import ListFires
 from mainspring.resources.store import ListLimits
-from mainspring.schedules.store import ListSchedules
-from mainspring.storage.at_once import at_once
-from mainspring.storage.operation import unknown
-from mainspring.storage.query import Meter, in_parts
+from mainspring.storage.query import Meter, Query, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Iterable
 
-    from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
     from mainspring.resources.model import FunctionLimits
-    from mainspring.schedules.model import Fire
-    from mainspring.schedules.reconcile import Stored
-    from mainspring.storage.query import Budget, Page, Query
-
-
-def answer(tables: Tables, query: Query[Any], budget: Budget) -> Any:
-    """Answer a query from some tables."""
-    reader = READERS.get(type(query))
-    if reader is None:
-        raise unknown("the memory engine", [type(query)])
-    return at_once(reader(tables, query, Meter(budget)))
+    from mainspring.storage.query import Page
 
 
 class _Jobs:
@@ -102,36 +89,15 @@ async def list_limits(tables: Tables, query: ListLimits, meter: Meter) -> Page[F
     """Read what is said of functions."""
 
     async def behind(after: bytes | None, most: int) -> list[tuple[bytes, FunctionLimits]]:
-        names = _behind(tables.limits, after)[:most]
+        names = behind_of(tables.limits, after)[:most]
         return [(name, tables.limits[name]) for name in names]
 
     return await in_parts(query, meter, behind)
 
 
-async def list_schedules(tables: Tables, query: ListSchedules, meter: Meter) -> Page[Stored]:
-    """List schedules by their names."""
-    known = tables.schedules
-
-    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        wanted = known if query.names is None else known.keys() & set(query.names)
-        return [(name, known[name]) for name in _behind(wanted, after)[:most]]
-
-    return await in_parts(query, meter, behind)
-
-
-def _behind(names: Iterable[Any], after: Any) -> list[Any]:
+def behind_of(names: Iterable[Any], after: Any) -> list[Any]:
+    """Return the names behind one, sorted."""
     return sorted(name for name in names if after is None or name > after)
-
-
-async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first."""
-    rows = tables.fires.get(query.name, {})
-
-    async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
-        times = sorted((at for at in rows if after is None or at < after), reverse=True)
-        return [(at, copy(rows[at])) for at in times[:most]]
-
-    return await in_parts(query, meter, behind)
 
 
 async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
@@ -142,11 +108,10 @@ async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
     return Counted(live_of(tables, islice(known, start, end)), b"%d" % end if end < len(known) else None)
 
 
-READERS: dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]] = {
+Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]
+READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ListLimits: list_limits,
-    ListSchedules: list_schedules,
-    ListFires: list_fires,
     ShowLive: show_live,
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.memory.queries import behind_of
 from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
@@ -16,15 +19,17 @@ from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Deployment
 from mainspring.schedules.retention import KEPT, NAMES
 from mainspring.schedules.work import ScheduleUnit
+from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Mapping
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.schedules.model import Fire
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
 
 
 class MemorySchedules(MemoryGround):
@@ -173,6 +178,28 @@ def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
+async def list_schedules(tables: Tables, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names."""
+    known = tables.schedules
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        wanted = known if query.names is None else known.keys() & set(query.names)
+        return [(name, known[name]) for name in behind_of(wanted, after)[:most]]
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first."""
+    rows = tables.fires.get(query.name, {})
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
+        times = sorted((at for at in rows if after is None or at < after), reverse=True)
+        return [(at, copy(rows[at])) for at in times[:most]]
+
+    return await in_parts(query, meter, behind)
+
+
 class MemoryScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -180,6 +207,10 @@ class MemoryScheduleSlice:
     follows = work.FOLLOWS
     writes = work.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Tables, Any], object]]] = {ops.FindDue: find_due}
+    readers: Final[Mapping[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+        ops.ListSchedules: list_schedules,
+        ListFires: list_fires,
+    }
 
     def unit(self, tx: Transaction) -> ScheduleUnit:
         """Begin a unit of work."""

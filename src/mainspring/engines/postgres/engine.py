@@ -13,6 +13,7 @@ from mainspring.engines.postgres import address, failures, journal, membership, 
 from mainspring.engines.postgres.connection import connect, disconnect
 from mainspring.engines.postgres.control import Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
+from mainspring.engines.postgres.lists import READERS
 from mainspring.engines.postgres.reading import Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.statements import load
@@ -94,6 +95,9 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self._slices = slices
+        self._readers = dict(READERS)
+        for one in slices:
+            self._readers |= one.readers
         self._nodes = Nodes()
         self._limit = CauseLimit()
         self._term = 0
@@ -147,7 +151,7 @@ class PostgresEngine:
         term = await self._begin(connection, node)
         await self._writer.begin(term, self._patience)
         self._term = term
-        self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory)
+        self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory, self._readers)
         await self._reader.open(self._patience)
         await control.start()
         self._start(self._relay.run(), "messages")

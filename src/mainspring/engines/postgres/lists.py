@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.postgres import resources, rows, schedule_tables
+from mainspring.engines.postgres import resources, rows
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.queries import live
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL
+from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, search
-from mainspring.queries.schedules import ListFires
 from mainspring.resources.model import decode_said
 from mainspring.resources.store import ListLimits
-from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
-from mainspring.schedules.reconcile import Stored
-from mainspring.schedules.store import ListSchedules
-from mainspring.storage.query import Page, Query, in_parts
+from mainspring.storage.query import Meter, Page, Query, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from mainspring.engines.postgres.transaction import Transaction
     from mainspring.resources.model import FunctionLimits
-    from mainspring.schedules.model import Fire
-    from mainspring.storage.query import Meter
 
 _FEW: Final = {
     State.SCHEDULED: "few_scheduled",
@@ -129,30 +122,6 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
     return await in_parts(query, meter, behind)
 
 
-async def list_schedules(tx: Transaction, query: ListSchedules, meter: Meter) -> Page[Stored]:
-    """List schedules by their names."""
-    statement = schedule_tables.SQL["schedules" if query.names is None else "schedules_named"]
-    named = [] if query.names is None else [list(query.names)]
-
-    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        found = await tx.connection.fetch(statement, after or "", most, *named)
-        return [(name, Stored(decode_schedule(schedule), decode_state(state))) for name, schedule, state in found]
-
-    return await in_parts(query, meter, behind)
-
-
-async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
-
-    async def behind(after: int | None, most: int) -> Sequence[tuple[int, Fire]]:
-        found = await tx.connection.fetch(schedule_tables.SQL["history"], query.name, _id(after), most)
-        return [(fire_us, decode_fire(row)) for fire_us, row in found]
-
-    page = await in_parts(query, meter, behind)
-    await tx.nodes.meet(row.job for row in page.items if row.job)
-    return page
-
-
 async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     """Read the counts of a page of functions. A page comes after the number of a function."""
     found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
@@ -160,11 +129,10 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)
 
 
-READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
+Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]
+READERS: Final[Readers] = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ListLimits: list_limits,
-    ListSchedules: list_schedules,
-    ListFires: list_fires,
     ShowLive: show_live,
 }

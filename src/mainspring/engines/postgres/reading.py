@@ -14,7 +14,6 @@ from mainspring.engines.postgres import failures
 from mainspring.engines.postgres.control import Control
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.functions import Functions, Nodes
-from mainspring.engines.postgres.lists import READERS
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.resources.store import ListLimits
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.address import Address
+    from mainspring.engines.postgres.lists import Readers
     from mainspring.engines.postgres.transaction import Memory
     from mainspring.storage.engine import Answered
     from mainspring.storage.query import Budget, Query
@@ -48,7 +48,8 @@ async def _greet(connection: Connection[Record]) -> None:
 class Reader:
     """Answers queries, one at a time; ``nodes`` learns the nodes of what it finds, ``memory`` is that of the node's groups."""
 
-    def __init__(self, address: Address, name: str, nodes: Nodes, memory: Memory) -> None:
+    def __init__(self, address: Address, name: str, nodes: Nodes, memory: Memory, readers: Readers) -> None:
+        self._readers = readers
         self._control = Control(address, name, _greet)
         self._known = nodes
         self._nodes = Nodes()  # with a connection of its own
@@ -63,7 +64,7 @@ class Reader:
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query, or say why not within some seconds."""
-        if type(query) not in READERS:
+        if type(query) not in self._readers:
             raise unknown("PostgreSQL", [type(query)])
         self._task = asyncio.get_running_loop().create_task(self._run(query, budget, answered), name="postgres read")
 
@@ -100,7 +101,7 @@ class Reader:
         self._nodes.use(connection)
         tx = Transaction(connection, 0, self._functions, self._nodes, self._memory)
         async with contextlib.nullcontext() if type(query) in REGULAR else connection.transaction():
-            answer = await READERS[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))
+            answer = await self._readers[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))
         self._functions.committed()
         self._known.update(self._nodes)
         return answer

@@ -26,20 +26,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.postgres.catalogue import Known
 from mainspring.engines.postgres.floors import Floors
+from mainspring.engines.postgres.rows import LARGEST_ID
 from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules
 from mainspring.jobs.slices import of_kind, settled_keys
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
+from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
+from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.retention import ripe
 from mainspring.schedules.work import ScheduleUnit
+from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.owners import Notice
+    from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
+    from mainspring.storage.query import Meter, Page, Query
 
 FROZEN: Final = 6.0
 """Seconds for which a node that is frozen may keep its locks: after five, the server ends its session."""
@@ -137,6 +144,30 @@ async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     return ops.Upcoming(due, found[-1][2] if len(found) > len(due) else None)
 
 
+async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names."""
+    statement = SQL["schedules" if query.names is None else "schedules_named"]
+    named = [] if query.names is None else [list(query.names)]
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        found = await tx.connection.fetch(statement, after or "", most, *named)
+        return [(name, Stored(decode_schedule(schedule), decode_state(state))) for name, schedule, state in found]
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first. The nodes of their jobs are known then: handles are made of both."""
+
+    async def behind(after: int | None, most: int) -> Sequence[tuple[int, Fire]]:
+        found = await tx.connection.fetch(SQL["history"], query.name, LARGEST_ID if after is None else after, most)
+        return [(fire_us, decode_fire(row)) for fire_us, row in found]
+
+    page = await in_parts(query, meter, behind)
+    await tx.nodes.meet(row.job for row in page.items if row.job)
+    return page
+
+
 class PostgresScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -145,6 +176,10 @@ class PostgresScheduleSlice:
     writes = work.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {
         ops.FindDue: find_due
+    }
+    readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
+        ops.ListSchedules: list_schedules,
+        ListFires: list_fires,
     }
 
     def unit(self, tx: Transaction) -> PostgresScheduleUnit:

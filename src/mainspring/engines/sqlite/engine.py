@@ -16,6 +16,7 @@ from mainspring.engines.sqlite import finding, jobs, opening, probing, resources
 from mainspring.engines.sqlite.failures import explain, full_at_start
 from mainspring.engines.sqlite.folding import Folding
 from mainspring.engines.sqlite.lock import FileLock
+from mainspring.engines.sqlite.queries import READERS
 from mainspring.engines.sqlite.reading import Reader
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
@@ -78,8 +79,10 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self._slices = slices
         self._handlers = dict(_HANDLERS)
+        self._readers = dict(READERS)
         for one in slices:
             self._handlers |= one.handlers
+            self._readers |= one.readers
         self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
         self._connection: apsw.Connection | None = None
         self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
@@ -107,7 +110,7 @@ class SqliteEngine:
         self._lock.take()
         try:
             opened = await self._open_patiently(node)
-            self._reader = Reader(self._path, self._folding, deliver)
+            self._reader = Reader(self._path, self._folding, deliver, self._readers)
         except (apsw.Error, StoreFullError) as error:
             failure = self._explain(error) if isinstance(error, apsw.Error) else error
             self._close()

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import Counted, ShowLive, numbered
 from mainspring.queries.jobs import MOST_KEYS, FirstInLine, ListJobs, Mark, search
-from mainspring.queries.schedules import ListFires
 from mainspring.resources.model import decode_said
 from mainspring.resources.store import ListLimits
-from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
-from mainspring.schedules.reconcile import Stored
-from mainspring.schedules.store import ListSchedules
-from mainspring.storage.query import Page, Query, in_parts
+from mainspring.storage.query import Meter, Page, Query, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.resources.model import FunctionLimits
-    from mainspring.schedules.model import Fire
-    from mainspring.storage.query import Meter
 
 _FEW = {
     State.SCHEDULED: "few_scheduled",
@@ -115,35 +108,6 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
     return await in_parts(query, meter, behind)
 
 
-async def list_schedules(tx: Transaction, query: ListSchedules, meter: Meter) -> Page[Stored]:
-    """List schedules by their names."""
-
-    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        return [_stored(row) for row in tx.cursor.execute(SQL["schedules"], (after or "", most))]
-
-    async def named(after: str | None, most: int) -> list[tuple[str, Stored]]:
-        names = sorted(name for name in set(query.names or ()) if name > (after or ""))
-        found = (_stored((name, *row)) for name in names for row in tx.cursor.execute(SQL["schedule"], (name,)))
-        return [one for one, _ in zip(found, range(most), strict=False)]
-
-    return await in_parts(query, meter, behind if query.names is None else named)
-
-
-def _stored(row: Sequence[Any]) -> tuple[str, Stored]:
-    name, schedule, state = row
-    return name, Stored(decode_schedule(schedule), decode_state(state))
-
-
-async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
-    """List rows, the newest first."""
-
-    async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
-        found = tx.cursor.execute(SQL["history"], (query.name, _id(after), most))
-        return [(fire_us, decode_fire(row)) for fire_us, row in found]
-
-    return await in_parts(query, meter, behind)
-
-
 async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     """Read the counts of a page of functions. A page comes after the number of a function."""
     counts = {}
@@ -158,11 +122,10 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     return Counted(counts, b"%d" % last if left >= query.limit else None)
 
 
-READERS: dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]] = {
+Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]
+READERS: Readers = {
     ListJobs: list_jobs,
     FirstInLine: first_in_line,
     ListLimits: list_limits,
-    ListSchedules: list_schedules,
-    ListFires: list_fires,
     ShowLive: show_live,
 }

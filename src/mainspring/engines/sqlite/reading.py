@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from mainspring.engines.sqlite.failures import explain
-from mainspring.engines.sqlite.queries import READERS
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreError
 from mainspring.storage.at_once import at_once
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.engines.sqlite.folding import Folding
+    from mainspring.engines.sqlite.queries import Readers
     from mainspring.storage.engine import Answered
     from mainspring.storage.query import Budget, Query
 
@@ -34,8 +34,11 @@ BUSY_MS = 2000
 class Reader:
     """Answers queries about a file, one after the other; ``deliver`` runs a function on the node's own thread."""
 
-    def __init__(self, path: Path, folding: Folding, deliver: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, path: Path, folding: Folding, deliver: Callable[[Callable[[], None]], object], readers: Readers
+    ) -> None:
         """Open the file, which is in use already. Raises apsw.Error."""
+        self._readers = readers
         self._path = path
         self._folding = folding
         self._deliver = deliver
@@ -48,7 +51,7 @@ class Reader:
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query; ``answered`` is called on the node's thread."""
-        if type(query) not in READERS:
+        if type(query) not in self._readers:
             raise unknown("SQLite", [type(query)])
         self._asked.put((query, budget, answered))
 
@@ -69,7 +72,7 @@ class Reader:
         try:
             self._tx.cursor.execute("BEGIN")  # all statements of a read see the same
             try:
-                return at_once(READERS[type(query)](self._tx, query, Meter(budget)))
+                return at_once(self._readers[type(query)](self._tx, query, Meter(budget)))
             finally:
                 self._tx.cursor.execute("ROLLBACK")
         except apsw.Error as error:

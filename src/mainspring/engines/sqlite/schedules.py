@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.sqlite.ground import SqliteGround
+from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.owners import Ended
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.catalogue import Catalogue
@@ -15,13 +17,15 @@ from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
 from mainspring.schedules.retention import KEPT, NAMES
 from mainspring.schedules.work import ScheduleUnit
+from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Page, Query
 
 LAST_NAME = "\U0010ffff"
 """It comes after all names."""
@@ -157,6 +161,35 @@ def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     )
 
 
+async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names."""
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        return [_listed(row) for row in tx.cursor.execute(SQL["schedules"], (after or "", most))]
+
+    async def named(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        names = sorted(name for name in set(query.names or ()) if name > (after or ""))
+        found = (_listed((name, *row)) for name in names for row in tx.cursor.execute(SQL["schedule"], (name,)))
+        return [one for one, _ in zip(found, range(most), strict=False)]
+
+    return await in_parts(query, meter, behind if query.names is None else named)
+
+
+def _listed(row: Sequence[Any]) -> tuple[str, Stored]:
+    name, schedule, state = row
+    return name, Stored(decode_schedule(schedule), decode_state(state))
+
+
+async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first."""
+
+    async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
+        found = tx.cursor.execute(SQL["history"], (query.name, LARGEST_ID if after is None else after, most))
+        return [(fire_us, decode_fire(row)) for fire_us, row in found]
+
+    return await in_parts(query, meter, behind)
+
+
 class SqliteScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -165,6 +198,10 @@ class SqliteScheduleSlice:
     writes = work.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {
         ops.FindDue: find_due
+    }
+    readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+        ops.ListSchedules: list_schedules,
+        ListFires: list_fires,
     }
 
     def unit(self, tx: Transaction) -> ScheduleUnit:

@@ -30,7 +30,7 @@ from mainspring.storage.plan import plan_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from mainspring.engines.zookeeper.session import Handlers, Slice
+    from mainspring.engines.zookeeper.session import Handlers, Reader, Slice
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.events.relay import Message
     from mainspring.ids import NodeId
@@ -81,8 +81,10 @@ class ZookeeperEngine:
         """
         self._slices = slices
         self._handlers = dict(HANDLERS)
+        self._readers = dict(READERS)
         for one in slices:
             self._handlers |= one.handlers
+            self._readers |= one.readers
         self._lease = lease
         self._make = tree
         self._patience = patience
@@ -198,18 +200,21 @@ class ZookeeperEngine:
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query beside the groups, or say why not."""
-        if type(query) not in READERS:
+        reader = self._readers.get(type(query))
+        if reader is None:
             raise unknown("ZooKeeper", [type(query)])
         if self._session is None:
             answered(StoreUnavailableError("the next term has not begun yet"))
         else:
-            self._start(self._read(self._session, query, budget, answered), "read")
+            self._start(self._read(self._session, reader, query, budget, answered), "read")
 
-    async def _read(self, session: Session, query: Query[Any], budget: Budget, answered: Answered) -> None:
+    async def _read(
+        self, session: Session, reader: Reader, query: Query[Any], budget: Budget, answered: Answered
+    ) -> None:
         answer: Any
         try:
             async with asyncio.timeout(ANSWER):
-                answer = await lists.answer(session, query, budget)
+                answer = await lists.answer(reader, session, query, budget)
         except TimeoutError:
             answer = StoreUnavailableError("the ensemble does not answer")
         except StoreError as error:

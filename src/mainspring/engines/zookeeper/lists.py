@@ -8,17 +8,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, queries
-from mainspring.engines.zookeeper.schedules import reading
 from mainspring.jobs.store import Counted, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, search
-from mainspring.queries.schedules import ListFires
-from mainspring.schedules.store import ListSchedules
 from mainspring.storage.query import Meter, Query
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.session import Reader, Readers, Session
     from mainspring.jobs.model import Job
     from mainspring.storage.query import Budget, Page
 
@@ -26,10 +23,10 @@ PAGE: Final = 200
 """Rows that are read at once."""
 
 
-async def answer(session: Session, query: Query[Any], budget: Budget) -> Any:
-    """Answer a query. Raises StoreError."""
+async def answer(reader: Reader, session: Session, query: Query[Any], budget: Budget) -> Any:
+    """Answer a query by its reader. Raises StoreError."""
     budget = budget._replace(part=min(budget.part, PAGE))
-    return await READERS[type(query)](session, query, Meter(budget, asyncio.get_running_loop().time))
+    return await reader(session, query, Meter(budget, asyncio.get_running_loop().time))
 
 
 class _Jobs:
@@ -96,9 +93,7 @@ async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
     return Counted(queries.of_functions(counts, frozenset(page)), page[-1] if rest else None)
 
 
-READERS: Final[dict[type[Query[Any]], Callable[[Session, Any, Meter], Awaitable[Any]]]] = {
+READERS: Final[Readers] = {
     ListJobs: list_jobs,
-    ListSchedules: reading.list_schedules,
-    ListFires: reading.list_fires,
     ShowLive: show_live,
 }

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from mainspring.jobs.slices import Followers, Unit
     from mainspring.jobs.store import Want
     from mainspring.storage.operation import Operation
+    from mainspring.storage.query import Meter, Query
 
     Handler = Callable[["Session", Sequence[Any]], Awaitable[Sequence[Any]]]
     """Takes all operations of its kind that a group has, in their order, and returns their outcomes."""
     Handlers = Mapping[type[Operation], Handler]
+    Reader = Callable[["Session", Any, Meter], Awaitable[Any]]
+    """Answers a query, within its budget."""
+    Readers = Mapping[type[Query[Any]], Reader]
 
 
 M = TypeVar("M")
@@ -83,6 +87,10 @@ class Slice(Protocol):
     @property
     def handlers(self) -> Handlers:
         """Take all operations of their kind that a group has."""
+
+    @property
+    def readers(self) -> Readers:
+        """Answer its queries."""
 
     async def turns(self, session: Session, keys: Sequence[Any]) -> Sequence[Hashable]:
         """Say for each of some owners' keys with which others it takes turns: who would write the same at once is overtaken.

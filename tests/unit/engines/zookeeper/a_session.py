@@ -24,6 +24,7 @@ from mainspring.engines.zookeeper import (
 )
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.records import leased
+from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
@@ -84,6 +85,9 @@ def falls_behind(tree: MemoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tree, "get_many", not_yet)
     monkeypatch.setattr(tree, "sync", caught_up)
+
+
+READERS = {**lists.READERS, **ZookeeperScheduleSlice.readers}
 
 
 class Node:
@@ -159,9 +163,8 @@ class Node:
 
     def read(self, query: Query[Any], budget: Budget, answered: Callable[[Any], None]) -> None:
         """Answer a query, as the engine does."""
-        asyncio.ensure_future(lists.answer(self.session, query, budget)).add_done_callback(
-            lambda task: answered(task.exception() or task.result())
-        )
+        reading = lists.answer(READERS[type(query)], self.session, query, budget)
+        asyncio.ensure_future(reading).add_done_callback(lambda task: answered(task.exception() or task.result()))
 
     async def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Read the counts; they have to be what counting finds."""

@@ -1,4 +1,4 @@
-"""The schedules slice on this engine: which handler each of its operations has, and how it follows the ends of runs."""
+"""The schedules slice on this engine: what handles its operations, answers its queries, and follows the ends of its runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.engines.zookeeper.schedules import history, mending, reading, writing
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import work
 from mainspring.schedules.work import ScheduleUnit
@@ -14,11 +15,11 @@ from mainspring.schedules.work import ScheduleUnit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.session import Handlers, Session
+    from mainspring.engines.zookeeper.session import Handlers, Readers, Session
 
 
 class ZookeeperScheduleSlice:
-    """See ``engines.zookeeper.ground.Slice``."""
+    """See ``engines.zookeeper.session.Slice``."""
 
     kind = work.KIND
     follows = work.FOLLOWS
@@ -31,6 +32,7 @@ class ZookeeperScheduleSlice:
         ops.ForgetFires: history.forget,
         ops.FindDue: reading.find_due,
     }
+    readers: Final[Readers] = {ops.ListSchedules: reading.list_schedules, ListFires: reading.list_fires}
 
     async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:
         """Runs of one family take turns."""
