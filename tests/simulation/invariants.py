@@ -51,6 +51,9 @@ def always(life: Sound) -> None:
             able = queue.startable(queue.woken + 1)
             assert queue.woken >= able or not queue.sleepers, f"{queue.name!r} has jobs and sleepers: stranded"
             assert not able or not queue.takers, f"{queue.name!r} has jobs and takers: stranded"
+    if dispatch.paused:
+        waiting = [held.handle for held in table.held.values() if held.stored and held.worker is None]
+        assert not waiting, f"{waiting} wait at a node that hands out none"
     expected = sum(len(held.job.payload) for held in table.held.values() if not held.stored)
     assert table.foreground_bytes == expected
 
