@@ -1,4 +1,4 @@
-"""What can be wrong with a call, as data: a code that stays the same, and a sentence for people.
+"""Problems of calls, as data: a code that stays the same, and a sentence for people.
 
 docs/reference/errors.md has the table of the codes.
 """
@@ -27,13 +27,13 @@ class Kind(StrEnum):
     """The request cannot be right, or not at this node: the same one fails again."""
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
-    """What the request is about is in a state that does not allow it."""
+    """The state of the job, schedule or node does not allow the request."""
     UNAVAILABLE = "unavailable"
     """The same request may succeed later."""
 
 
 class Code(StrEnum):
-    """What is wrong. Callers compare codes, so none is ever renamed."""
+    """Kinds of problems. Callers compare codes, so none is ever renamed."""
 
     UNKNOWN_CALL = "unknown_call", Kind.USAGE
     """There is no call of this name."""
@@ -99,6 +99,6 @@ def problem_of(error: MainspringError) -> Problem:
 
 
 def check_number(name: str, number: int) -> None:
-    """Raise ApiError where so many cannot be asked for at once."""
+    """Raise ApiError for a number that one answer cannot have."""
     if not 1 <= number <= MOST:
         raise ApiError(Code.INVALID, f"{name} is a number from 1 to {MOST}, not {number}")

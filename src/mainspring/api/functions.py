@@ -1,4 +1,4 @@
-"""What is asked about functions: what they have to do, their limits and pauses, and who has registered them."""
+"""Calls about functions: their work, limits and pauses, and the workers that have registered them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.resources.said import SaidRate  # noqa: TC001 - msgspec reads th
 
 
 class FunctionInfo(msgspec.Struct):
-    """A function; docs/reference/protocol.md says what the keys mean."""
+    """A function; docs/reference/protocol.md explains the keys."""
 
     function: str
     paused: bool
@@ -33,11 +33,11 @@ class Listed(msgspec.Struct):
 
     functions: list[FunctionInfo]
     next: str | None
-    """What ``after`` says to get those that follow; None where there are no more."""
+    """The value of ``after`` for the next page; None on the last one."""
 
 
 class Registration(msgspec.Struct):
-    """Who has registered a function."""
+    """The answer whether a function is registered."""
 
     registered: bool | None
     shared: bool

@@ -1,4 +1,4 @@
-"""What is asked about jobs: lists, one job, cancelling, another try, and a watch on what changes."""
+"""Calls about jobs: list, show, cancel, retry, and watch their changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATES = {state.name.lower(): state for state in State}
 
 
 class JobInfo(msgspec.Struct):
-    """A job; docs/reference/protocol.md says what the keys mean."""
+    """A job; docs/reference/protocol.md explains the keys."""
 
     handle: str
     function: str
@@ -47,7 +47,7 @@ class JobDetails(JobInfo):
     done: int
     total: int
     numerator: int
-    """What ``done`` was called before, as ``denominator`` is the former name of ``total``."""
+    """The former name of ``done``, as ``denominator`` is that of ``total``."""
     denominator: int
 
 
@@ -62,7 +62,7 @@ class Listed(msgspec.Struct):
 
 
 class Cancelled(msgspec.Struct):
-    """What became of a job that was to be cancelled."""
+    """The state of a job after a cancel."""
 
     handle: str
     state: str
@@ -70,7 +70,7 @@ class Cancelled(msgspec.Struct):
 
 
 class Missed(msgspec.Struct):
-    """So many changes were left out, because whoever watches had no room for them."""
+    """So many changes were left out, because the watcher had no room for them."""
 
     missed: int
 

@@ -1,4 +1,4 @@
-"""What is asked about nodes: those that share a store, and letting one drain or removing it."""
+"""Calls about the nodes that share a store: list, show, drain and remove them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class NodeInfo(msgspec.Struct):
-    """A node; docs/reference/protocol.md says what the keys mean."""
+    """A node; docs/reference/protocol.md explains the keys."""
 
     name: str
     term: int
@@ -21,7 +21,7 @@ class NodeInfo(msgspec.Struct):
     slots: int | None
     prefetch: int
     capacity: int
-    """What ``prefetch`` was called before."""
+    """The former name of ``prefetch``."""
     jobs: int
     weight: int
     functions: list[str]

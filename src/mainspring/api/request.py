@@ -19,12 +19,12 @@ R = TypeVar("R")
 
 
 class Request(msgspec.Struct, Generic[A], forbid_unknown_fields=True, omit_defaults=True):
-    """What is asked; ``A`` is the type of its answer."""
+    """A request; ``A`` is the type of its answer."""
 
     call: ClassVar[str] = ""
     """The name under which it can be read and sent; empty where it has bytes that JSON cannot hold."""
     only_reads: ClassVar[bool] = False
-    """Whether it may take long and changes nothing: where whoever asks leaves, it ends."""
+    """Whether it may take long and changes nothing: it ends when its client leaves."""
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
@@ -34,7 +34,7 @@ def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
         raise ApiError(Code.UNKNOWN_CALL, f"there is no method {name!r}; there are {', '.join(sorted(requests))}")
     try:
         return msgspec.json.decode(params or b"{}", type=kind)
-    except ValueError as error:  # a MsgspecError, or text that is no UTF-8
+    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
         raise ApiError(Code.UNREADABLE, f"the params of {name} cannot be read: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""What is asked about schedules: what there are, when they run and have run; making, changing and running them."""
+"""Calls about schedules: list, show, make, change and run them; their next times and their history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mainspring.schedules.specification import Specification
 
 
 class ScheduleInfo(msgspec.Struct):
-    """A schedule; docs/reference/protocol.md says what the keys mean."""
+    """A schedule; docs/reference/protocol.md explains the keys."""
 
     name: str
     function: str
@@ -74,7 +74,7 @@ class Times(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """What became of a fire time."""
+    """The outcome of a fire time."""
 
     schedule: str
     fire_time: str | None
@@ -100,7 +100,7 @@ class Runs(msgspec.Struct):
 
 
 class Difference(msgspec.Struct):
-    """What a declaration has changed."""
+    """One change by a declaration."""
 
     kind: str
     name: str
@@ -108,7 +108,7 @@ class Difference(msgspec.Struct):
 
 
 class Declared(msgspec.Struct):
-    """What a declaration has come to."""
+    """The result of a declaration."""
 
     governs: bool
     changes: list[Difference]
@@ -178,7 +178,7 @@ class Next(Request[Times]):
 
 
 class History(Request[Runs]):
-    """What became of a schedule's times, those before a time where it is given. Codes: ``invalid``, ``schedule_not_found``."""
+    """The outcomes of a schedule's times, or of those before a given time. Codes: ``invalid``, ``schedule_not_found``."""
 
     call = "schedules.history"
     only_reads = True

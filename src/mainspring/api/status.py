@@ -1,4 +1,4 @@
-"""What is asked about the node itself: what it is, and what it does."""
+"""Calls about the node itself: its identity and its load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Waiting(msgspec.Struct):
 
 
 class FunctionStatus(msgspec.Struct):
-    """What a function has to do."""
+    """The load of a function."""
 
     function: str
     total: int
@@ -34,14 +34,14 @@ class JobNumbers(msgspec.Struct):
 
 
 class CommitNumbers(msgspec.Struct):
-    """What the node has committed since its start."""
+    """The commits of the node since its start."""
 
     groups: int
     jobs: int
 
 
 class NodeStatus(msgspec.Struct):
-    """A node; docs/reference/cli.md says what the keys mean."""
+    """A node; docs/reference/cli.md explains the keys."""
 
     version: str
     name: str
@@ -59,6 +59,6 @@ class NodeStatus(msgspec.Struct):
 
 
 class Show(Request[NodeStatus]):
-    """What the asked node is and does. Codes: none of its own."""
+    """The status of the asked node. Codes: none of its own."""
 
     call = "node.status"

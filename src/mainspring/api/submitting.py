@@ -22,7 +22,7 @@ LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
 
 
 class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a submission asks for beside function, unique and payload; docs/reference/protocol.md says what the keys mean."""
+    """The options of a submission; docs/reference/protocol.md explains the keys."""
 
     priority: PriorityName = "normal"
     delay: float | None = None
@@ -35,7 +35,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     concurrency_key: str = ""
 
     def give(self, job: Job, now: float) -> None:
-        """Let a new job have these options. Raises UsageError where one cannot be right."""
+        """Set these options on a new job. Raises UsageError for an invalid one."""
         check_seconds(self, "delay", "timeout", "heartbeat", "expires", "keep_unique")
         if self.delay is not None and self.run_at is not None:
             raise UsageError("give delay or run_at, not both")
@@ -55,10 +55,10 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         job.priority = PRIORITIES[self.priority]
 
 
-def check_seconds(said: msgspec.Struct, *names: str) -> None:
-    """Raise UsageError where one of these options is no number of seconds that can be kept."""
+def check_seconds(options: msgspec.Struct, *names: str) -> None:
+    """Raise UsageError for an option of these names that is not a valid number of seconds."""
     for name in names:
-        seconds = getattr(said, name)
+        seconds = getattr(options, name)
         if seconds is not None and not 0 <= seconds < LONGEST_WAIT:
             raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
         if seconds == 0 and name in {"timeout", "heartbeat"}:
@@ -66,7 +66,10 @@ def check_seconds(said: msgspec.Struct, *names: str) -> None:
 
 
 def misfit(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:
-    """Return why no node whose store takes payloads of ``largest`` bytes has such a job; None where nothing is wrong."""
+    """Return the problem of a job that no node takes; None for a valid one.
+
+    ``largest`` is the store's limit for payloads, in bytes.
+    """
     if not function:
         return Problem(Code.INVALID, "a job needs the name of a function")
     if len(function) > FUNCTION_LIMIT:
@@ -96,7 +99,7 @@ class Ended(msgspec.Struct):
     result: bytes = b""
     """All parts that its worker has sent, one after the other; empty where it has not succeeded."""
     exception: bytes | None = None
-    """What a plain Gearman worker said with ``WORK_EXCEPTION``."""
+    """The data of ``WORK_EXCEPTION`` from a plain Gearman worker."""
 
 
 class Submit(Request[Submitted]):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def params_of(request: Request[Any]) -> dict[str, Any]:
-    """Return what a request says. What has its default is left out: the server has the same one."""
+    """Return what a request says. Options with their defaults are left out: the server has the same defaults."""
     params: dict[str, Any] = msgspec.to_builtins(request)
     return params
 

@@ -1,4 +1,4 @@
-"""What is asked about functions, without a face."""
+"""Calls about functions, without a face."""
 
 from __future__ import annotations
 

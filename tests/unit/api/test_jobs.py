@@ -1,4 +1,4 @@
-"""What is asked about jobs, without a face."""
+"""Calls about jobs, without a face."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked about nodes, without a face."""
+"""Calls about nodes, without a face."""
 
 from __future__ import annotations
 

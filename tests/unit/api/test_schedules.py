@@ -1,4 +1,4 @@
-"""What is asked about schedules, without a face."""
+"""Calls about schedules, without a face."""
 
 from __future__ import annotations
 

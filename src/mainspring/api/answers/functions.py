@@ -1,4 +1,4 @@
-"""What is asked about functions: what they have to do, their limits and pauses, and who has registered them."""
+"""Calls about functions: their work, limits and pauses, and the workers that have registered them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class FunctionCalls:
                 return replace(stored, commanded=None)
             if request.unlimited:
                 return replace(stored, commanded=UNLIMITED)
-            # What is not given stays as it is, whoever said it.
+            # A limit that is not given stays as it is, whether a command or workers have set it.
             return replace(stored, commanded=limits_of(replace(said_of(rules.effective(stored, now_us)), **given)))
 
         return await self._change(request.function, change)

@@ -1,4 +1,4 @@
-"""What is asked about jobs: lists, one job, cancelling, another try, and a watch on what changes."""
+"""Calls about jobs: list, show, cancel, retry, and watch their changes."""
 
 from __future__ import annotations
 

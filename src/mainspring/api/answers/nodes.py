@@ -1,4 +1,4 @@
-"""What is asked about nodes: those that share a store, and letting one drain or removing it."""
+"""Calls about the nodes that share a store: list, show, drain and remove them."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from mainspring.api.request import Request
 
     Handlers = Mapping[type[Request[Any]], Callable[[Any], Coroutine[Ask, Any, Any]]]
-    """What answers each kind of request. It raises MainspringErrors, which `problem_of` turns into problems."""
+    """Coroutines by kind of request. They raise MainspringErrors, which `problem_of` turns into problems."""
 
 A = TypeVar("A")
 
 
 class Api:
-    """What a node offers, whoever asks."""
+    """The calls of a node, for all faces."""
 
     def __init__(self, *parts: Handlers) -> None:
         self.requests: dict[str, type[Request[Any]]] = {}

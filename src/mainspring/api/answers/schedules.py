@@ -1,4 +1,4 @@
-"""What is asked about schedules: what there are, when they run and have run; making, changing and running them."""
+"""Calls about schedules: list, show, make, change and run them; their next times and their history."""
 
 from __future__ import annotations
 

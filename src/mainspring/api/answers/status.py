@@ -1,4 +1,4 @@
-"""What is asked about the node itself: what it is, and what it does."""
+"""Calls about the node itself: its identity and its load."""
 
 from __future__ import annotations
 

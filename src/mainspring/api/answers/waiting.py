@@ -39,7 +39,7 @@ class Later(Generic[T]):
 
 
 async def found_by(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
-    """Return the answer to a query. Once nobody waits for the call any more, nothing more is read for it."""
+    """Return the answer to a query. When the call ends, nothing more is read for it."""
     there = True
     try:
         page: Page[T] = await Later(lambda done, failed: ask(query, done, failed, lambda: there))
@@ -51,7 +51,7 @@ async def found_by(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
 async def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Generator[None, None, T]) -> T:
     """Run long work, up to each of its ``yield`` at a time, in turns with everything else, and return what it returns.
 
-    Once nobody waits for the call any more, the work ends at its next ``yield``.
+    When the call ends, the work ends at its next ``yield``.
     """
 
     def ask(done: Done, failed: Failed) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Worker
 
 COST = 64
-"""What a call counts among the questions that a peer may have unanswered: it may list a thousand jobs."""
+"""The number of unanswered questions that a call counts as: it may list a thousand jobs."""
 CALL_ID_LIMIT = 1024
 """Bytes of a call's id: a watch keeps it as long as the connection, and sends it with each event."""
 MOST_SLOTS = 1_000_000

@@ -56,7 +56,7 @@ def _ready(peer: Peer, args: list[bytes]) -> None:
 def _heartbeat(peer: Peer, args: list[bytes]) -> None:
     try:
         beats = decode_beats(args[0])
-    except ValueError as error:  # a MsgspecError, or text that is no UTF-8
+    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
         _refuse(peer, f"HEARTBEAT cannot be read: {error}")
         return
     now = peer.service.monotonic()

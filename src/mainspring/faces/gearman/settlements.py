@@ -34,7 +34,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     readable = True
     try:
         detail = decode_settle(text) if text else SettleDetail()
-    except ValueError as why:  # a MsgspecError, or text that is no UTF-8
+    except ValueError as why:  # a MsgspecError, or text that is not UTF-8
         readable = False
         detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"
