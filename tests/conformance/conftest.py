@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.engines.postgres.engine import migrate_store
 from mainspring.engines.zookeeper import claiming, membership
 from mainspring.engines.zookeeper.master import dispatching
-from tests.postgres.server import memory_directory
+from tests.postgres.server import memory_directory, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.postgres.server import PostgresServer
 
 pytest.register_assert_rewrite("mainspring.testing.conformance")
 
@@ -39,3 +43,19 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "PATIENCE", 20.0)
     monkeypatch.setattr(dispatching, "ANSWER", 20.0)
     monkeypatch.setattr(dispatching, "ALONE", 0.01)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: PostgresServer) -> str:
+    """Return the name of a database that has the store's schema, and nothing in it."""
+    dsn = postgres.create_database()
+    asyncio.run(migrate_store(dsn))
+    return name_of(dsn)
+
+
+@pytest.fixture
+def database(postgres: PostgresServer, template: str) -> Iterator[str]:
+    """Return the DSN of a copy of it: a quarter of these tests' time went into making the schema anew."""
+    dsn = postgres.create_database(template)
+    yield dsn
+    postgres.drop_database(dsn)
