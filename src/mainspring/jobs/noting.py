@@ -146,18 +146,21 @@ class Noting:
                 if held.queued:
                     self._dispatch.drop(held)  # not to be handed out while the store is asked
                     withdrawn.append(held)
-        if not leaving:
-            return
+        if leaving:
+            self._leave(leaving, withdrawn, self._dropped)
 
-        def done(dropped: set[int]) -> None:
-            self._dropped(dropped)
+    def _leave(self, ids: list[int], withdrawn: list[Held], dropped: Callable[[set[int]], None]) -> None:
+        """Have the store drop jobs for which nobody waits; the withdrawn ones that it does not drop wait again."""
+
+        def done(gone: set[int]) -> None:
+            dropped(gone)
             self._stay(self._leaves.pop(operation))
 
         def failed(error: StoreError) -> None:
             del error
             self._stay(self._leaves.pop(operation))
 
-        operation = Leave(self._table.term, leaving)
+        operation = Leave(self._table.term, ids)
         self._leaves[operation] = withdrawn
         self._commits.put(operation, done, failed)
 
@@ -166,24 +169,17 @@ class Noting:
         job = settlement.job
         serving = self._serving
 
-        def done(dropped: set[int]) -> None:
-            self._stay(self._leaves.pop(operation))
-            if dropped:
-                queue = self._dispatch.known(job.function)
-                if queue is None:
-                    pass  # the store alone counts it
-                elif rules.target(settlement.event) is State.PENDING:
-                    serving.no_longer_pending(queue, job.priority)
-                else:
-                    serving.no_longer_away(queue)
+        def dropped(gone: set[int]) -> None:
+            queue = self._dispatch.known(job.function) if gone else None
+            if queue is None:
+                pass  # it goes on, or the store alone counts it
+            elif rules.target(settlement.event) is State.PENDING:
+                serving.no_longer_pending(queue, job.priority)
+            else:
+                serving.no_longer_away(queue)
 
-        def failed(error: StoreError) -> None:
-            del error  # the settlement has failed as well: the job is dropped when that is tried again
-            self._stay(self._leaves.pop(operation))
-
-        operation = Leave(self._table.term, [job.id])
-        self._leaves[operation] = []
-        self._commits.put(operation, done, failed)
+        # Where it fails, the settlement has failed as well: the job is dropped when that is tried again.
+        self._leave([job.id], [], dropped)
 
     def withholds(self, held: Held) -> bool:
         """Say whether the store is being asked to drop a job that was claimed meanwhile: it waits for the answer."""
