@@ -14,10 +14,9 @@ from mainspring.errors import SettingsError
 from mainspring.faces.gearman.protocol import TLS_REQUIRED
 from mainspring.faces.http.connections import Connections
 from mainspring.server.addresses import TcpAddress, UnixAddress
-from mainspring.server.keepalive import keep_alive
 from mainspring.server.listener import Handshakes, Listener
 from mainspring.server.shares import SMALLEST, shares
-from mainspring.server.sockets import SocketFile, bind, bound_address
+from mainspring.server.sockets import SocketFile, bind, bound_address, keep_alive
 from mainspring.server.tls import reload_context, server_context
 
 if TYPE_CHECKING:

@@ -6,9 +6,13 @@ import contextlib
 import errno
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mainspring.errors import MainspringError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress
+
+if TYPE_CHECKING:
+    from mainspring.server.settings import KeepaliveSettings
 
 _UNAVAILABLE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 """Kinds of addresses that this machine does not have: IPv6, mostly."""
@@ -93,6 +97,19 @@ def _bind_ip(family: int, kind: int, protocol: int, target: tuple[object, ...], 
         opened.close()
         raise
     return opened
+
+
+def keep_alive(sock: socket.socket, settings: KeepaliveSettings) -> None:
+    """Find peers that vanished without a word, by the operating system's probes; accepted connections inherit it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", settings.idle),
+        ("TCP_KEEPINTVL", settings.interval),
+        ("TCP_KEEPCNT", settings.count),
+    ):
+        number = getattr(socket, option, None)
+        if number is not None and value is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def _bind_path(address: UnixAddress, backlog: int) -> socket.socket:
