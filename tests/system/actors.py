@@ -1,4 +1,4 @@
-"""Clients and workers that go on whatever happens to the servers, and note in a ledger what they see."""
+"""Clients and workers that keep reconnecting while the servers fail, and record their observations in a ledger."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 FUNCTIONS = (b"alpha", b"beta")
 UNIQUES = 6
-LEAVES = 0.01
+LEAVE_PROBABILITY = 0.01
 RESULT = b"result"
-GONE = (ConnectionError, TimeoutError)
-PATIENCE = 40.0
-"""Seconds in which everything is over that was begun, whatever was done to the servers."""
+DISCONNECTS = (ConnectionError, TimeoutError)
+ACTOR_TIMEOUT = 40.0
+"""Seconds within which every request ends, including the time for which a server was disturbed."""
 
 
 class Addresses:
-    """Where the servers are at the moment."""
+    """The addresses of the servers that currently listen."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ports: dict[str, int] = {}
         self.ending = False
-        """Clients submit no more."""
+        """True once clients must stop submitting."""
         self.over = False
 
     def put(self, name: str, port: int) -> None:
-        """A server listens."""
+        """Add a server that listens."""
         with self._changed:
             self._ports[name] = port
             self._changed.notify_all()
 
     def drop(self, name: str) -> None:
-        """A server does not listen any more."""
+        """Remove a server that no longer listens."""
         with self._changed:
             self._ports.pop(name, None)
 
     def end(self) -> None:
-        """Nobody is needed any more."""
+        """End all actors."""
         with self._changed:
             self.over = self.ending = True
             self._changed.notify_all()
@@ -57,24 +57,24 @@ class Addresses:
     def connect(self, chance: random.Random) -> ExtensionPeer:
         """Connect to one of the servers; raises ConnectionError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ports or self.over, PATIENCE)
+            self._changed.wait_for(lambda: self._ports or self.over, ACTOR_TIMEOUT)
             if not self._ports:
-                raise ConnectionError("nobody listens")
+                raise ConnectionError("no server listens")
             port = chance.choice(sorted(self._ports.values()))
         return ExtensionPeer(port)
 
 
 class Pace(NamedTuple):
-    """How busy the actors are: each time is one of these, in seconds."""
+    """The pauses of the actors, in seconds; an actor picks one at random each time."""
 
     rests: Sequence[float] = (0.0,)
-    """Of a submitter, after what it has sent at once."""
+    """Of a submitter, after each batch."""
     works: Sequence[float] = (0.0,)
-    """Of a worker that has several jobs, on one of them."""
+    """Of a streaming worker, for each job."""
 
 
 class Actor(threading.Thread):
-    """Somebody who connects again, to any server, whenever a connection has ended."""
+    """A peer that reconnects, to any server, whenever its connection ends."""
 
     def __init__(self, name: str, addresses: Addresses, ledger: Ledger, pace: Pace, seed: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -89,39 +89,39 @@ class Actor(threading.Thread):
             while not self.finished():
                 try:
                     with self.addresses.connect(self.random) as peer:
-                        peer.socket.settimeout(PATIENCE)
+                        peer.socket.settimeout(ACTOR_TIMEOUT)
                         self.act(peer)
-                except GONE:
+                except DISCONNECTS:
                     time.sleep(0.01)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - the test raises it again
             self.defect = error
 
     def finished(self) -> bool:
-        """Say whether to end."""
+        """Return whether to end."""
         return self.addresses.over
 
     def stays(self) -> bool:
-        """Say whether to go on with this connection, which is left now and then in the middle of anything."""
-        return not self.finished() and self.random.random() > LEAVES
+        """Return whether to keep the connection: an actor leaves it now and then, at an arbitrary moment."""
+        return not self.finished() and self.random.random() > LEAVE_PROBABILITY
 
     def act(self, peer: ExtensionPeer) -> None:
-        """Do what is to be done until the connection ends, or it leaves."""
+        """Work until the connection ends, or until this actor leaves it."""
         raise NotImplementedError
 
 
 class Client(Actor):
-    """Somebody who submits until the end begins."""
+    """An actor that submits until the servers are asked to finish."""
 
     def finished(self) -> bool:
         return self.addresses.ending
 
     def unique(self, function: bytes) -> bytes:
-        """Choose a unique, few enough to be chosen by others too, or none."""
+        """Choose one of a few uniques, so that submissions join, or the empty one."""
         return b"%b-%d" % (function, self.random.randrange(UNIQUES)) if self.random.random() < 0.5 else b""
 
 
 class ForegroundClient(Client):
-    """Waits for its jobs, which others join, and leaves before they end now and then."""
+    """Waits for its jobs, which other clients may join, and sometimes leaves before they end."""
 
     def act(self, peer: ExtensionPeer) -> None:
         while self.stays():
@@ -140,13 +140,13 @@ class ForegroundClient(Client):
                 if arguments != (handle, RESULT):
                     self.ledger.break_promise(f"the result of {handle!r} is {arguments!r}")
                 self.ledger.note("served")
-            else:  # its node was cut off from the store, and the job dropped
+            else:  # its node lost the store and dropped the job
                 assert kind is Kind.WORK_FAIL, (kind, arguments)
                 self.ledger.disturbed("let down")
 
 
 class Submitter(Client):
-    """Sends background jobs, many before it reads, in both protocols."""
+    """Sends batches of background jobs in both protocols, and reads the answers afterwards."""
 
     def act(self, peer: ExtensionPeer) -> None:
         peer.extend()
@@ -165,7 +165,7 @@ class Submitter(Client):
             peer.write(b"".join(packets))
             for unique in sent:
                 answer = peer.next()
-                if answer.kind is Kind.ERROR:  # refused while its node was cut off: not acknowledged
+                if answer.kind is Kind.ERROR:  # its node is cut off: the job is not acknowledged
                     self.ledger.disturbed("refused")
                     continue
                 assert answer.kind in {Kind.JOB_CREATED, More.SUBMITTED}, answer
@@ -178,7 +178,7 @@ class Submitter(Client):
 
 
 class PlainWorker(Actor):
-    """Asks for jobs one by one, and asks for an echo to learn that a completion is on disk."""
+    """Grabs one job at a time, and sends an echo after each completion: the answer proves that the completion is on disk."""
 
     def act(self, peer: ExtensionPeer) -> None:
         for function in FUNCTIONS:
@@ -209,7 +209,7 @@ class PlainWorker(Actor):
 
 
 class StreamingWorker(Actor):
-    """Has several jobs at a time, each for a while, and ends some of them otherwise than with success."""
+    """Holds several jobs at a time, each for a while, and ends some of them with another outcome than success."""
 
     def act(self, peer: ExtensionPeer) -> None:
         peer.extend()
@@ -231,12 +231,14 @@ class StreamingWorker(Actor):
                             succeeded.add(lease)
                 first = min((until for until, _, _ in working.values()), default=now + 1)
                 if arrives(peer, first - now):
-                    self._hear(peer, working, succeeded)
+                    self._receive(peer, working, succeeded)
         finally:
             for _, run, _ in working.values():
                 self.ledger.end(run)
 
-    def _hear(self, peer: ExtensionPeer, working: dict[bytes, tuple[float, Run, bytes]], succeeded: set[bytes]) -> None:
+    def _receive(
+        self, peer: ExtensionPeer, working: dict[bytes, tuple[float, Run, bytes]], succeeded: set[bytes]
+    ) -> None:
         packet = peer.next()
         if packet.kind is More.ASSIGN:
             handle, lease, function, unique, info, _ = packet.arguments
@@ -267,5 +269,5 @@ class StreamingWorker(Actor):
 
 
 def arrives(peer: ExtensionPeer, seconds: float) -> bool:
-    """Say whether something comes within so many seconds; what began to come before counts."""
+    """Return whether a packet arrives within some seconds; a partly received one counts."""
     return bool(peer._buffer) or bool(select.select([peer.socket], [], [], max(0.0, seconds))[0])

@@ -1,4 +1,4 @@
-"""Certificates of all kinds, made with the openssl command."""
+"""Certificates of all kinds, created with the openssl command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ commonName = supplied
 """
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 USAGE = "keyUsage=critical,keyCertSign,cRLSign"
-"""Python 3.13 and newer refuse an authority that does not say what its key is for."""
+"""Python 3.13 and newer refuse an authority whose certificate has no key usage."""
 VALID = ("20200101000000Z", "20491231000000Z")
 EXPIRED = ("20200101000000Z", "20200102000000Z")
 
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
     key: Path
 
     def options(self) -> tuple[str, ...]:
-        """Return a server's options for it."""
+        """Return the server's options for this pair."""
         return "--tls-cert", str(self.certificate), "--tls-key", str(self.key)
 
 
@@ -56,7 +56,7 @@ class Authority:
         _openssl("req", "-x509", *KEY, "-days", "2", *subject, "-keyout", key, "-out", certificate)
 
     def sign(self, name: str, validity: tuple[str, str] = VALID) -> Pair:
-        """Make a certificate that is valid between two times."""
+        """Create a certificate that is valid between two times."""
         pair = Pair(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         request = str(self._directory / f"{name}.csr")
         address = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
@@ -70,5 +70,5 @@ class Authority:
 
 
 def _openssl(*arguments: str) -> None:
-    made = subprocess.run(["openssl", *arguments], check=False, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
+    done = subprocess.run(["openssl", *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

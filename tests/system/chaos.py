@@ -1,4 +1,4 @@
-"""Servers of one store that are disturbed at random while clients submit and workers work, and what they found afterwards."""
+"""Runs in which the servers of one store are disturbed at random under load, and the findings of such runs."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.interop.packets import encode
 
-from .actors import PATIENCE, Actor, Addresses, ForegroundClient, Pace, PlainWorker, StreamingWorker, Submitter
+from .actors import ACTOR_TIMEOUT, Actor, Addresses, ForegroundClient, Pace, PlainWorker, StreamingWorker, Submitter
 from .extension import FaultError, More
-from .fleet import LEASE, Fleet, FleetNode, Nursery
-from .ledger import Ledger, LonersLedger
+from .fleet import LEASE, Fleet, FleetNode, ForkServer
+from .ledger import Ledger, SingleServerLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from .stores import Way
+    from .stores import StoreRoute
 
 ACTORS_END = 20.0
 
 
-class Seat:
-    """A name, under which one node after the other runs, and its way to the store."""
+class NodeSlot:
+    """A node's name and its route to the store; nodes run in the slot one after another."""
 
-    def __init__(self, fleet: Fleet, addresses: Addresses, name: str, way: Way) -> None:
+    def __init__(self, fleet: Fleet, addresses: Addresses, name: str, route: StoreRoute) -> None:
         self._fleet = fleet
         self._addresses = addresses
         self.name = name
-        self.way = way
+        self.route = route
         self.node: FleetNode | None = None
 
     def launch(self, plant: str | None = None) -> None:
         """Start a node."""
-        self.node = self._fleet.launch(self.name, store=self.way.url, plant=plant)
+        self.node = self._fleet.launch(self.name, store=self.route.url, plant=plant)
 
     def ready(self) -> FleetNode:
-        """Wait until it listens."""
+        """Wait until the node listens."""
         assert self.node is not None
         if not self.node.port:
             self.node.ready()
@@ -47,83 +47,88 @@ class Seat:
         return self.node
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the node with SIGKILL."""
         if self.node is not None:
             self._addresses.drop(self.name)
             self.node.kill()
             self.node = None
 
 
-class Play(NamedTuple):
-    """Who uses the servers, and how much happens until somebody disturbs them."""
+class Scenario(NamedTuple):
+    """The clients and workers of a run, and the load between two disturbances."""
 
-    cast: Sequence[tuple[type[Actor], int]]
+    actors: Sequence[tuple[type[Actor], int]]
     pace: Pace
     ledger: type[Ledger]
     events: int
-    """At most so many things."""
+    """The most ledger events between two disturbances."""
 
 
-ALONE = Play(
-    ((Submitter, 2), (ForegroundClient, 1), (PlainWorker, 2), (StreamingWorker, 1)), Pace(), LonersLedger, events=90
+SINGLE_SERVER = Scenario(
+    ((Submitter, 2), (ForegroundClient, 1), (PlainWorker, 2), (StreamingWorker, 1)),
+    Pace(),
+    SingleServerLedger,
+    events=90,
 )
-"""With a server that is alone with its store."""
-TOGETHER = Play(
+"""For a single server."""
+FLEET = Scenario(
     ((Submitter, 2), (ForegroundClient, 1), (PlainWorker, 2), (StreamingWorker, 2)),
     Pace(rests=(0.0, 0.005, 0.02), works=(0.0, 0.0, 0.01, 0.05, 0.3)),
     Ledger,
     events=200,
 )
-"""With a fleet."""
+"""For a fleet."""
 
 
 class Chaos:
-    """One run: servers, those who use them, and those who disturb them."""
+    """One run: servers, actors and disturbances."""
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         directory: Path,
-        ways: Sequence[Way],
+        routes: Sequence[StoreRoute],
         seed: int,
         *,
-        play: Play = TOGETHER,
+        scenario: Scenario = FLEET,
         lease: float = LEASE,
         plant: str | None = None,
     ) -> None:
-        """``ways`` are the ways to the store, one for each node; ``plant`` names a defect to give them all."""
+        """``routes`` lead to the store, one for each node; ``plant`` names a defect to plant in every node."""
         self.random = random.Random(seed)
         self._plant = plant
-        self._events = play.events
-        self.ledger = play.ledger()
+        self._events = scenario.events
+        self.ledger = scenario.ledger()
         self.addresses = Addresses()
-        self.fleet = Fleet(nursery, directory, "", lease=lease)
-        self.seats = [Seat(self.fleet, self.addresses, f"n{number}", way) for number, way in enumerate(ways, 1)]
+        self.fleet = Fleet(fork_server, directory, "", lease=lease)
+        self.slots = [
+            NodeSlot(self.fleet, self.addresses, f"n{number}", route) for number, route in enumerate(routes, 1)
+        ]
         self._actors = [
-            kind(f"{kind.__name__} {number}", self.addresses, self.ledger, play.pace, str(seed))
-            for kind, count in play.cast
+            kind(f"{kind.__name__} {number}", self.addresses, self.ledger, scenario.pace, str(seed))
+            for kind, count in scenario.actors
             for number in range(count)
         ]
 
     def run(self, disturb: Callable[[Chaos], None], rounds: int) -> Findings:
-        """Disturb some times, mend everything, let the servers finish, and ask what became of each job."""
+        """Disturb some times, repair everything, let the servers finish, and ask for the outcome of each job."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.fleet)
             stack.callback(self._join)
-            self.launch(*self.seats)
-            for seat in self.seats:
-                seat.ready()
+            self.launch(*self.slots)
+            for slot in self.slots:
+                slot.ready()
             for actor in self._actors:
                 actor.start()
             for _ in range(rounds):
-                # Never long before something has happened, and never at the same distance from it.
-                self.ledger.await_events(self.random.randrange(self._events), patience=2.0)
+                # Wait for a random number of events, but not for long: disturbances must hit different moments under load.
+                self.ledger.await_events(self.random.randrange(self._events), timeout=2.0)
                 disturb(self)
             self.addresses.ending = True
-            self.launch(*(seat for seat in self.seats if seat.node is None))
-            nodes = [seat.ready() for seat in self.seats]
+            self.launch(*(slot for slot in self.slots if slot.node is None))
+            nodes = [slot.ready() for slot in self.slots]
             asked = self.random.choice(nodes)
-            states = dict(_fates(asked, self.ledger.acknowledged))
+            states = dict(_outcomes(asked, self.ledger.acknowledged))
             alive = [handle for handle, state in states.items() if state == b"alive"]
             statuses = _statuses(nodes, alive) if alive else ""
             self.addresses.end()
@@ -137,13 +142,13 @@ class Chaos:
             Counter(states.values()),
             self.ledger.counts,
             written.count("given up its jobs"),
-            f"{written}{asked.name} was asked\n{statuses}",
+            f"{written}asked: {asked.name}\n{statuses}",
         )
 
-    def launch(self, *seats: Seat) -> None:
-        """Start nodes of these seats."""
-        for seat in seats:
-            seat.launch(self._plant)
+    def launch(self, *slots: NodeSlot) -> None:
+        """Start nodes in these slots."""
+        for slot in slots:
+            slot.launch(self._plant)
 
     def _join(self) -> None:
         self.addresses.end()
@@ -160,33 +165,33 @@ class Chaos:
 
 
 class Findings(NamedTuple):
-    """What a run has shown."""
+    """The findings of a run."""
 
     acknowledged: int
     lost: list[bytes]
     violations: list[str]
     overlap: float
-    """The longest time for which two workers had one job, in seconds."""
+    """The longest time for which two workers ran one job, in seconds."""
     states: Counter[bytes]
     counts: Counter[str]
     fenced: int
-    """How often a node has given up its lease."""
-    story: str
-    """What the nodes have logged, and what they knew where jobs did not end."""
+    """How many leases nodes gave up."""
+    logs: str
+    """The nodes' logs, and the nodes' views of jobs that did not end."""
 
     def __str__(self) -> str:
         lost = f"{len(self.lost)} lost {self.lost[:3]}"
         return (
             f"{lost}, {self.violations}, overlap {self.overlap:.3f} s, {self.acknowledged} acknowledged, {dict(self.states)}, "
-            f"{dict(self.counts)}, fenced {self.fenced} times\n{self.story}"
+            f"{dict(self.counts)}, fenced {self.fenced} times\n{self.logs}"
         )
 
 
-def _fates(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Wait for the end of each job; gives handles and states. What does not end is ``alive``."""
-    left = set(handles)  # what comes to them from now on, is not looked at
+def _outcomes(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Wait for the end of each job, and yield its handle and state; ``alive`` if it does not end."""
+    left = set(handles)  # a copy: actors may still acknowledge jobs
     with node.extended() as peer:
-        peer.socket.settimeout(PATIENCE)
+        peer.socket.settimeout(ACTOR_TIMEOUT)
         peer.write(b"".join(encode(More.WAIT, handle) for handle in sorted(left)))
         try:
             while left:
@@ -201,27 +206,27 @@ def _fates(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]
 
 
 def _statuses(nodes: Sequence[FleetNode], alive: Sequence[bytes]) -> str:
-    """Return what nodes know of themselves, and of the first jobs that have not ended."""
+    """Return the nodes' status, and their views of the first jobs that have not ended."""
     lines = []
     for node in nodes:
         try:
             jobs = [node.ask("jobs.show", handle=handle.decode()) for handle in alive[:3]]
             lines.append(f"{node.name}: {jobs} {node.ask('functions.list')} {node.status()}\n")
-            node.tell_tasks()
+            node.log_tasks()
         except (OSError, AssertionError, FaultError) as error:
             lines.append(f"{node.name} does not answer: {error!r}\n")
     return "".join(lines)
 
 
 def crash(chaos: Chaos) -> None:
-    """SIGKILL the one server at any moment, and start it again; now and then it dies again before it is ready."""
+    """SIGKILL the server at a random moment and start it again; with probability 0.15 kill it again before it is ready."""
     chance = chaos.random
-    (seat,) = chaos.seats
+    (slot,) = chaos.slots
     time.sleep(chance.uniform(0, 0.01))
-    seat.kill()
-    chaos.launch(seat)
+    slot.kill()
+    chaos.launch(slot)
     while chance.random() < 0.15:
         time.sleep(chance.uniform(0, 0.1))
-        seat.kill()
-        chaos.launch(seat)
-    seat.ready()
+        slot.kill()
+        chaos.launch(slot)
+    slot.ready()

@@ -1,4 +1,4 @@
-"""Every test here starts real servers; most share one."""
+"""Fixtures for tests with real servers; most tests share one server."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .fleet import Fleet, Nursery
+from .fleet import Fleet, ForkServer
 from .servers import Server, serving
 from .stores import POSTGRESQL, STORES
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from .stores import Store, Way
+    from .stores import Store, StoreRoute
 
 HERE = Path(__file__).parent
-LOGGED = 3000
-"""Characters of each log that are shown with a test that has failed."""
+LOG_TAIL = 3000
+"""Characters of each log that a report of a failed test shows."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,12 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a test that has failed what its servers and workers have logged last."""
+    """Add the ends of the logs of servers and workers to the report of a failed test."""
     report = yield
     directory = getattr(item, "funcargs", {}).get("tmp_path")
     if report.failed and directory is not None and item.path.is_relative_to(HERE):
         for log in sorted(directory.rglob("*.log")):
-            report.sections.append((str(log.relative_to(directory)), log.read_text("utf-8", "replace")[-LOGGED:]))
+            report.sections.append((str(log.relative_to(directory)), log.read_text("utf-8", "replace")[-LOG_TAIL:]))
     return report
 
 
@@ -47,37 +47,37 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def calm(shared: Server) -> Iterator[Server]:
-    """Give a server that the module's tests share, and see that it is well afterwards."""
-    before = len(shared.written())
+def healthy(shared: Server) -> Iterator[Server]:
+    """Return a server that the module's tests share, and check afterwards that it is healthy."""
+    before = len(shared.log_text())
     yield shared
-    shared.assert_calm(before)
+    shared.assert_healthy(before)
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Give a store that is empty: on PostgreSQL, unless the test is one of ``on_each_store``."""
+    """Return an empty store: on PostgreSQL unless the test is marked with ``on_each_store``."""
     with STORES[getattr(request, "param", POSTGRESQL)](request.getfixturevalue) as store:
         yield store
 
 
 @pytest.fixture
-def way(store: Store) -> Iterator[Way]:
-    """Give a way to the store that can be disturbed."""
-    with store.ways(1) as (way,):
-        yield way
+def route(store: Store) -> Iterator[StoreRoute]:
+    """Return a route to the store that can be disturbed."""
+    with store.routes(1) as (route,):
+        yield route
 
 
 @pytest.fixture
-def fleet(nursery: Nursery, tmp_path: Path, store: Store) -> Iterator[Fleet]:
-    """Give a fleet without nodes, on a store of its own."""
-    with Fleet(nursery, tmp_path, store.url) as fleet:
+def fleet(fork_server: ForkServer, tmp_path: Path, store: Store) -> Iterator[Fleet]:
+    """Return a fleet without nodes, on a store of its own."""
+    with Fleet(fork_server, tmp_path, store.url) as fleet:
         yield fleet
 
 
@@ -89,5 +89,5 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def function(request: pytest.FixtureRequest) -> bytes:
-    """Return a function's name that no other test uses."""
+    """Return a function name that no other test uses."""
     return re.sub(r"\W+", "-", request.node.name).strip("-").encode()

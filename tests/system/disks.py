@@ -1,4 +1,4 @@
-"""A disk that can be filled to the last block, and a server on it."""
+"""A disk that can be filled completely, and a server that stores its jobs on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def small_file_system(directory: Path) -> Iterator[Path]:
-    """Give a file system of 6 MB in a directory; skip the test where none may be mounted."""
+    """Mount a file system of 6 MB in a directory; skip the test where mounting is not permitted."""
     if os.geteuid():
         pytest.skip("only root may mount a small file system")
     mount = directory / "disk"
@@ -27,7 +27,7 @@ def small_file_system(directory: Path) -> Iterator[Path]:
     command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(mount)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"no file system may be mounted here ({mounted.stderr.strip()})")
+        pytest.skip(f"cannot mount a file system here ({mounted.stderr.strip()})")
     try:
         yield mount
     finally:
@@ -35,21 +35,21 @@ def small_file_system(directory: Path) -> Iterator[Path]:
 
 
 class Filled:
-    """A server whose disk is filled to the last block and emptied again."""
+    """A server whose disk can be filled completely and emptied again."""
 
     def __init__(self, server: Server, disk: Path) -> None:
         self.server = server
         self._ballast = disk / "ballast"
 
     def fill(self) -> None:
-        """Leave no space."""
+        """Use all free space."""
         with self._ballast.open("wb", buffering=0) as ballast:
             try:
                 while True:
                     ballast.write(bytes(4096))
             except OSError as error:
-                assert error.errno == errno.ENOSPC  # noqa: PT017 - what ends the loop
+                assert error.errno == errno.ENOSPC  # noqa: PT017 - the loop ends with this error
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space again."""
         self._ballast.unlink()

@@ -1,4 +1,4 @@
-"""What is done to an ensemble of three at random, and to the nodes on it."""
+"""Random disturbances of an ensemble of three members and of the nodes that use it."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ def _followers(ensemble: Ensemble) -> list[int]:
     return [index for index in range(len(ensemble.ports)) if index != leader]
 
 
-def _away(chaos: Chaos) -> None:
+def _wait(chaos: Chaos) -> None:
     time.sleep(chaos.random.uniform(0, 2 * chaos.fleet.lease))
 
 
 def lose_a_follower(chaos: Chaos, ensemble: Ensemble) -> None:
-    """SIGKILL a follower; it comes back."""
+    """SIGKILL a follower and restart it."""
     index = chaos.random.choice(_followers(ensemble))
     ensemble.kill(index)
-    _away(chaos)
+    _wait(chaos)
     ensemble.heal()
 
 
 def hold_a_follower(chaos: Chaos, ensemble: Ensemble) -> None:
-    """SIGSTOP a follower for a while: who is connected to it hears nothing."""
+    """SIGSTOP a follower for a while: the clients that are connected to it receive no answers."""
     ensemble.pause(chaos.random.choice(_followers(ensemble)))
-    _away(chaos)
+    _wait(chaos)
     ensemble.heal()
 
 
 def lose_the_leader(chaos: Chaos, ensemble: Ensemble) -> None:
-    """SIGKILL the leader; it comes back."""
+    """SIGKILL the leader and restart it."""
     ensemble.kill(ensemble.leader())
-    _away(chaos)
+    _wait(chaos)
     ensemble.heal()
 
 
 def hold_the_leader(chaos: Chaos, ensemble: Ensemble) -> None:
-    """SIGSTOP the leader for a while: the others elect another one."""
+    """SIGSTOP the leader for a while: the other members elect another one."""
     ensemble.pause(ensemble.leader())
-    _away(chaos)
+    _wait(chaos)
     ensemble.heal()
 
 
 def lose_the_majority(chaos: Chaos, ensemble: Ensemble) -> None:
-    """SIGKILL two of three: nobody can write anything until they are back."""
+    """SIGKILL two of three members: no write succeeds until they are back."""
     for index in chaos.random.sample(range(len(ensemble.ports)), 2):
         ensemble.kill(index)
-    _away(chaos)
+    _wait(chaos)
     ensemble.heal()
 
 
 def restart_all(chaos: Chaos, ensemble: Ensemble) -> None:
-    """SIGKILL all three, and start them again from what is on their disks."""
+    """SIGKILL all members and restart them with their data."""
     for index in range(len(ensemble.ports)):
         ensemble.kill(index)
-    _away(chaos)
+    _wait(chaos)
     ensemble.heal()
 
 
@@ -80,15 +80,15 @@ EVENTS: dict[str, Callable[[Chaos, Ensemble], None]] = {
 
 
 def anything(ensemble: Ensemble) -> Callable[[Chaos], None]:
-    """Return what does anything of all this to an ensemble, or to one of the nodes."""
+    """Return a function that applies a random disturbance to the ensemble or to one of the nodes."""
 
     def disturb(chaos: Chaos) -> None:
         chance = chaos.random
-        for seat in chaos.seats:
-            if seat.node is None and chance.random() < 0.5:
-                chaos.launch(seat)
-                seat.ready()
-        whole = all(seat.node is not None for seat in chaos.seats)
+        for slot in chaos.slots:
+            if slot.node is None and chance.random() < 0.5:
+                chaos.launch(slot)
+                slot.ready()
+        whole = all(slot.node is not None for slot in chaos.slots)
         if chance.random() < 0.4:
             EVENTS[chance.choice(sorted(EVENTS))](chaos, ensemble)
         elif whole and chance.random() < 0.5:

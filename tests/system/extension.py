@@ -1,6 +1,6 @@
-"""The protocol extension packet by packet, as docs/reference/protocol.md describes it, on top of the plain peer.
+"""The protocol extension packet by packet, as docs/reference/protocol.md specifies it, on top of the plain peer.
 
-It shares no code with the package: a mistake made in both places would prove nothing.
+It shares no code with the package: a test proves nothing if both sides make the same mistake.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class More(IntEnum):
 
 
 BETWEEN_TERMS = (b"was ended by another node", b"the next has not begun yet")
-"""What a node says that has lost its term a moment ago; on a busy machine any node of a fleet may."""
+"""Messages of a node that has just lost its term; any node of a fleet may lose one on a busy machine."""
 COUNTS = {
     More.SUBMITTED: 2,
     More.RESULT: 5,
@@ -54,7 +54,7 @@ COUNTS = {
     More.STOP: 3,
     More.PAUSED: 0,
 }
-"""How many arguments a packet of the server has."""
+"""Number of arguments of each packet from the server."""
 
 
 class Reply(NamedTuple):
@@ -65,7 +65,7 @@ class Reply(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """An ASSIGN."""
+    """An ASSIGN packet."""
 
     handle: bytes
     lease: bytes
@@ -76,7 +76,7 @@ class Assigned(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A RESULT."""
+    """A RESULT packet."""
 
     handle: bytes
     state: bytes
@@ -86,7 +86,7 @@ class Result(NamedTuple):
 
 
 class FaultError(Exception):
-    """The answer to a call that failed."""
+    """A call failed."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -95,15 +95,15 @@ class FaultError(Exception):
 
 
 def coded(value: dict[str, Any] | None) -> bytes:
-    """Return JSON, or nothing for no options."""
+    """Return JSON, or nothing if there are no options."""
     return json.dumps(value).encode() if value else b""
 
 
 class ExtensionPeer(Peer):
-    """One connection that may speak both protocols."""
+    """A connection that may use both protocols."""
 
     def extend(self) -> None:
-        """Agree on the extension."""
+        """Negotiate the extension."""
         self.option(b"mainspring/1")
 
     def next(self) -> Packet | Reply:
@@ -118,14 +118,14 @@ class ExtensionPeer(Peer):
         more = More(number)
         return Reply(more, tuple(body.split(b"\0", COUNTS[more] - 1)) if COUNTS[more] else ())
 
-    def hear(self, kind: More | Kind) -> tuple[bytes, ...]:
-        """Return the arguments of the next packet, which has to be of this kind."""
+    def expect(self, kind: More | Kind) -> tuple[bytes, ...]:
+        """Return the arguments of the next packet, which must be of this kind."""
         packet = self.next()
         assert packet.kind is kind, f"{kind.name} was expected, not {packet.kind.name} {packet.arguments!r}"
         return packet.arguments
 
-    def said(self) -> list[Packet | Reply]:
-        """Return what the server has sent so far: the answer to an echo comes after it."""
+    def drain(self) -> list[Packet | Reply]:
+        """Return all packets that the server has sent so far: the answer to an echo follows them."""
         self._echoes += 1
         mark = b"mark %d" % self._echoes
         self.send(Kind.ECHO_REQ, mark)
@@ -134,9 +134,9 @@ class ExtensionPeer(Peer):
             packets.append(packet)
         return packets
 
-    def silent(self) -> None:
-        """Say that the server has sent nothing."""
-        assert self.said() == []
+    def assert_silent(self) -> None:
+        """Assert that the server has sent nothing."""
+        assert self.drain() == []
 
     # -- clients
 
@@ -147,7 +147,7 @@ class ExtensionPeer(Peer):
         self.write(encode(More.SUBMIT, function, unique, coded(options), payload))
 
     def put(self, function: bytes, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
-        """Submit a job that joins no other; returns its handle. A node between two terms stores nothing, and is asked again."""
+        """Submit a job that joins no other, and return its handle; try again while the node is between two terms."""
         for _ in range(100):
             self.request(function, payload, unique, options)
             packet = self.next()
@@ -164,19 +164,19 @@ class ExtensionPeer(Peer):
         self.write(encode(More.WAIT, handle))
 
     def result(self) -> Result:
-        """Await a RESULT."""
-        handle, state, attempt, error, data = self.hear(More.RESULT)
+        """Wait for a RESULT."""
+        handle, state, attempt, error, data = self.expect(More.RESULT)
         return Result(handle, state, int(attempt), json.loads(error) if error else {}, data)
 
     def outcome(self, handle: bytes) -> Result:
-        """Wait for a job's end."""
+        """Wait for a job's end, and return its result."""
         self.wait(handle)
         result = self.result()
         assert result.handle == handle
         return result
 
     def call(self, method: str, **params: Any) -> Any:
-        """Call a method; raises FaultError."""
+        """Call a method, and return its answer. Raises FaultError."""
         self.write(encode(More.CALL, b"id of " + method.encode(), method.encode(), coded(params)))
         packet = self.next()
         assert packet.arguments[0] == b"id of " + method.encode()
@@ -186,13 +186,13 @@ class ExtensionPeer(Peer):
         return json.loads(packet.arguments[1])
 
     def show(self, handle: bytes) -> dict[str, Any]:
-        """Return what the server knows of a job."""
+        """Return a job as ``jobs.show`` describes it."""
         job: dict[str, Any] = self.call("jobs.show", handle=handle.decode())
         return job
 
     def event(self) -> dict[str, Any]:
-        """Await an EVENT."""
-        _, value = self.hear(More.EVENT)
+        """Wait for an EVENT."""
+        _, value = self.expect(More.EVENT)
         job: dict[str, Any] = json.loads(value)
         return job
 
@@ -207,8 +207,8 @@ class ExtensionPeer(Peer):
         self.write(encode(More.READY, b"%d" % places))
 
     def job(self) -> Assigned:
-        """Await an ASSIGN."""
-        handle, lease, function, unique, info, payload = self.hear(More.ASSIGN)
+        """Wait for an ASSIGN."""
+        handle, lease, function, unique, info, payload = self.expect(More.ASSIGN)
         return Assigned(handle, lease, function, unique, json.loads(info), payload)
 
     def settle(self, job: Assigned, outcome: bytes, data: bytes = b"", detail: dict[str, Any] | None = None) -> None:
@@ -216,30 +216,30 @@ class ExtensionPeer(Peer):
         self.write(encode(More.SETTLE, job.handle, job.lease, outcome, coded(detail), data))
 
     def verdict(self, job: Assigned) -> bytes:
-        """Await SETTLED."""
-        handle, lease, verdict = self.hear(More.SETTLED)
+        """Wait for SETTLED, and return the verdict."""
+        handle, lease, verdict = self.expect(More.SETTLED)
         assert (handle, lease) == (job.handle, job.lease)
         return verdict
 
     def settled_as(self, job: Assigned, outcome: bytes, data: bytes = b"", **detail: Any) -> bytes:
-        """Settle and return the verdict."""
+        """Settle a job, and return the verdict."""
         self.settle(job, outcome, data, detail)
         return self.verdict(job)
 
     def beat(self, jobs: Iterable[Assigned]) -> tuple[list[bytes], list[bytes]]:
-        """Send HEARTBEAT; returns the handles to stop and those that are lost."""
+        """Send HEARTBEAT, and return the handles of jobs to stop and of lost jobs."""
         leases = [[job.handle.decode(), job.lease.decode()] for job in jobs]
         self.write(encode(More.HEARTBEAT, json.dumps({"jobs": leases}).encode()))
-        answer = json.loads(self.hear(More.BEATEN)[0])
+        answer = json.loads(self.expect(More.BEATEN)[0])
         stop, lost = ([handle.encode() for handle, _ in answer[key]] for key in ("stop", "lost"))
         return stop, lost
 
     def stopped(self) -> tuple[bytes, bytes, bytes]:
-        """Await STOP; returns handle, lease and reason."""
-        handle, lease, reason = self.hear(More.STOP)
+        """Wait for STOP, and return handle, lease and reason."""
+        handle, lease, reason = self.expect(More.STOP)
         return handle, lease, reason
 
     def pause(self) -> None:
-        """Send PAUSE and await PAUSED."""
+        """Send PAUSE and wait for PAUSED."""
         self.write(encode(More.PAUSE))
-        assert self.hear(More.PAUSED) == ()
+        assert self.expect(More.PAUSED) == ()

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LEASE = 1.5
-"""Seconds of the leases of tests: short, and yet longer than what a busy machine makes a heartbeat wait."""
-READY_WITHIN = 30.0
-STOP_WITHIN = 30.0
+"""The lease of nodes in tests, in seconds: short, but longer than heartbeats are delayed on a busy machine."""
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 30.0
 
 
-class Nursery:
-    """Starts nodes quickly; see `nursery`. What it has started ends with it."""
+class ForkServer:
+    """Starts nodes quickly, see `fork_server`. A context manager: the nodes end with it."""
 
     def __init__(self, source: Path | None = None) -> None:
-        """``source`` is where the nodes' code is, where it is not the one that is tested."""
-        program = Path(__file__).with_name("nursery.py")
+        """``source`` is the directory of other code to run the nodes with; by default they run the tested code."""
+        program = Path(__file__).with_name("fork_server.py")
         self._process = subprocess.Popen(
             [sys.executable, str(program)],
             stdin=subprocess.PIPE,
@@ -49,11 +49,11 @@ class Nursery:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(STOP_WITHIN)
+        self._process.wait(STOP_TIMEOUT)
         self._process.stdout.close()
 
     def start(self, order: Mapping[str, Any]) -> int:
-        """Start a process as an order says; returns its pid."""
+        """Start a process, and return its pid."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
@@ -74,73 +74,73 @@ class FleetNode:
         self._reader = reader
         self._ended = False
 
-    # ---- its life
+    # ---- its process
 
     def ready(self) -> Self:
-        """Wait until it listens."""
+        """Wait until the node listens."""
         seen = b""
         while b"\n" not in seen:
-            readable, _, _ = select.select([self._reader, self._descriptor], [], [], READY_WITHIN)
-            assert self._reader in readable, f"{self.name} did not come up: {self.written()[-3000:]}"
+            readable, _, _ = select.select([self._reader, self._descriptor], [], [], START_TIMEOUT)
+            assert self._reader in readable, f"{self.name} did not come up: {self.log_text()[-3000:]}"
             data = os.read(self._reader, 4096)
-            assert data, f"{self.name} did not come up: {self.written()[-3000:]}"
+            assert data, f"{self.name} did not come up: {self.log_text()[-3000:]}"
             seen += data
         self.port = listening_port(seen.decode())
         return self
 
     @property
-    def lives(self) -> bool:
-        """Whether its process has not ended, be it frozen."""
+    def is_alive(self) -> bool:
+        """Whether the process has not ended; it may be frozen."""
         return not self._ended and not select.select([self._descriptor], [], [], 0)[0]
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal; it may have ended."""
+        """Send the process a signal; it may have ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def freeze(self) -> None:
-        """Stop it in the middle of whatever it does."""
+        """Stop the process with SIGSTOP, at an arbitrary point."""
         self.send(signal.SIGSTOP)
         eventually(lambda: self._state() == "T", f"{self.name} is frozen")
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue the process."""
         self.send(signal.SIGCONT)
 
     def _state(self) -> str:
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
-    def tell_tasks(self) -> None:
-        """Let it log what each of its tasks waits for."""
+    def log_tasks(self) -> None:
+        """Let the node log what each of its tasks awaits."""
         self.send(signal.SIGUSR2)
-        eventually(lambda: "these are all tasks" in self.written(), f"{self.name} tells its tasks")
+        eventually(lambda: "these are all tasks" in self.log_text(), f"{self.name} has logged its tasks")
 
     def kill(self) -> None:
-        """End it as a crash would, and wait until it is gone. To do it again does no harm."""
+        """End the process with SIGKILL, and wait for its end. A second call has no effect."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it politely."""
+        """End the process with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
         if self._ended:
             return
         self.send(number)
-        gone, _, _ = select.select([self._descriptor], [], [], STOP_WITHIN)
-        assert gone, f"{self.name} stays: {self.written()[-3000:]}"
+        gone, _, _ = select.select([self._descriptor], [], [], STOP_TIMEOUT)
+        assert gone, f"{self.name} has not ended: {self.log_text()[-3000:]}"
         self._ended = True
         os.close(self._descriptor)
         os.close(self._reader)
 
-    # ---- what is said to it
+    # ---- its connections
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def peer(self) -> ExtensionPeer:
-        """Connect, as client, worker or administrator; the caller closes."""
+        """Connect as client, worker or administrator; the caller closes the connection."""
         return ExtensionPeer(self.port)
 
     def extended(self) -> ExtensionPeer:
@@ -159,37 +159,39 @@ class FleetNode:
         return peer
 
     def ask(self, method: str, **params: Any) -> Any:
-        """Call a method on a connection of its own."""
+        """Call a method on a new connection."""
         with self.extended() as peer:
             return peer.call(method, **params)
 
     def status(self) -> dict[str, Any]:
-        """Return what it says of itself."""
+        """Return the node's status."""
         status: dict[str, Any] = self.ask("node.status")
         return status
 
     @property
     def term(self) -> int:
-        """The number under which it holds jobs at present."""
+        """The number of its current term."""
         return int(self.status()["term"])
 
-    def written(self) -> str:
-        """Return what it has logged, over all of its runs."""
+    def log_text(self) -> str:
+        """Return its log, over all of its runs."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
 
 class Fleet:
-    """The nodes of one store. A context manager: none of them is left afterwards, and none has met a defect of its own."""
+    """The nodes of one store. A context manager: at its end all nodes are killed, and none may have logged a defect."""
 
-    def __init__(self, nursery: Nursery, directory: Path, store: str, *options: str, lease: float = LEASE) -> None:
-        self.nursery = nursery
-        """What starts the nodes: another one from now on, where the fleet is to get nodes of another version."""
+    def __init__(
+        self, fork_server: ForkServer, directory: Path, store: str, *options: str, lease: float = LEASE
+    ) -> None:
+        self.fork_server = fork_server
+        """The server that starts further nodes; replace it to start nodes of another version."""
         self._directory = directory
         self._store = store
         self._options = (*options, "--lease", f"{lease * 1000:.0f}ms")
         self.lease = lease
         self.nodes: list[FleetNode] = []
-        """All that were started, in this order."""
+        """All nodes that were started, in this order."""
 
     def __enter__(self) -> Self:
         return self
@@ -198,10 +200,10 @@ class Fleet:
         for node in self.nodes:
             node.kill()
         if kind is None:
-            self.assert_calm()
+            self.assert_healthy()
 
     def launch(self, name: str, *options: str, store: str | None = None, plant: str | None = None) -> FleetNode:
-        """Start a node, and do not wait; ``plant`` names a defect to give it, ``store`` another way to the database."""
+        """Start a node without waiting; ``plant`` names a defect to plant, ``store`` another URL of the store."""
         pipe = self._directory / f"{name}.stdout"
         if not pipe.exists():
             os.mkfifo(pipe)
@@ -215,28 +217,28 @@ class Fleet:
             "log": str(log),
             "plant": plant,
         }
-        node = FleetNode(name, self.nursery.start(order), reader, log)
+        node = FleetNode(name, self.fork_server.start(order), reader, log)
         self.nodes.append(node)
         return node
 
     def start(self, name: str, *options: str, store: str | None = None, plant: str | None = None) -> FleetNode:
-        """Start a node that is ready."""
+        """Start a node, and wait until it is ready."""
         return self.launch(name, *options, store=store, plant=plant).ready()
 
     def several(self, *names: str) -> list[FleetNode]:
-        """Start some nodes at once, and wait until all are ready."""
+        """Start some nodes at the same time, and wait until all are ready."""
         return [node.ready() for node in [self.launch(name) for name in names]]
 
     def live(self) -> list[FleetNode]:
         """Return the nodes whose processes have not ended."""
-        return [node for node in self.nodes if node.lives]
+        return [node for node in self.nodes if node.is_alive]
 
-    def assert_calm(self) -> None:
-        """Say that no node has met a defect."""
+    def assert_healthy(self) -> None:
+        """Assert that no node has logged a defect."""
         for node in self.nodes:
-            assert_no_defect(node.written())
+            assert_no_defect(node.log_text())
 
 
 def addresses(nodes: Iterable[FleetNode]) -> str:
-    """Return what ``--server`` takes for several nodes."""
+    """Return the value of ``--server`` for several nodes."""
     return ",".join(node.address for node in nodes)

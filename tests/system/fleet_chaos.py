@@ -1,4 +1,4 @@
-"""What is done to a fleet at random."""
+"""Random disturbances of a fleet."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ if TYPE_CHECKING:
 
 
 def kill(chaos: Chaos) -> None:
-    """SIGKILL a node; bring it back now or later."""
+    """SIGKILL a node; restart it now or later."""
     chance = chaos.random
-    running = [seat for seat in chaos.seats if seat.node is not None]
-    away = [seat for seat in chaos.seats if seat.node is None]
+    running = [slot for slot in chaos.slots if slot.node is not None]
+    away = [slot for slot in chaos.slots if slot.node is None]
     if away and (len(running) == 1 or chance.random() < 0.5):
-        seat = chance.choice(away)
-        chaos.launch(seat)
+        slot = chance.choice(away)
+        chaos.launch(slot)
         if chance.random() < 0.15:
             time.sleep(chance.uniform(0, 0.2))
-            seat.kill()  # perhaps before it is ready
+            slot.kill()  # it may not be ready yet
         else:
-            seat.ready()
+            slot.ready()
         return
-    seat = chance.choice(running)
-    seat.kill()
+    slot = chance.choice(running)
+    slot.kill()
     if chance.random() < 0.5:
-        chaos.launch(seat)
-        seat.ready()
+        chaos.launch(slot)
+        slot.ready()
 
 
 def freeze(chaos: Chaos) -> None:
-    """SIGSTOP a node, for up to twice its lease and a second."""
-    seat = chaos.random.choice(chaos.seats)
-    assert seat.node is not None
-    seat.node.freeze()
+    """SIGSTOP a node for at most twice its lease plus one second."""
+    slot = chaos.random.choice(chaos.slots)
+    assert slot.node is not None
+    slot.node.freeze()
     time.sleep(chaos.random.uniform(0, 2 * chaos.fleet.lease + 1))
     chaos.ledger.wakes()
-    seat.node.thaw()
+    slot.node.thaw()
 
 
 def part(chaos: Chaos) -> None:
-    """Part a node from the database in one of the ways in which that happens, for as long."""
+    """Cut a node off from the database in one of several ways, for at most the same time."""
     chance = chaos.random
-    seat = chance.choice(chaos.seats)
-    way = seat.way
-    proxy = way.proxy
+    slot = chance.choice(chaos.slots)
+    route = slot.route
+    proxy = route.proxy
     assert proxy is not None
     how = chance.choice(["hold", "unanswered", "unheard", "refuse", "cut", "forget", "lose answer", "lose request"])
     match how:
@@ -64,8 +64,8 @@ def part(chaos: Chaos) -> None:
         case "forget":
             proxy.forget()
         case "lose answer":
-            way.lose_answer(to=chance.choice([None, b""]))
+            route.lose_answer(to=chance.choice([None, b""]))
         case _:
-            way.lose_request(of=chance.choice([None, b""]))
+            route.lose_request(of=chance.choice([None, b""]))
     time.sleep(chance.uniform(0, 2 * chaos.fleet.lease + 1))
     proxy.heal()

@@ -1,4 +1,4 @@
-"""Nodes whose machine has another time: started under libfaketime, which changes wall time and leaves monotonic time alone."""
+"""Nodes with a wrong clock: they run under libfaketime, which changes wall time and leaves monotonic time alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 @contextlib.contextmanager
 def node_at(offset: str, directory: Path, store: str, *options: str) -> Iterator[Server]:
-    """Run a node whose clock is wrong by an offset as libfaketime writes it, ``+1h`` or ``-1h``."""
+    """Run a node whose clock is wrong by an offset in libfaketime's format, ``+1h`` or ``-1h``."""
     if not LIBRARIES:
         leave_out("libfaketime")
     setting = (

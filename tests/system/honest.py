@@ -1,4 +1,4 @@
-"""Somebody who goes about his business while others misbehave."""
+"""An honest client and worker that must be served while other peers misbehave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Honest:
-    """A client and a worker whose round trips go on, whatever happens beside them."""
+    """A client and a worker whose round trips must always succeed."""
 
     FUNCTION = b"honest"
 
@@ -33,7 +33,7 @@ class Honest:
         self.worker.close()
 
     def round_trip(self) -> None:
-        """Submit a foreground job, do it, and get its result; nothing else arrives on either connection."""
+        """Submit a foreground job, run it, and receive its result; neither connection may receive anything else."""
         self.worker.ready()
         handle = self.client.submit(self.FUNCTION, b"", b"ping")
         job = self.worker.job()

@@ -1,4 +1,4 @@
-"""What clients and workers have seen of the servers' promises, written down while those are disturbed."""
+"""A record of the observations of clients and workers, checked against the servers' promises."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import time
 from collections import Counter
 from typing import Final
 
-SLACK: Final = 0.1
-"""Seconds by which a thread of the test may notice late what a busy machine has told it."""
+STOP_DELAY: Final = 0.1
+"""Seconds by which a test thread may be late to process a server's message on a busy machine."""
 
 
-AWAKE: Final = 0.5
-"""Seconds within which a node that was stopped for longer than its lease has noticed it, on a busy machine."""
+WAKE_DELAY: Final = 0.5
+"""Seconds within which a node that was frozen for longer than its lease detects that, on a busy machine."""
 
 
 class Run:
-    """One worker's work on one job, from the moment it hears of it to the moment it has no more to do with it."""
+    """One worker's run of one job: from the assignment until the worker no longer works on it."""
 
     __slots__ = ("began", "ended", "handle", "key")
 
     def __init__(self, handle: bytes, key: bytes) -> None:
         self.handle = handle
         self.key = key
-        """What must not run twice at a time: the function and the unique, or the job alone where it has none."""
+        """The key that must not run twice at a time: function and unique, or the handle if the job has no unique."""
         self.began = time.monotonic()
         self.ended = 0.0
 
 
 class Ledger:
-    """Notes in the order in which the test saw things; ``violations`` are promises broken.
+    """Observations in the order in which the test made them; ``violations`` are broken promises.
 
-    A job may be run by two workers at a time where the first one's node could not tell it in time that the job is lost; for how
-    long that was, ``overlaps`` says.
+    Two workers may run one job at the same time if the first one's node could not report the loss in time; ``overlaps`` has the
+    durations.
     """
 
     def __init__(self) -> None:
@@ -46,51 +46,51 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self.events = 0
         self._woken = float("-inf")
-        """When a stopped node was last let go on."""
+        """When a frozen node was last continued."""
         self._late: set[bytes] = set()
-        """Confirmed jobs that were handed out once more by such a node: it had decided that before it was stopped."""
+        """Confirmed jobs that such a node assigned once more: it had decided that before it was frozen."""
 
-    def note(self, what: str) -> None:
-        """Count something that is worth knowing."""
+    def note(self, kind: str) -> None:
+        """Count an event."""
         with self._lock:
-            self.counts[what] += 1
+            self.counts[kind] += 1
             self.events += 1
             self._lock.notify_all()
 
-    def disturbed(self, what: str) -> None:
-        """Something happened that only a node may do which was cut off from its fleet or given up by it."""
-        self.note(what)
+    def disturbed(self, kind: str) -> None:
+        """Count an event that is permitted only if a node was cut off from its fleet or fenced."""
+        self.note(kind)
 
     def wakes(self) -> None:
-        """A node that was stopped is about to go on."""
+        """Record that a frozen node is about to be continued."""
         with self._lock:
             self._woken = time.monotonic()
 
-    def break_promise(self, what: str) -> None:
-        """Note a violation that somebody else has found."""
+    def break_promise(self, description: str) -> None:
+        """Add a violation that an actor found."""
         with self._lock:
-            self.violations.append(what)
+            self.violations.append(description)
 
-    def await_events(self, more: int, patience: float) -> None:
-        """Wait until so many more things have happened, or for so many seconds."""
+    def await_events(self, more: int, timeout: float) -> None:
+        """Wait for a number of further events, or until the time-out in seconds."""
         with self._lock:
             count = self.events + more
-            self._lock.wait_for(lambda: self.events >= count, patience)
+            self._lock.wait_for(lambda: self.events >= count, timeout)
 
     def accept(self, handle: bytes, unique: bytes) -> None:
-        """A server has acknowledged a background job."""
+        """Record that a server acknowledged a background job."""
         with self._lock:
             self.acknowledged.add(handle)
             self.seen(handle, unique)
             self.note("accepted")
 
     def begin(self, handle: bytes, function: bytes, unique: bytes) -> Run:
-        """A server has handed a job to a worker."""
+        """Record that a server assigned a job to a worker."""
         run = Run(handle, b"%b/%b" % (function, unique) if unique else handle)
         with self._lock:
             if handle in self.confirmed:
-                if time.monotonic() - self._woken < AWAKE:
-                    # What a node has decided to send and not sent goes out when it goes on, before it can look at its clock.
+                if time.monotonic() - self._woken < WAKE_DELAY:
+                    # Before the node reads its clock, it sends the packets that it had decided to send.
                     self._late.add(handle)
                 else:
                     self.violations.append(f"{handle!r} ran again after its completion was confirmed")
@@ -100,7 +100,7 @@ class Ledger:
         return run
 
     def end(self, run: Run) -> None:
-        """The worker has nothing more to do with the job."""
+        """Record that the worker no longer works on the job."""
         with self._lock:
             if run.ended:
                 return
@@ -113,7 +113,7 @@ class Ledger:
             self.note("ended")
 
     def confirm(self, handle: bytes) -> None:
-        """A server has said that a job's completion is on disk."""
+        """Record that a server confirmed that a job's completion is on disk."""
         with self._lock:
             if handle in self._late:
                 self.violations.append(f"{handle!r} was completed twice")
@@ -121,25 +121,25 @@ class Ledger:
             self.note("confirmed")
 
     def seen(self, handle: bytes, unique: bytes) -> None:
-        """Somebody was told of a job, and of its unique."""
-        known = self._uniques.setdefault(handle, unique)
-        if known != unique:
-            self.violations.append(f"{handle!r} belongs to {known!r} and to {unique!r}")
+        """Record that an actor saw a job with its unique."""
+        recorded = self._uniques.setdefault(handle, unique)
+        if recorded != unique:
+            self.violations.append(f"{handle!r} belongs to {recorded!r} and to {unique!r}")
 
 
-class LonersLedger(Ledger):
-    """That of a server which is alone with its store: nobody can take anything from it, and it knows all that was before.
+class SingleServerLedger(Ledger):
+    """The ledger of a single server: no other node takes jobs from it, and it has the whole history.
 
-    Ids rise there in the order in which jobs are stored, so that of two jobs of one unique the one with the greater id is the
-    later one, and the earlier one has ended.
+    Its ids rise in the order in which jobs are stored. So of two jobs of one unique the one with the greater id is later, and the
+    earlier one has ended.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._newest: dict[bytes, int] = {}
 
-    def disturbed(self, what: str) -> None:
-        self.break_promise(f"{what} by a server that is alone")
+    def disturbed(self, kind: str) -> None:
+        self.break_promise(f"{kind} by a single server")
 
     def begin(self, handle: bytes, function: bytes, unique: bytes) -> Run:
         with self._lock:

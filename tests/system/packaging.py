@@ -1,4 +1,4 @@
-"""Building the package from the checkout, and installing what was built where nothing else sees it."""
+"""Builds the package from the checkout, and installs the result in a separate directory."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 300.0
+COMMAND_TIMEOUT = 300.0
 
 
 def run(*command: str | Path, **environment: str) -> str:
-    """Run a command in the checkout, and return what it says."""
+    """Run a command in the checkout, and return its output."""
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command,
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def build(directory: Path, *options: str, **environment: str) -> Path:
-    """Build what the options say, by default an archive and the wheel from it, and return the wheel."""
+    """Build what the options select (by default an archive, and the wheel from it), and return the wheel."""
     run(sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", directory, ROOT, **environment)
     (wheel,) = directory.glob("*.whl")
     return wheel
 
 
 def install(wheel: Path, place: Path) -> Path:
-    """Install a wheel, without what it depends on, in a directory for ``PYTHONPATH``."""
+    """Install a wheel without its dependencies in a directory for ``PYTHONPATH``."""
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", place, wheel)
     return place

@@ -1,4 +1,4 @@
-"""Real processes of the command, each in a directory of its own, ended in every outcome."""
+"""Real processes of the command, each in its own directory, ended in every outcome."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-START = 30.0
-STOP = 30.0
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 30.0
 
 
 class Node:
@@ -40,11 +40,11 @@ class Node:
         self.process.send_signal(number)
 
     def press_ctrl_c(self) -> None:
-        """Do what a terminal does: send SIGINT to the command and to all that it has started."""
+        """Send SIGINT to the command and all its children, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def wait(self) -> int:
-        return self.process.wait(STOP)
+        return self.process.wait(STOP_TIMEOUT)
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
@@ -57,18 +57,18 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    """Return what runs the command."""
+    """Return the arguments that run the command."""
     return [sys.executable, "-m", "mainspring", *arguments]
 
 
 def mainspring(
     *arguments: str,
     cwd: Path,
-    input: bytes | None = None,  # noqa: A002 - as subprocess has it
+    input: bytes | None = None,  # noqa: A002 - the name in subprocess
     prefix: Sequence[str] = (),
     **variables: str,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end; ``prefix`` is a program that runs it."""
+    """Run a command to its end; ``prefix`` is a program to run it with."""
     return subprocess.run(
         [*prefix, *command(*arguments)],
         cwd=cwd,
@@ -82,7 +82,7 @@ def mainspring(
 
 @contextlib.contextmanager
 def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **variables: str) -> Iterator[Node]:
-    """Run a command that listens on the faces named; it is ready when the block begins."""
+    """Run a command that listens on the named faces, and wait until it is ready."""
     log = cwd / f"node-{time.monotonic_ns()}.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -102,7 +102,7 @@ def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **va
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(STOP)
+                process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -113,13 +113,13 @@ def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **va
 def _await_ports(running: Node, faces: tuple[str, ...]) -> None:
     stdout = running.process.stdout
     assert stdout is not None
-    deadline = time.monotonic() + START
+    deadline = time.monotonic() + START_TIMEOUT
     seen = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stdout, selectors.EVENT_READ)
         while set(faces) - set(running.ports):
             if not selector.select(deadline - time.monotonic()):
-                raise AssertionError(f"not ready within {START} s; its log: {running.log.read_text()}")
+                raise AssertionError(f"not ready within {START_TIMEOUT} s; its log: {running.log.read_text()}")
             chunk = os.read(stdout.fileno(), 4096)
             if not chunk:
                 raise AssertionError(f"ended with {running.process.wait()}; its log: {running.log.read_text()}")
@@ -131,8 +131,8 @@ def _await_ports(running: Node, faces: tuple[str, ...]) -> None:
                     running.ports[face] = address
 
 
-def lives(pid: int) -> bool:
-    """Tell whether a process has not ended; a zombie has."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process has not ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -140,7 +140,7 @@ def lives(pid: int) -> bool:
 
 
 def answers(port: int) -> bool:
-    """Tell whether somebody listens on a port of 127.0.0.1."""
+    """Return whether a server listens on a port of 127.0.0.1."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""Servers that tests disturb: killed, traced, without a disk; each in a directory of its own, ended in every outcome."""
+"""Servers that tests disturb: killed, traced, on a full disk; each in its own directory, ended in every outcome."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .extension import ExtensionPeer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-START = 30.0
-STOP = 20.0
-IMPATIENT = (sys.executable, str(Path(__file__).with_name("impatient.py")))
-"""A program for `serving` that waits for silent peers for a second only."""
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 20.0
+SHORT_TIMEOUTS = (sys.executable, str(Path(__file__).with_name("short_timeouts.py")))
+"""A program for `serving` with time-outs of one second for silent peers."""
 
 
 class Server:
-    """A running server. ``process`` is the one that was started, ``pid`` the server itself: a tracer may stand between."""
+    """A running server. ``process`` is the started process, ``pid`` the server's own: a tracer may be between them."""
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, log: Path, faces: int = 1) -> None:
         self.process = process
         self.directory = directory
         self.log = log
         self.faces = faces
-        """How many ports it opens: the second one is that of the health checks."""
+        """Number of its ports; the second one is for health checks."""
         self.port = 0
         self.http = 0
 
@@ -40,7 +40,7 @@ class Server:
         return self.process.pid
 
     def peer(self) -> ExtensionPeer:
-        """Connect, as client, worker or administrator; the caller closes."""
+        """Connect as client, worker or administrator; the caller closes the connection."""
         return ExtensionPeer(self.port)
 
     def worker(self, *functions: bytes, places: int = 1) -> ExtensionPeer:
@@ -59,14 +59,14 @@ class Server:
         peer.extend()
         return peer
 
-    def written(self) -> str:
-        """Return what the server has logged."""
+    def log_text(self) -> str:
+        """Return the server's log."""
         return self.log.read_text("utf-8", "replace")
 
-    def assert_calm(self, since: int = 0) -> None:
-        """Say that the server lives and has met no defect of its own; ``since``: letters of the log that were known before."""
-        assert self.process.poll() is None, f"the server has ended: {self.written()[-3000:]}"
-        assert_no_defect(self.written()[since:])
+    def assert_healthy(self, since: int = 0) -> None:
+        """Assert that the server runs and has logged no defect; ``since``: characters of the log to skip."""
+        assert self.process.poll() is None, f"the server has ended: {self.log_text()[-3000:]}"
+        assert_no_defect(self.log_text()[since:])
 
     def rss(self) -> int:
         """Return the bytes of memory in use."""
@@ -76,42 +76,42 @@ class Server:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a crash would, and wait until it is gone."""
+        """End the process with SIGKILL, and wait for its end."""
         self.process.kill()
-        self.process.wait(STOP)
+        self.process.wait(STOP_TIMEOUT)
 
     def wait(self) -> int:
-        """Wait for its own end; returns the exit code."""
-        return self.process.wait(STOP)
+        """Wait until the process ends by itself, and return its exit code."""
+        return self.process.wait(STOP_TIMEOUT)
 
     def end(self) -> None:
-        """End it in any case, politely at first."""
+        """End the process in any case, first with SIGTERM."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(STOP)
+                self.process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait(STOP)
+                self.process.wait(STOP_TIMEOUT)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
 
 def assert_no_defect(log: str) -> None:
-    """Say that a server's log tells of no exception that nobody expected; those of tasks are no defects of the server."""
+    """Assert that a log has no unexpected exception; exceptions of tasks are no defects of the server."""
     own = "\n".join(line for line in log.splitlines() if '"event": "attempt' not in line)
     for word in ("Traceback", "exception", "defect", "never awaited", "Fatal error"):
         assert word not in own, log[-6000:]
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of memory that a process has in use."""
+    """Return the bytes of memory that a process uses."""
     with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123 - read often
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def environment() -> dict[str, str]:
-    """Return the environment without what would change a server's settings."""
+    """Return the environment without variables that change a server's settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
 
 
@@ -122,7 +122,7 @@ def launch(
     program: Sequence[str] = (sys.executable, "-m", "mainspring"),
     tracer: Sequence[str] = (),
 ) -> Server:
-    """Start a server, in a group of its own so that a tracer ends with it; ``program`` takes the arguments of the command."""
+    """Start a server, in a process group of its own so that a tracer ends with it; ``program`` takes the command's arguments."""
     log = directory / f"server-{time.monotonic_ns()}.log"
     listen = () if "--gearman" in options else ("--gearman", "127.0.0.1:0")
     command = [*tracer, *program, "serve", "--store", store, "--name", "n1", *listen, *options]
@@ -140,17 +140,17 @@ def launch(
 
 
 def await_ready(server: Server) -> None:
-    """Wait until a server says where it listens; raises AssertionError with its log where it does not."""
+    """Wait until a server prints its addresses. Raises AssertionError with its log if it does not."""
     stdout = server.process.stdout
     assert stdout is not None
-    deadline = time.monotonic() + START
+    deadline = time.monotonic() + START_TIMEOUT
     seen = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stdout, selectors.EVENT_READ)
         while seen.count(b"\n") < server.faces:
-            assert selector.select(max(0.0, deadline - time.monotonic())), f"not ready: {server.written()}"
+            assert selector.select(max(0.0, deadline - time.monotonic())), f"not ready: {server.log_text()}"
             data = os.read(stdout.fileno(), 4096)
-            assert data, f"it ended with {server.process.wait(STOP)}: {server.written()}"
+            assert data, f"it ended with {server.process.wait(STOP_TIMEOUT)}: {server.log_text()}"
             seen += data
     gearman, *others = seen.decode().splitlines()
     server.port = listening_port(gearman)
@@ -159,7 +159,7 @@ def await_ready(server: Server) -> None:
 
 
 def listening_port(line: str, face: str = "gearman") -> int:
-    """Read the line that a server prints when it is ready."""
+    """Return the port in the line that a server prints when it is ready."""
     words = line.split("\n", 1)[0].split()
     assert words[:2] == ["listening", face], line
     return int(words[2].rpartition(":")[2])
@@ -183,17 +183,17 @@ def serving(
 
 
 def run_to_end(directory: Path, *options: str, store: str = "sqlite:///jobs.db") -> tuple[int, str]:
-    """Start a server that is not to come up; returns its exit code and what it said."""
+    """Start a server that must fail; return its exit code and its log."""
     server = launch(directory, *options, store=store)
     try:
-        return server.wait(), server.written()
+        return server.wait(), server.log_text()
     finally:
         server.end()
 
 
-def eventually(condition: Callable[[], object], what: str, patience: float = START) -> None:
-    """Look until something holds that cannot be awaited."""
-    deadline = time.monotonic() + patience
+def eventually(condition: Callable[[], object], what: str, timeout: float = START_TIMEOUT) -> None:
+    """Poll a condition that cannot be awaited until it holds. Raises AssertionError at the time-out in seconds."""
+    deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"not within {patience} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
         time.sleep(0.01)

@@ -1,9 +1,9 @@
-"""A process with a store: commits groups of one job and says so, one line each, until it is told to stop or something fails.
+"""A process with a store: commits groups of one job, prints a line for each, and ends with its input or an error.
 
 ``python store_child.py PATH GROUPS [largest file in bytes]``
 """
 
-# ruff: noqa: T201 - its lines are what the tests read
+# ruff: noqa: T201 - the tests read its output
 from __future__ import annotations
 
 import os
@@ -26,7 +26,7 @@ def main(path: str, groups: int, largest: int | None) -> int:
             print("stored", store.submitted(payload=os.urandom(10_000)).id, flush=True)
     except StoreError as error:
         print(type(error).__name__, error, flush=True)
-        # As a node ends: nothing more is done with the store.
+        # End as a node does: without closing the store.
         return 3
     print("waiting", flush=True)
     sys.stdin.read()

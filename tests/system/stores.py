@@ -1,4 +1,4 @@
-"""The stores that nodes share, each as an empty place on servers that all tests use, and ways there that can be disturbed."""
+"""The stores that nodes share, each an empty place on servers that all tests share, and routes to them that can be disturbed."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class Traits(NamedTuple):
-    """What is known of a kind of store by what nodes say to it."""
+    """Properties of a kind of store: how its protocol's requests and answers look, and how many connections a node has."""
 
     commit: bytes
-    """What is in each request to commit something, of a node that takes part."""
+    """Text in each request of a member node to commit."""
     until: bytes
-    """How the answer to it ends."""
+    """The end of the answer to it."""
     begin: bytes
-    """What is in the request to begin a node's term."""
+    """Text in the request that begins a node's term."""
     connections: int
-    """How many connections a node has."""
+    """Connections of each node."""
 
 
 TRAITS: Final[Mapping[str, Traits]] = {
     POSTGRESQL: Traits(commit=b"COMMIT", until=READY, begin=b'"counter":0,', connections=3),
-    # With the next answer, whichever it is, the connection ends, and all answers are lost that are on their way.
+    # Any answer matches: the next one ends the connection, and the answers under way are lost.
     ZOOKEEPER: Traits(commit=b"/journals/", until=b"", begin=b"/terms/", connections=1),
 }
 
 
-class Way(NamedTuple):
-    """A way to a store."""
+class StoreRoute(NamedTuple):
+    """A route to a store."""
 
     url: str
     proxy: Proxy | None = None
-    """Stands in between, where there is one."""
+    """The proxy in between, if any."""
     traits: Traits = TRAITS[POSTGRESQL]
 
     def lose_answer(self, *, to: bytes | None = None) -> Trap:
-        """Let the next commit (or whatever has ``to`` in it) happen, and nobody hear of it."""
+        """Execute the next commit (or the next request with ``to`` in it), but lose its answer."""
         assert self.proxy is not None
         return self.proxy.lose_answer(self.traits.commit if to is None else to, self.traits.until)
 
     def lose_request(self, *, of: bytes | None = None) -> Trap:
-        """Let the next commit (or whatever has ``of`` in it) never be heard of."""
+        """Lose the next commit (or the next request with ``of`` in it)."""
         assert self.proxy is not None
         return self.proxy.lose_request(self.traits.commit if of is None else of)
 
@@ -69,29 +69,29 @@ class Store(NamedTuple):
     kind: str
     url: str
     servers: Mapping[str, int]
-    """Of each server of it the address of the place there, and the port."""
+    """The URL of the place and the port, for each server."""
 
     @property
     def traits(self) -> Traits:
         return TRAITS[self.kind]
 
     @property
-    def way(self) -> Way:
-        """The straight way."""
-        return Way(self.url, None, self.traits)
+    def route(self) -> StoreRoute:
+        """The direct route."""
+        return StoreRoute(self.url, None, self.traits)
 
     @contextmanager
-    def ways(self, number: int) -> Iterator[list[Way]]:
-        """Give some ways there, each by a proxy of its own before one of the servers, in turns."""
+    def routes(self, number: int) -> Iterator[list[StoreRoute]]:
+        """Return routes to the store, each through its own proxy in front of one of the servers, in rotation."""
         servers = itertools.islice(itertools.cycle(self.servers.items()), number)
         with ExitStack() as stack:
             proxies = [(url, stack.enter_context(Proxy(port))) for url, port in servers]
-            yield [Way(proxy.through(url), proxy, self.traits) for url, proxy in proxies]
+            yield [StoreRoute(proxy.through(url), proxy, self.traits) for url, proxy in proxies]
 
 
 @contextmanager
 def on_postgresql(fixture: Callable[[str], Any]) -> Iterator[Store]:
-    """Give an empty database; it is dropped afterwards."""
+    """Create an empty database, and drop it afterwards."""
     server: PostgresServer = fixture("postgres")
     url = server.create_database()
     try:
@@ -102,12 +102,12 @@ def on_postgresql(fixture: Callable[[str], Any]) -> Iterator[Store]:
 
 @contextmanager
 def on_zookeeper(fixture: Callable[[str], Any]) -> Iterator[Store]:
-    """Give a node of an ensemble of three that is not there yet."""
+    """Return a path of an ensemble of three where no node exists yet."""
     yield place_of(fixture("ensemble"))
 
 
 def place_of(ensemble: Ensemble) -> Store:
-    """Return a node of an ensemble that is not there yet."""
+    """Return a path of an ensemble where no node exists yet."""
     chroot = f"/system{next(_NUMBERS)}"
     servers = {f"zookeeper://127.0.0.1:{port}{chroot}": port for port in ensemble.ports}
     return Store(ZOOKEEPER, ensemble.url(chroot), servers)
@@ -118,4 +118,4 @@ STORES: Final[Mapping[str, Callable[[Callable[[str], Any]], AbstractContextManag
     ZOOKEEPER: on_zookeeper,
 }
 on_each_store = pytest.mark.parametrize("store", [*STORES], indirect=True)
-"""For tests of what every shared store promises."""
+"""For tests of the promises of every shared store."""

@@ -17,7 +17,7 @@ from tests.interop.packets import Kind, encode, got
 
 from .extension import More
 from .honest import Honest
-from .servers import IMPATIENT, Server, eventually, serving
+from .servers import SHORT_TIMEOUTS, Server, eventually, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,8 +27,8 @@ MIB = 2**20
 
 
 @pytest.fixture
-def honest(calm: Server) -> Iterator[Honest]:
-    with Honest(calm.peer(), calm.peer()) as honest:
+def honest(healthy: Server) -> Iterator[Honest]:
+    with Honest(healthy.peer(), healthy.peer()) as honest:
         yield honest
         honest.round_trip()
 
@@ -138,23 +138,23 @@ def fuzz(server: Server, honest: Honest, examples: int, *, always_the_same: bool
     def example(conversation: tuple[bool, list[bytes], int]) -> None:
         converse(server, *conversation)
         honest.round_trip()
-        server.assert_calm()
+        server.assert_healthy()
 
     example()
 
 
-def test_garbage_disturbs_nobody(calm: Server, honest: Honest) -> None:
-    fuzz(calm, honest, 1000, always_the_same=True)
+def test_garbage_disturbs_nobody(healthy: Server, honest: Honest) -> None:
+    fuzz(healthy, honest, 1000, always_the_same=True)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_much_garbage_disturbs_nobody(calm: Server, honest: Honest) -> None:
-    fuzz(calm, honest, 20_000, always_the_same=False)
+def test_much_garbage_disturbs_nobody(healthy: Server, honest: Honest) -> None:
+    fuzz(healthy, honest, 20_000, always_the_same=False)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_of_all_kinds_where_numbers_are_read(calm: Server, honest: Honest, number: bytes) -> None:
+def test_numbers_of_all_kinds_where_numbers_are_read(healthy: Server, honest: Honest, number: bytes) -> None:
     packets = [
         encode(Kind.SUBMIT_JOB_EPOCH, b"numbers", b"", number, b""),
         encode(Kind.SUBMIT_JOB_SCHED, b"numbers", b"", number, b"", b"", b"", b"", b""),
@@ -170,21 +170,21 @@ def test_numbers_of_all_kinds_where_numbers_are_read(calm: Server, honest: Hones
         b"maxqueue numbers " + number + b"\n",
     ]
     for packet in packets:
-        converse(calm, extended=True, said=[packet], cut=10_000)
+        converse(healthy, extended=True, said=[packet], cut=10_000)
         honest.round_trip()
 
 
-def test_a_type_that_ends_other_servers(calm: Server, honest: Honest) -> None:
-    with calm.peer() as peer:
+def test_a_type_that_ends_other_servers(healthy: Server, honest: Honest) -> None:
+    with healthy.peer() as peer:
         peer.write(b"\0REQ\xff\xff\xff\xff\0\0\0\0")
         assert peer.is_refused()
     honest.round_trip()
 
 
 @pytest.mark.parametrize("kind", [Kind.SUBMIT_JOB_BG, Kind.ECHO_REQ, Kind.WORK_COMPLETE])
-def test_a_length_of_4_gib_is_answered_at_once_and_holds_no_memory(calm: Server, honest: Honest, kind: Kind) -> None:
-    before = calm.rss()
-    with calm.peer() as peer:
+def test_a_length_of_4_gib_is_answered_at_once_and_holds_no_memory(healthy: Server, honest: Honest, kind: Kind) -> None:
+    before = healthy.rss()
+    with healthy.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", kind, 2**32 - 1))
         if kind is Kind.WORK_COMPLETE:
             peer.write(b"H:nobody:1\0" + bytes(1024))  # of a result, it is looked at whose it is
@@ -195,31 +195,31 @@ def test_a_length_of_4_gib_is_answered_at_once_and_holds_no_memory(calm: Server,
             for _ in range(64):
                 peer.write(bytes(MIB))
     honest.round_trip()
-    assert calm.rss() - before < 16 * MIB
+    assert healthy.rss() - before < 16 * MIB
 
 
-def test_a_body_over_the_limit_is_skipped_and_the_connection_goes_on(calm: Server) -> None:
-    before = calm.rss()
-    with calm.peer() as peer:
+def test_a_body_over_the_limit_is_skipped_and_the_connection_goes_on(healthy: Server) -> None:
+    before = healthy.rss()
+    with healthy.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", Kind.SUBMIT_JOB_BG, 65 * MIB))
         assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
         for _ in range(65):
             peer.write(bytes(MIB))
         peer.settled()
-    assert calm.rss() - before < 16 * MIB
+    assert healthy.rss() - before < 16 * MIB
 
 
 def test_what_the_store_cannot_hold_is_refused_from_its_header(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-packet", "4G") as server, server.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", Kind.SUBMIT_JOB_BG, 1_000_000_000))
         assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
-        server.assert_calm()
+        server.assert_healthy()
 
 
 # ---- slowness ----
 
 
-def test_a_byte_at_a_time(calm: Server, honest: Honest) -> None:
+def test_a_byte_at_a_time(healthy: Server, honest: Honest) -> None:
     function, payload = b"slow", b"p" * 50
     packets = [
         encode(Kind.OPTION_REQ, b"mainspring/1"),
@@ -227,39 +227,39 @@ def test_a_byte_at_a_time(calm: Server, honest: Honest) -> None:
         encode(More.REGISTER, function, b""),
         encode(More.READY, b"1"),
     ]
-    with calm.peer() as peer:
+    with healthy.peer() as peer:
         for number, byte in enumerate(b"".join(packets)):
             peer.write(bytes([byte]))
             if number % 20 == 0:
                 honest.round_trip()
         assert peer.next() == got(Kind.OPTION_RES, b"mainspring/1")
-        peer.hear(More.SUBMITTED)
+        peer.expect(More.SUBMITTED)
         job = peer.job()
         assert job.payload == payload
         peer.settle(job, b"succeeded", b"slow result")
         assert {peer.next().kind, peer.next().kind} == {More.SETTLED, More.RESULT}
 
 
-def test_who_does_not_read_is_read_from_no_more(calm: Server, honest: Honest) -> None:
-    before = calm.rss()
-    with calm.peer() as peer:
+def test_who_does_not_read_is_read_from_no_more(healthy: Server, honest: Honest) -> None:
+    before = healthy.rss()
+    with healthy.peer() as peer:
         peer.socket.settimeout(1.0)
         with pytest.raises(TimeoutError):
             peer.write(encode(Kind.ECHO_REQ, bytes(MIB)) * 300)
         honest.round_trip()
-        assert calm.rss() - before < 64 * MIB
+        assert healthy.rss() - before < 64 * MIB
 
 
-def test_who_submits_and_reads_later_loses_nothing(calm: Server, honest: Honest) -> None:
-    before = calm.rss()
+def test_who_submits_and_reads_later_loses_nothing(healthy: Server, honest: Honest) -> None:
+    before = healthy.rss()
     batch = encode(Kind.SUBMIT_JOB_BG, b"unread", b"", b"x" * 100) * 500
-    with calm.peer() as peer:
+    with healthy.peer() as peer:
         for _ in range(20):
             peer.write(batch)
         honest.round_trip()
         handles = {peer.expect(Kind.JOB_CREATED)[0] for _ in range(20 * 500)}
         assert len(handles) == 20 * 500
-    assert calm.rss() - before < 64 * MIB
+    assert healthy.rss() - before < 64 * MIB
 
 
 def test_who_submits_more_than_the_disk_takes_is_paused_alone(tmp_path: Path, require: Callable[[str], str]) -> None:
@@ -280,7 +280,7 @@ def test_who_submits_more_than_the_disk_takes_is_paused_alone(tmp_path: Path, re
         peer.socket.settimeout(30.0)
         for _ in range(200 + sent):
             peer.expect(Kind.JOB_CREATED)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 @contextlib.contextmanager
@@ -307,9 +307,9 @@ def slow_disk(server: Server, strace: str) -> Iterator[None]:
             tracer.terminate()
 
 
-def test_progress_that_a_client_does_not_read_is_bounded(calm: Server, honest: Honest) -> None:
-    before = calm.rss()
-    with calm.peer() as client, calm.peer() as worker:
+def test_progress_that_a_client_does_not_read_is_bounded(healthy: Server, honest: Honest) -> None:
+    before = healthy.rss()
+    with healthy.peer() as client, healthy.peer() as worker:
         worker.can_do(b"talkative")
         client.submit(b"talkative", b"", b"")
         handle = worker.assigned()[0]
@@ -319,28 +319,28 @@ def test_progress_that_a_client_does_not_read_is_bounded(calm: Server, honest: H
             for _ in range(300):
                 worker.write(packet)
         honest.round_trip()
-        assert calm.rss() - before < 200 * MIB
+        assert healthy.rss() - before < 200 * MIB
 
 
-def test_a_watcher_that_does_not_read_misses_events_and_is_told(calm: Server, honest: Honest) -> None:
-    before = calm.rss()
-    with calm.extended() as watcher, calm.extended() as client:
+def test_a_watcher_that_does_not_read_misses_events_and_is_told(healthy: Server, honest: Honest) -> None:
+    before = healthy.rss()
+    with healthy.extended() as watcher, healthy.extended() as client:
         watcher.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**17)
         watcher.call("jobs.watch", function="watched")
         packet = encode(More.SUBMIT, b"watched", b"", b"", b"")
         for _ in range(60):
             client.write(packet * 500)
             for _ in range(500):
-                client.hear(More.SUBMITTED)
+                client.expect(More.SUBMITTED)
         honest.round_trip()
-        assert calm.rss() - before < 64 * MIB
+        assert healthy.rss() - before < 64 * MIB
         watcher.socket.settimeout(1.0)
         with contextlib.suppress(TimeoutError):
             while "missed" not in watcher.event():
                 pass
         # All that was kept has been read; the next event is preceded by how many were not.
         client.request(b"watched")
-        client.hear(More.SUBMITTED)
+        client.expect(More.SUBMITTED)
         assert watcher.event()["missed"] > 1
         assert watcher.event()["state"] == "pending"
 
@@ -349,7 +349,7 @@ def test_a_watcher_that_does_not_read_misses_events_and_is_told(calm: Server, ho
 
 
 def test_half_a_packet_ends_after_a_while_and_a_sleeping_worker_does_not(tmp_path: Path) -> None:
-    with serving(tmp_path, program=IMPATIENT) as server, server.peer() as sleeper:
+    with serving(tmp_path, program=SHORT_TIMEOUTS) as server, server.peer() as sleeper:
         sleeper.can_do(b"f")
         sleeper.sleep()
         halves = [b"\0", b"\0REQ\0\0", encode(Kind.ECHO_REQ, b"hello")[:-1], b"statu"]
@@ -364,7 +364,7 @@ def test_half_a_packet_ends_after_a_while_and_a_sleeping_worker_does_not(tmp_pat
         with server.peer() as client:
             client.submit(b"f", b"", b"", Kind.SUBMIT_JOB_BG)
             assert sleeper.receive() == got(Kind.NOOP)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_an_idle_connection_ends_where_that_is_wanted(tmp_path: Path) -> None:
@@ -373,8 +373,8 @@ def test_an_idle_connection_ends_where_that_is_wanted(tmp_path: Path) -> None:
             client.put(b"f")
         worker.job()
         assert idle.is_closed()
-        worker.silent()
-        server.assert_calm()
+        worker.assert_silent()
+        server.assert_healthy()
 
 
 def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:
         eventually(lambda: admitted(server), "there is a place again")
         for peer in peers:
             peer.settled()
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def admitted(server: Server) -> bool:
@@ -398,10 +398,10 @@ def admitted(server: Server) -> bool:
     return False
 
 
-def test_connections_that_come_and_go_leave_nothing_behind(calm: Server, honest: Honest) -> None:
+def test_connections_that_come_and_go_leave_nothing_behind(healthy: Server, honest: Honest) -> None:
     def churn(count: int) -> None:
         for number in range(count):
-            with calm.peer() as peer:
+            with healthy.peer() as peer:
                 if number % 5 == 0:
                     peer.write(encode(Kind.CAN_DO, b"churn") + encode(Kind.PRE_SLEEP))
                 elif number % 5 == 1:
@@ -416,7 +416,7 @@ def test_connections_that_come_and_go_leave_nothing_behind(calm: Server, honest:
 
     churn(500)
     honest.round_trip()
-    before = calm.rss()
+    before = healthy.rss()
     churn(2500)
     honest.round_trip()
     client = honest.client
@@ -424,4 +424,4 @@ def test_connections_that_come_and_go_leave_nothing_behind(calm: Server, honest:
     client.extend()
     status = client.call("node.status")
     assert (status["connections"], status["workers"]) == (2, 1)
-    assert calm.rss() - before < 8 * MIB
+    assert healthy.rss() - before < 8 * MIB

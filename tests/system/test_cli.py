@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.server.certificates import self_signed, signed
 
-from .processes import Node, answers, command, environment, lives, mainspring, node
+from .processes import Node, answers, command, environment, is_alive, mainspring, node
 from .servers import eventually
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def test_a_node_in_the_background(tmp_path: Path) -> None:
         assert mainspring("status", "--server", address, cwd=tmp_path).returncode == 0
     finally:
         os.kill(pid, signal.SIGTERM)
-    eventually(lambda: not lives(pid), "the node ends")
+    eventually(lambda: not is_alive(pid), "the node ends")
     assert not (tmp_path / "node.pid").exists()
 
 
@@ -349,7 +349,7 @@ def test_workers_end_with_their_node(run: Call) -> None:
     worker = int(run("submit", "parent").stdout)
     run.node.process.kill()
     run.node.wait()
-    eventually(lambda: not lives(worker), "the worker ends")
+    eventually(lambda: not is_alive(worker), "the worker ends")
 
 
 def test_run_without_a_port_has_workers_all_the_same(tmp_path: Path, app: Path) -> None:
@@ -563,7 +563,7 @@ def test_gearmand_in_the_background_with_its_pid_file(tmp_path: Path) -> None:
     assert started.returncode == 0, started.stderr
     pid = int((tmp_path / "g.pid").read_text())
     os.kill(pid, signal.SIGUSR1)
-    eventually(lambda: not lives(pid), "the node ends")
+    eventually(lambda: not is_alive(pid), "the node ends")
     assert not (tmp_path / "g.pid").exists()
     assert "started" in (tmp_path / "g.log").read_text()
 

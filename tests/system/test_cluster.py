@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.zookeeper.server import Ensemble
 
-from .fleet import Fleet, FleetNode, Nursery
+from .fleet import Fleet, FleetNode, ForkServer
 from .processes import mainspring
 from .servers import eventually
 
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 
 SESSION = 2.0
 """Seconds after which the ensemble says that a node is gone."""
-PATIENT = 30.0
+RECEIVE_TIMEOUT = 30.0
 
 
 @pytest.fixture
-def watched(nursery: Nursery, tmp_path: Path, database: str, zookeeper: str, chroot: str) -> Iterator[Fleet]:
+def watched(fork_server: ForkServer, tmp_path: Path, database: str, zookeeper: str, chroot: str) -> Iterator[Fleet]:
     """Give a fleet whose nodes are in a cluster."""
-    with Fleet(nursery, tmp_path, database, "--cluster", f"zookeeper://{zookeeper}{chroot}", lease=SESSION) as fleet:
+    with Fleet(
+        fork_server, tmp_path, database, "--cluster", f"zookeeper://{zookeeper}{chroot}", lease=SESSION
+    ) as fleet:
         yield fleet
 
 
 def joined(*nodes: FleetNode) -> None:
     """Wait until nodes are in the cluster."""
     for node in nodes:
-        eventually(lambda node=node: "the cluster tells who lives" in node.written(), f"{node.name} is in the cluster")  # type: ignore[misc]
+        eventually(lambda node=node: "the cluster tells who lives" in node.log_text(), f"{node.name} is in the cluster")  # type: ignore[misc]
 
 
 def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fleet, stack: ExitStack) -> None:
@@ -42,7 +44,7 @@ def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fle
     handle = client.put(b"f", b"payload")
     assert first.job().handle == handle
     second = stack.enter_context(n2.worker(b"f"))
-    second.socket.settimeout(PATIENT)
+    second.socket.settimeout(RECEIVE_TIMEOUT)
     n1.kill()
     assert second.job().handle == handle
     eventually(lambda: [row["name"] for row in n2.ask("nodes.list")["nodes"]] == ["n2"], "n1 is gone")
@@ -53,7 +55,7 @@ def test_a_foreground_client_hears_of_its_result_from_another_node(watched: Flee
     joined(n1, n2)
     worker = stack.enter_context(n2.worker(b"f"))
     client = stack.enter_context(n1.extended())
-    client.socket.settimeout(PATIENT)
+    client.socket.settimeout(RECEIVE_TIMEOUT)
     handle = client.put(b"f", b"payload", wait=True)
     job = worker.job()
     assert job.handle == handle
@@ -62,11 +64,11 @@ def test_a_foreground_client_hears_of_its_result_from_another_node(watched: Flee
 
 
 def test_without_the_ensemble_the_store_alone_tells_who_lives(
-    nursery: Nursery, tmp_path: Path, database: str, zookeeper_program: str, stack: ExitStack
+    fork_server: ForkServer, tmp_path: Path, database: str, zookeeper_program: str, stack: ExitStack
 ) -> None:
     with Ensemble(parent=tmp_path) as ensemble:
         url = f"zookeeper://{ensemble.hosts}/cluster"
-        with Fleet(nursery, tmp_path, database, "--cluster", url, lease=SESSION) as fleet:
+        with Fleet(fork_server, tmp_path, database, "--cluster", url, lease=SESSION) as fleet:
             n1, n2 = fleet.several("n1", "n2")
             joined(n1, n2)
             ensemble.kill()
@@ -75,12 +77,12 @@ def test_without_the_ensemble_the_store_alone_tells_who_lives(
             handle = client.put(b"f", b"payload")
             assert worker.job().handle == handle, "jobs go on"
             other = stack.enter_context(n2.worker(b"f"))
-            other.socket.settimeout(PATIENT)
+            other.socket.settimeout(RECEIVE_TIMEOUT)
             n1.kill()
             assert other.job().handle == handle
             ensemble.start()
             joined(fleet.start("n3"))
-            eventually(lambda: n2.written().count("the cluster tells who lives") == 2, "n2 is there again")
+            eventually(lambda: n2.log_text().count("the cluster tells who lives") == 2, "n2 is there again")
 
 
 def test_a_cluster_is_for_a_store_on_postgresql(tmp_path: Path) -> None:

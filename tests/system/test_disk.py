@@ -50,7 +50,7 @@ def test_a_failing_fsync_ends_the_server_and_loses_nothing_acknowledged(
         with server.peer() as peer, suppress(ConnectionError):
             work_until_it_ends(peer, acknowledged, confirmed)
         assert server.wait() == 1
-        said = server.written()
+        said = server.log_text()
     assert f"the disk failed under {tmp_path / 'jobs.db'}" in said
     assert "start the node again" in said
     assert_no_defect(said)
@@ -101,7 +101,7 @@ def page(port: int, path: str) -> int:
 def filled(small_disk: Path, tmp_path: Path) -> Iterator[Filled]:
     with serving(tmp_path, "--http", "127.0.0.1:0", store=f"sqlite:///{small_disk / 'jobs.db'}") as server:
         yield Filled(server, small_disk)
-        assert_no_defect(server.written())
+        assert_no_defect(server.log_text())
 
 
 def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
@@ -127,7 +127,7 @@ def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled)
         peer.write(b"".join(batch))
         assert [peer.next().kind for _ in batch] == [Kind.ERROR] * 6
         assert (page(filled.server.http, "/readyz"), page(filled.server.http, "/healthz")) == (503, 200)
-        assert filled.server.written().count("the store refused a group") == 1
+        assert filled.server.log_text().count("the store refused a group") == 1
         with filled.server.worker(b"quick", places=1) as worker:
             foreground = peer.submit(b"quick", b"", b"needs no disk")
             assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
@@ -137,8 +137,8 @@ def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled)
         handles.append(peer.put(b"backlog", b"after"))
         with filled.server.worker(b"backlog", places=len(handles) + 1) as worker:
             assert [worker.job().handle for _ in handles] == handles
-            worker.silent()
-        filled.server.assert_calm()
+            worker.assert_silent()
+        filled.server.assert_healthy()
 
 
 def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled) -> None:
@@ -168,7 +168,7 @@ def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled
             first: b"plain result" * 400,
             second: b"streaming result" * 400,
         }
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_a_kill_on_a_full_disk_loses_nothing_accepted(filled: Filled, small_disk: Path, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_kill_on_a_full_disk_loses_nothing_accepted(filled: Filled, small_disk
     with serving(tmp_path, store=f"sqlite:///{small_disk / 'jobs.db'}") as server:
         with server.worker(b"backlog", places=len(handles) + 1) as worker:
             assert [worker.job().handle for _ in handles] == handles
-            worker.silent()
-        server.assert_calm()
+            worker.assert_silent()
+        server.assert_healthy()
 
 
 # ---- a store that another program has locked ----
@@ -207,6 +207,6 @@ def test_a_program_that_locks_the_store_holds_up_writes_alone(tmp_path: Path) ->
         assert [page(server.http, path) for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
         foreign.execute("ROLLBACK")
         foreign.close()
-        assert (held := client.hear(Kind.JOB_CREATED)[0])
+        assert (held := client.expect(Kind.JOB_CREATED)[0])
         assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [held.decode(), known.decode()]
-        server.assert_calm()
+        server.assert_healthy()

@@ -33,7 +33,7 @@ def begin_drain(server: Server, number: signal.Signals = signal.SIGTERM) -> None
 
 def assert_ended_well(server: Server) -> None:
     assert server.wait() == 0
-    assert_no_defect(server.written())
+    assert_no_defect(server.log_text())
 
 
 def test_running_jobs_end_within_the_time_of_the_drain(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_nothing_new_begins_in_a_drain(tmp_path: Path) -> None:
         assert plain.assigned()[0] == handles[1]
         begin_drain(server)
         streaming.ready(5)
-        streaming.silent()
+        streaming.assert_silent()
         plain.complete(handles[1])
         assert plain.grab() == got(Kind.NO_JOB)
         plain.sleep()
@@ -81,7 +81,7 @@ def test_nothing_new_begins_in_a_drain(tmp_path: Path) -> None:
         assert_ended_well(server)
     with serving(tmp_path) as server, server.worker(b"f", places=9) as worker:
         assert [worker.job().handle for _ in range(3)] == [*handles[2:], late]
-        worker.silent()
+        worker.assert_silent()
 
 
 def test_what_does_not_end_in_time_is_handed_back_without_counting(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_shutdown_from_elsewhere_is_refused(tmp_path: Path) -> None:
             assert elsewhere.recv(1000).startswith(b"ERR ")
             elsewhere.sendall(b"version\n")
             assert elsewhere.recv(1000).startswith(b"OK ")
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def own_address() -> str | None:

@@ -30,7 +30,7 @@ SHOWN_KEYS = JOB_KEYS | {
 }  # fmt: skip
 
 
-class Meeting:
+class Harness:
     """A client, workers, and more of them, at one server."""
 
     def __init__(self, server: Server, function: bytes, stack: ExitStack) -> None:
@@ -51,7 +51,7 @@ class Meeting:
         """Connect a worker of the test's function that is ready for jobs."""
         worker = self.another()
         worker.register(self.function, **options)
-        worker.silent()
+        worker.assert_silent()
         if places:
             worker.ready(places)
         return worker
@@ -73,144 +73,144 @@ class Meeting:
 
 
 @pytest.fixture
-def meeting(calm: Server, function: bytes) -> Iterator[Meeting]:
+def harness(healthy: Server, function: bytes) -> Iterator[Harness]:
     with ExitStack() as stack:
-        yield Meeting(calm, function, stack)
+        yield Harness(healthy, function, stack)
 
 
 # ---- negotiation ----
 
 
-def test_only_who_asks_sees_the_extension(meeting: Meeting) -> None:
-    plain = meeting.plain()
+def test_only_who_asks_sees_the_extension(harness: Harness) -> None:
+    plain = harness.plain()
     plain.write(encode(More.SUBMIT, b"f", b"", b"", b""))
     code, message = plain.expect(Kind.ERROR)
     assert code == b"INVALID_COMMAND"
     assert b"mainspring/1" in message
 
 
-def test_another_version_is_an_unknown_option(meeting: Meeting) -> None:
-    plain = meeting.plain()
+def test_another_version_is_an_unknown_option(harness: Harness) -> None:
+    plain = harness.plain()
     plain.send(Kind.OPTION_REQ, b"mainspring/2")
     assert plain.expect(Kind.ERROR)[0] == b"UNKNOWN_OPTION"
-    plain.silent()
+    plain.assert_silent()
 
 
 # ---- submitting ----
 
 
-def test_submit_work_and_settle(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(b"pay\0load", wait=True)
+def test_submit_work_and_settle(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(b"pay\0load", wait=True)
     job = worker.job()
-    assert (job.handle, job.function, job.unique, job.payload) == (handle, meeting.function, b"", b"pay\0load")
+    assert (job.handle, job.function, job.unique, job.payload) == (handle, harness.function, b"", b"pay\0load")
     assert job.info["attempt"] == 1
     assert job.info["term"] >= 1
     assert abs(job.info["submitted_at"] - time.time()) < 10
     assert job.info.keys() <= {"attempt", "term", "submitted_at"}
     assert worker.settled_as(job, b"succeeded", b"re\0sult") == b"recorded"
-    assert meeting.client.result() == (handle, b"succeeded", 1, {}, b"re\0sult")
-    assert meeting.client.outcome(handle) == (handle, b"succeeded", 1, {}, b"re\0sult")
+    assert harness.client.result() == (handle, b"succeeded", 1, {}, b"re\0sult")
+    assert harness.client.outcome(handle) == (handle, b"succeeded", 1, {}, b"re\0sult")
 
 
-def test_a_live_unique_is_joined_and_an_ended_one_is_not(meeting: Meeting) -> None:
-    handle = meeting.put(b"first", b"u")
-    meeting.client.request(meeting.function, b"second", b"u", {"wait": True})
-    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
-    worker = meeting.worker()
+def test_a_live_unique_is_joined_and_an_ended_one_is_not(harness: Harness) -> None:
+    handle = harness.put(b"first", b"u")
+    harness.client.request(harness.function, b"second", b"u", {"wait": True})
+    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
+    worker = harness.worker()
     job = worker.job()
     assert (job.unique, job.payload) == (b"u", b"first")
-    meeting.client.request(meeting.function, b"third", b"u")
-    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
+    harness.client.request(harness.function, b"third", b"u")
+    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
     assert worker.settled_as(job, b"succeeded", b"one") == b"recorded"
-    assert meeting.client.result().data == b"one"
-    assert meeting.put(b"fourth", b"u") != handle
+    assert harness.client.result().data == b"one"
+    assert harness.put(b"fourth", b"u") != handle
 
 
-def test_an_empty_unique_never_joins(meeting: Meeting) -> None:
-    assert meeting.put(b"same") != meeting.put(b"same")
+def test_an_empty_unique_never_joins(harness: Harness) -> None:
+    assert harness.put(b"same") != harness.put(b"same")
 
 
-def test_keep_unique_joins_what_has_succeeded_lately(meeting: Meeting) -> None:
-    worker = meeting.worker(places=3)
-    handle = meeting.put(b"", b"u", keep_unique=3600)
+def test_keep_unique_joins_what_has_succeeded_lately(harness: Harness) -> None:
+    worker = harness.worker(places=3)
+    handle = harness.put(b"", b"u", keep_unique=3600)
     assert worker.settled_as(worker.job(), b"succeeded", b"kept") == b"recorded"
-    meeting.client.request(meeting.function, b"", b"u", {"keep_unique": 3600, "wait": True})
-    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
-    assert meeting.client.result() == (handle, b"succeeded", 1, {}, b"kept")
-    assert meeting.put(b"", b"u") != handle, "it did not ask for the kept one"
+    harness.client.request(harness.function, b"", b"u", {"keep_unique": 3600, "wait": True})
+    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
+    assert harness.client.result() == (handle, b"succeeded", 1, {}, b"kept")
+    assert harness.put(b"", b"u") != handle, "it did not ask for the kept one"
     worker.job()
-    other = meeting.put(b"", b"v")
+    other = harness.put(b"", b"v")
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
-    assert meeting.put(b"", b"v", keep_unique=3600) != other, "the first was not submitted with keep_unique"
+    assert harness.put(b"", b"v", keep_unique=3600) != other, "the first was not submitted with keep_unique"
 
 
-def test_keep_unique_does_not_join_what_is_too_old_or_has_failed(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
-    handle = meeting.put(b"", b"u", keep_unique=3600)
+def test_keep_unique_does_not_join_what_is_too_old_or_has_failed(harness: Harness) -> None:
+    worker = harness.worker(places=2)
+    handle = harness.put(b"", b"u", keep_unique=3600)
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
     time.sleep(0.02)
-    assert meeting.put(b"", b"u", keep_unique=0.01) != handle
+    assert harness.put(b"", b"u", keep_unique=0.01) != handle
     assert worker.settled_as(worker.job(), b"failed") == b"recorded"
-    assert meeting.client.outcome(meeting.put(b"", b"w", keep_unique=0, expires=0)).state == b"expired"
-    meeting.put(b"", b"w", keep_unique=3600)
+    assert harness.client.outcome(harness.put(b"", b"w", keep_unique=0, expires=0)).state == b"expired"
+    harness.put(b"", b"w", keep_unique=3600)
 
 
-def test_priorities(meeting: Meeting) -> None:
+def test_priorities(harness: Harness) -> None:
     for name in ("low", "normal", "high"):
-        meeting.put(name.encode(), priority=name)
-    worker = meeting.worker(places=3)
+        harness.put(name.encode(), priority=name)
+    worker = harness.worker(places=3)
     assert [worker.job().payload for _ in range(3)] == [b"high", b"normal", b"low"]
 
 
 @pytest.mark.parametrize("how", ["delay", "run_at"])
-def test_a_delayed_job_waits_for_its_time(meeting: Meeting, how: str) -> None:
-    worker = meeting.worker()
+def test_a_delayed_job_waits_for_its_time(harness: Harness, how: str) -> None:
+    worker = harness.worker()
     start = time.time()
-    handle = meeting.put(delay=0.3) if how == "delay" else meeting.put(run_at=start + 0.3)
-    assert meeting.state(handle) == "scheduled"
-    worker.silent()
+    handle = harness.put(delay=0.3) if how == "delay" else harness.put(run_at=start + 0.3)
+    assert harness.state(handle) == "scheduled"
+    worker.assert_silent()
     assert worker.job().handle == handle
     assert time.time() - start >= 0.3
 
 
-def test_a_time_in_the_past_is_now(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
-    meeting.put(b"a", run_at=1)
-    meeting.put(b"b", delay=0)
+def test_a_time_in_the_past_is_now(harness: Harness) -> None:
+    worker = harness.worker(places=2)
+    harness.put(b"a", run_at=1)
+    harness.put(b"b", delay=0)
     assert [worker.job().payload, worker.job().payload] == [b"a", b"b"]
 
 
-def test_a_job_that_nobody_starts_in_time_expires(meeting: Meeting) -> None:
-    handle = meeting.put(b"", b"u", expires=0.2, wait=True)
-    result = meeting.client.result()
+def test_a_job_that_nobody_starts_in_time_expires(harness: Harness) -> None:
+    handle = harness.put(b"", b"u", expires=0.2, wait=True)
+    result = harness.client.result()
     assert (result.handle, result.state, result.attempt) == (handle, b"expired", 0)
-    meeting.put(b"", b"u")
+    harness.put(b"", b"u")
 
 
-def test_a_job_that_waits_in_memory_for_a_busy_worker_expires(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    meeting.put(b"long")
+def test_a_job_that_waits_in_memory_for_a_busy_worker_expires(harness: Harness) -> None:
+    worker = harness.worker()
+    harness.put(b"long")
     long = worker.job()
-    meeting.put(b"late", expires=0.2, wait=True)
-    assert meeting.client.result().state == b"expired"
+    harness.put(b"late", expires=0.2, wait=True)
+    assert harness.client.result().state == b"expired"
     assert worker.settled_as(long, b"succeeded") == b"recorded"
     worker.ready(1)
-    meeting.put(b"next")
+    harness.put(b"next")
     assert worker.job().payload == b"next"
 
 
-def test_a_delayed_job_may_expire_before_it_is_due(meeting: Meeting) -> None:
-    assert meeting.client.outcome(meeting.put(delay=60, expires=0.2)).state == b"expired"
+def test_a_delayed_job_may_expire_before_it_is_due(harness: Harness) -> None:
+    assert harness.client.outcome(harness.put(delay=60, expires=0.2)).state == b"expired"
 
 
-def test_what_has_started_does_not_expire(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(expires=0.2)
+def test_what_has_started_does_not_expire(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(expires=0.2)
     job = worker.job()
-    meeting.client.outcome(meeting.put(b"", b"", expires=0.3, delay=60))
+    harness.client.outcome(harness.put(b"", b"", expires=0.3, delay=60))
     assert worker.settled_as(job, b"succeeded") == b"recorded"
-    assert meeting.state(handle) == "succeeded"
+    assert harness.state(handle) == "succeeded"
 
 
 BAD_OPTIONS = [
@@ -233,26 +233,26 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS)
-def test_options_that_make_no_sense_are_refused_in_their_place(meeting: Meeting, options: bytes) -> None:
-    client = meeting.client
-    client.request(meeting.function, b"before")
-    client.write(encode(More.SUBMIT, meeting.function, b"", options, b""))
-    client.request(meeting.function, b"after")
-    assert client.hear(More.SUBMITTED)[1] == b"0"
-    assert client.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
-    assert client.hear(More.SUBMITTED)[1] == b"0"
+def test_options_that_make_no_sense_are_refused_in_their_place(harness: Harness, options: bytes) -> None:
+    client = harness.client
+    client.request(harness.function, b"before")
+    client.write(encode(More.SUBMIT, harness.function, b"", options, b""))
+    client.request(harness.function, b"after")
+    assert client.expect(More.SUBMITTED)[1] == b"0"
+    assert client.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    assert client.expect(More.SUBMITTED)[1] == b"0"
 
 
-def test_a_function_needs_a_name_and_a_unique_has_an_end(meeting: Meeting) -> None:
-    meeting.client.request(b"")
-    assert meeting.client.hear(Kind.ERROR)[0] == b"INVALID_FUNCTION_NAME"
-    meeting.client.request(meeting.function, b"", b"u" * 65)
-    assert meeting.client.hear(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
-    meeting.put(b"", b"u" * 64)
+def test_a_function_needs_a_name_and_a_unique_has_an_end(harness: Harness) -> None:
+    harness.client.request(b"")
+    assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_FUNCTION_NAME"
+    harness.client.request(harness.function, b"", b"u" * 65)
+    assert harness.client.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
+    harness.put(b"", b"u" * 64)
 
 
-def test_answers_come_in_the_order_of_the_requests(meeting: Meeting) -> None:
-    client, packets = meeting.client, []
+def test_answers_come_in_the_order_of_the_requests(harness: Harness) -> None:
+    client, packets = harness.client, []
     expected: list[tuple[Kind | More, bytes]] = []
     for number in range(300):
         payload = b"%d" % number
@@ -263,13 +263,13 @@ def test_answers_come_in_the_order_of_the_requests(meeting: Meeting) -> None:
             packets.append(encode(Kind.ECHO_REQ, payload))
             expected.append((Kind.ECHO_RES, payload))
         elif number % 3 == 0:
-            packets.append(encode(Kind.SUBMIT_JOB_BG, meeting.function, b"", payload))
+            packets.append(encode(Kind.SUBMIT_JOB_BG, harness.function, b"", payload))
             expected.append((Kind.JOB_CREATED, payload))
         elif number % 4 == 0:
-            packets.append(encode(Kind.SUBMIT_JOB, meeting.function, b"", payload))
+            packets.append(encode(Kind.SUBMIT_JOB, harness.function, b"", payload))
             expected.append((Kind.JOB_CREATED, payload))
         else:
-            packets.append(encode(More.SUBMIT, meeting.function, b"", b"", payload))
+            packets.append(encode(More.SUBMIT, harness.function, b"", b"", payload))
             expected.append((More.SUBMITTED, payload))
     client.write(b"".join(packets))
     answers = [client.next() for _ in packets]
@@ -282,7 +282,7 @@ def test_answers_come_in_the_order_of_the_requests(meeting: Meeting) -> None:
         for answer, (kind, payload) in zip(answers, expected, strict=True)
         if kind in {Kind.JOB_CREATED, More.SUBMITTED}
     }
-    worker = meeting.worker(places=len(handles))
+    worker = harness.worker(places=len(handles))
     jobs = [worker.job() for _ in handles]
     assert {job.handle: job.payload for job in jobs} == handles
 
@@ -290,14 +290,14 @@ def test_answers_come_in_the_order_of_the_requests(meeting: Meeting) -> None:
 # ---- waiting ----
 
 
-def test_progress_comes_before_the_result(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(wait=True)
+def test_progress_comes_before_the_result(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(wait=True)
     job = worker.job()
     worker.write(encode(Kind.WORK_STATUS, handle, b"1", b"2") + encode(Kind.WORK_DATA, handle, b"part"))
     worker.write(encode(Kind.WORK_WARNING, handle, b"warm"))
     assert worker.settled_as(job, b"succeeded", b"all") == b"recorded"
-    client = meeting.client
+    client = harness.client
     assert client.next() == got(Kind.WORK_STATUS, handle, b"1", b"2")
     assert client.next() == got(Kind.WORK_DATA, handle, b"part")
     assert client.next() == got(Kind.WORK_WARNING, handle, b"warm")
@@ -307,63 +307,63 @@ def test_progress_comes_before_the_result(meeting: Meeting) -> None:
 @pytest.mark.parametrize(
     "handle", [b"H:n1:999999000000000001", b"H:elsewhere:1", b"nonsense", b"", b"H:n1:" + b"9" * 30]
 )
-def test_a_handle_without_a_job_is_unknown_under_its_own_name(meeting: Meeting, handle: bytes) -> None:
-    assert meeting.client.outcome(handle) == (handle, b"unknown", 0, {}, b"")
+def test_a_handle_without_a_job_is_unknown_under_its_own_name(harness: Harness, handle: bytes) -> None:
+    assert harness.client.outcome(handle) == (handle, b"unknown", 0, {}, b"")
 
 
-def test_any_number_of_clients_wait_also_on_a_new_connection(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(wait=True)
-    others = [meeting.another() for _ in range(5)]
+def test_any_number_of_clients_wait_also_on_a_new_connection(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(wait=True)
+    others = [harness.another() for _ in range(5)]
     for other in others:
         other.wait(handle)
         other.wait(handle)
-        other.silent()
-    meeting.client.close()
+        other.assert_silent()
+    harness.client.close()
     assert worker.settled_as(worker.job(), b"succeeded", b"r") == b"recorded"
     for other in others:
         assert other.result().data == b"r"
-        other.silent()
+        other.assert_silent()
 
 
 # ---- calls ----
 
 
-def test_jobs_show(meeting: Meeting) -> None:
-    handle = meeting.put(
+def test_jobs_show(harness: Harness) -> None:
+    handle = harness.put(
         b"12345", b"name", priority="low", timeout=9.5, retry=QUICK, expires=60, concurrency_key="Zürich"
     )
-    job = meeting.client.show(handle)
+    job = harness.client.show(handle)
     assert job.keys() == SHOWN_KEYS
     assert {key: job[key] for key in ("function", "unique", "state", "priority", "attempt")} == {
-        "function": meeting.function.decode(), "unique": "name", "state": "pending", "priority": "low", "attempt": 0,
+        "function": harness.function.decode(), "unique": "name", "state": "pending", "priority": "low", "attempt": 0,
     }  # fmt: skip
     assert (job["max_attempts"], job["timeout"], job["input_size"], job["worker"]) == (3, 9.5, 5, None)
     assert (job["schedule"], job["fire_time"], job["concurrency_key"]) == (None, None, "Zürich")
     created, expires = (datetime.fromisoformat(job[key]) for key in ("created_at", "expires_at"))
     assert 59 < (expires - created).total_seconds() < 61
-    worker = meeting.worker()
+    worker = harness.worker()
     worker.send(Kind.SET_CLIENT_ID, b"me")
     delivery = worker.job()
     worker.write(encode(Kind.WORK_STATUS, handle, b"3", b"4"))
-    worker.silent()
-    job = meeting.client.show(handle)
+    worker.assert_silent()
+    job = harness.client.show(handle)
     assert (job["state"], job["worker"], job["numerator"], job["denominator"]) == ("running", "me", 3, 4)
     assert (job["done"], job["total"]) == (3, 4)
     assert job["attempt"] == 1
     assert worker.settled_as(delivery, b"succeeded", b"1234567") == b"recorded"
-    job = meeting.client.show(handle)
+    job = harness.client.show(handle)
     assert (job["state"], job["attempt"], job["input_size"], job["output_size"]) == ("succeeded", 1, 5, 7)
     assert job["started_at"] <= job["ended_at"]
 
 
-def test_jobs_list_filters_and_pages(meeting: Meeting) -> None:
-    handles = [meeting.put(b"", b"u%d" % number).decode() for number in range(5)]
-    name = meeting.function.decode()
+def test_jobs_list_filters_and_pages(harness: Harness) -> None:
+    handles = [harness.put(b"", b"u%d" % number).decode() for number in range(5)]
+    name = harness.function.decode()
     newest_first = handles[::-1]
 
     def listed(**params: Any) -> list[str]:
-        jobs = meeting.client.call("jobs.list", function=name, **params)["jobs"]
+        jobs = harness.client.call("jobs.list", function=name, **params)["jobs"]
         assert all(job.keys() == JOB_KEYS for job in jobs)
         return [job["handle"] for job in jobs]
 
@@ -373,7 +373,7 @@ def test_jobs_list_filters_and_pages(meeting: Meeting) -> None:
     assert listed(unique="u3") == [handles[3]]
     assert listed(state="pending") == newest_first
     assert listed(state="running") == []
-    worker = meeting.worker()
+    worker = harness.worker()
     job = worker.job()
     assert listed(state="running") == handles[:1]
     assert worker.settled_as(job, b"succeeded") == b"recorded"
@@ -401,74 +401,74 @@ def test_jobs_list_filters_and_pages(meeting: Meeting) -> None:
         ("jobs.dance", {}, "usage"),
     ],
 )
-def test_calls_that_fail(meeting: Meeting, method: str, params: dict[str, Any], code: str) -> None:
+def test_calls_that_fail(harness: Harness, method: str, params: dict[str, Any], code: str) -> None:
     with pytest.raises(FaultError) as raised:
-        meeting.client.call(method, **params)
+        harness.client.call(method, **params)
     assert raised.value.code == code
     assert len(raised.value.message) > 10
 
 
-def test_a_call_repeats_its_id_whatever_it_is(meeting: Meeting) -> None:
-    meeting.client.write(encode(More.CALL, b"\xff any id", b"node.status", b""))
-    call_id, value = meeting.client.hear(More.ANSWER)
+def test_a_call_repeats_its_id_whatever_it_is(harness: Harness) -> None:
+    harness.client.write(encode(More.CALL, b"\xff any id", b"node.status", b""))
+    call_id, value = harness.client.expect(More.ANSWER)
     assert call_id == b"\xff any id"
     status = json.loads(value)
     assert status["name"] == "n1"
-    meeting.client.write(encode(More.CALL, b"", b"node.status", b"no json"))
-    assert meeting.client.hear(More.FAULT)[:2] == (b"", b"usage")
+    harness.client.write(encode(More.CALL, b"", b"node.status", b"no json"))
+    assert harness.client.expect(More.FAULT)[:2] == (b"", b"usage")
 
 
-def test_cancel_what_waits(meeting: Meeting) -> None:
+def test_cancel_what_waits(harness: Harness) -> None:
     for options in ({}, {"delay": 60}):
-        handle = meeting.put(b"", b"u", wait=True, **options)
-        answer = meeting.another().call("jobs.cancel", handle=handle.decode(), reason="no need")
+        handle = harness.put(b"", b"u", wait=True, **options)
+        answer = harness.another().call("jobs.cancel", handle=handle.decode(), reason="no need")
         assert answer == {"handle": handle.decode(), "state": "cancelled"}
-        result = meeting.client.result()
+        result = harness.client.result()
         assert (result.handle, result.state, result.attempt) == (handle, b"cancelled", 0)
         assert result.error["message"] == "no need"
-        assert meeting.client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+        assert harness.client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
 
 
-def test_cancel_what_waits_in_memory(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    meeting.put(b"first")
+def test_cancel_what_waits_in_memory(harness: Harness) -> None:
+    worker = harness.worker()
+    harness.put(b"first")
     first = worker.job()
-    second = meeting.put(b"second")
-    assert meeting.client.call("jobs.cancel", handle=second.decode())["state"] == "cancelled"
+    second = harness.put(b"second")
+    assert harness.client.call("jobs.cancel", handle=second.decode())["state"] == "cancelled"
     assert worker.settled_as(first, b"succeeded") == b"recorded"
     worker.ready()
-    worker.silent()
-    assert meeting.state(second) == "cancelled"
+    worker.assert_silent()
+    assert harness.state(second) == "cancelled"
 
 
-def test_cancel_what_runs(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(wait=True)
+def test_cancel_what_runs(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(wait=True)
     job = worker.job()
-    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     assert worker.stopped() == (handle, job.lease, b"cancelled")
     assert worker.beat([job]) == ([handle], [])
     assert worker.settled_as(job, b"cancelled") == b"recorded"
-    result = meeting.client.result()
+    result = harness.client.result()
     assert (result.state, result.attempt) == (b"cancelled", 1)
 
 
-def test_who_is_asked_to_stop_may_still_succeed(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(wait=True)
+def test_who_is_asked_to_stop_may_still_succeed(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(wait=True)
     job = worker.job()
-    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     worker.stopped()
     assert worker.settled_as(job, b"succeeded", b"too late") == b"recorded"
-    assert meeting.client.result().data == b"too late"
+    assert harness.client.result().data == b"too late"
 
 
 @pytest.mark.parametrize("how", ["released", "gone", "failed", "snoozed", "silent"])
-def test_what_was_cancelled_does_not_run_again(meeting: Meeting, how: str) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
+def test_what_was_cancelled_does_not_run_again(harness: Harness, how: str) -> None:
+    worker = harness.worker()
+    handle = harness.put(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
     job = worker.job()
-    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
+    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "running"
     worker.stopped()
     if how == "gone":
         worker.close()
@@ -476,53 +476,53 @@ def test_what_was_cancelled_does_not_run_again(meeting: Meeting, how: str) -> No
         assert worker.stopped()[2] == b"lost"
     else:
         assert worker.settled_as(job, how.encode()) == b"recorded"
-    result = meeting.client.result()
+    result = harness.client.result()
     assert result.state in ({b"cancelled", b"failed"} if how == "failed" else {b"cancelled"})
 
 
-def test_cancel_what_a_plain_worker_runs(meeting: Meeting) -> None:
-    worker = meeting.plain()
-    worker.can_do(meeting.function)
-    handle = meeting.put(wait=True)
+def test_cancel_what_a_plain_worker_runs(harness: Harness) -> None:
+    worker = harness.plain()
+    worker.can_do(harness.function)
+    handle = harness.put(wait=True)
     assert worker.assigned()[0] == handle
-    assert meeting.another().call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
-    assert meeting.client.result().state == b"cancelled"
+    assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
+    assert harness.client.result().state == b"cancelled"
     worker.complete(handle, b"nobody wants it")
-    worker.silent()
-    assert meeting.client.outcome(handle).state == b"cancelled"
+    worker.assert_silent()
+    assert harness.client.outcome(handle).state == b"cancelled"
 
 
-def test_retry_puts_back_what_did_not_succeed(meeting: Meeting) -> None:
-    worker = meeting.worker(places=3)
-    handle = meeting.put(b"payload", b"u")
+def test_retry_puts_back_what_did_not_succeed(harness: Harness) -> None:
+    worker = harness.worker(places=3)
+    handle = harness.put(b"payload", b"u")
     assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
-    assert meeting.state(handle) == "failed"
-    job = meeting.client.call("jobs.retry", handle=handle.decode())
+    assert harness.state(handle) == "failed"
+    job = harness.client.call("jobs.retry", handle=handle.decode())
     assert (job["handle"], job["state"], job["attempt"]) == (handle.decode(), "pending", 0)
     again = worker.job()
     assert (again.handle, again.payload, again.info["attempt"]) == (handle, b"payload", 1)
     with pytest.raises(FaultError, match="conflict"):
-        meeting.client.call("jobs.retry", handle=handle.decode())
+        harness.client.call("jobs.retry", handle=handle.decode())
     assert worker.settled_as(again, b"succeeded") == b"recorded"
     with pytest.raises(FaultError, match="conflict"):
-        meeting.client.call("jobs.retry", handle=handle.decode())
+        harness.client.call("jobs.retry", handle=handle.decode())
 
 
-def test_retry_is_refused_while_another_job_has_the_unique(meeting: Meeting) -> None:
-    handle = meeting.put(b"", b"u")
-    meeting.client.call("jobs.cancel", handle=handle.decode())
-    live = meeting.put(b"", b"u")
+def test_retry_is_refused_while_another_job_has_the_unique(harness: Harness) -> None:
+    handle = harness.put(b"", b"u")
+    harness.client.call("jobs.cancel", handle=handle.decode())
+    live = harness.put(b"", b"u")
     with pytest.raises(FaultError, match=live.decode()) as raised:
-        meeting.client.call("jobs.retry", handle=handle.decode())
+        harness.client.call("jobs.retry", handle=handle.decode())
     assert raised.value.code == "conflict"
 
 
-def test_watch_tells_every_change_of_state(meeting: Meeting) -> None:
-    by_function = meeting.events(function=meeting.function.decode())
-    handle = meeting.put(retry=QUICK)
-    by_handle = meeting.events(handle=handle.decode())
-    everything = meeting.events()
-    worker = meeting.worker(places=2)
+def test_watch_tells_every_change_of_state(harness: Harness) -> None:
+    by_function = harness.events(function=harness.function.decode())
+    handle = harness.put(retry=QUICK)
+    by_handle = harness.events(handle=handle.decode())
+    everything = harness.events()
+    worker = harness.worker(places=2)
     assert worker.settled_as(worker.job(), b"failed") == b"recorded"
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
     seen: list[str] = []
@@ -541,102 +541,102 @@ def test_watch_tells_every_change_of_state(meeting: Meeting) -> None:
         assert [state for state in states if state not in {"pending", "leased"}] == kept
 
 
-def test_a_connection_watches_once(meeting: Meeting) -> None:
-    watcher = meeting.events(handle=meeting.put().decode())
+def test_a_connection_watches_once(harness: Harness) -> None:
+    watcher = harness.events(handle=harness.put().decode())
     with pytest.raises(FaultError, match="conflict"):
         watcher.call("jobs.watch")
 
 
-def test_a_watcher_that_ends_leaves_nothing_behind(meeting: Meeting) -> None:
-    watcher = meeting.events()
+def test_a_watcher_that_ends_leaves_nothing_behind(harness: Harness) -> None:
+    watcher = harness.events()
     watcher.close()
-    meeting.put()
-    meeting.client.silent()
+    harness.put()
+    harness.client.assert_silent()
 
 
 # ---- being a worker ----
 
 
-def test_ready_is_how_many_jobs_come(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
+def test_ready_is_how_many_jobs_come(harness: Harness) -> None:
+    worker = harness.worker(places=2)
     for number in range(4):
-        meeting.put(b"%d" % number)
+        harness.put(b"%d" % number)
     first, second = worker.job(), worker.job()
-    worker.silent()
+    worker.assert_silent()
     worker.ready(1)
     third = worker.job()
-    worker.silent()
+    worker.assert_silent()
     assert [job.payload for job in (first, second, third)] == [b"0", b"1", b"2"]
     assert worker.settled_as(second, b"succeeded") == b"recorded"
-    worker.silent()
+    worker.assert_silent()
 
 
-def test_pause_takes_the_places_back(meeting: Meeting) -> None:
-    worker = meeting.worker(places=5)
+def test_pause_takes_the_places_back(harness: Harness) -> None:
+    worker = harness.worker(places=5)
     worker.pause()
-    handle = meeting.put()
-    worker.silent()
+    handle = harness.put()
+    worker.assert_silent()
     worker.ready(1)
     assert worker.job().handle == handle
 
 
-def test_jobs_that_wait_in_memory_go_to_another_worker(meeting: Meeting) -> None:
-    worker = meeting.worker()
+def test_jobs_that_wait_in_memory_go_to_another_worker(harness: Harness) -> None:
+    worker = harness.worker()
     for number in range(5):
-        meeting.put(b"%d" % number)
+        harness.put(b"%d" % number)
     assert worker.job().payload == b"0"
-    other = meeting.worker(places=4)
+    other = harness.worker(places=4)
     assert [other.job().payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
 
 
-def test_cant_do_stops_the_function(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
-    worker.send(Kind.CANT_DO, meeting.function)
-    worker.silent()
-    handle = meeting.put()
-    worker.silent()
-    other = meeting.worker()
+def test_cant_do_stops_the_function(harness: Harness) -> None:
+    worker = harness.worker(places=2)
+    worker.send(Kind.CANT_DO, harness.function)
+    worker.assert_silent()
+    handle = harness.put()
+    worker.assert_silent()
+    other = harness.worker()
     assert other.job().handle == handle
 
 
-def test_register_gives_what_the_submitter_left_out(meeting: Meeting) -> None:
-    worker = meeting.worker(places=4, timeout=30, heartbeat=20, retry={**QUICK, "max_attempts": 2})
-    handle = meeting.put()
+def test_register_gives_what_the_submitter_left_out(harness: Harness) -> None:
+    worker = harness.worker(places=4, timeout=30, heartbeat=20, retry={**QUICK, "max_attempts": 2})
+    handle = harness.put()
     job = worker.job()
     assert (job.info["timeout"], job.info["heartbeat"], job.info["max_attempts"]) == (30, 20, 2)
     assert 25 < job.info["deadline"] - time.time() < 35
-    meeting.put(timeout=5, heartbeat=4, retry={"max_attempts": 7})
+    harness.put(timeout=5, heartbeat=4, retry={"max_attempts": 7})
     other = worker.job()
     assert (other.info["timeout"], other.info["heartbeat"], other.info["max_attempts"]) == (5, 4, 7)
     assert worker.settled_as(job, b"failed") == b"recorded"
     again = worker.job()
     assert (again.handle, again.info["attempt"]) == (handle, 2)
     assert worker.settled_as(again, b"failed") == b"recorded"
-    assert meeting.state(handle) == "failed"
+    assert harness.state(handle) == "failed"
 
 
 @pytest.mark.parametrize(
     "options", [b"[]", b'{"timeout": -1}', b'{"heartbeat": -1}', b'{"retry": {"factor": -1}}', b"x"]
 )
-def test_register_refuses_what_makes_no_sense(meeting: Meeting, options: bytes) -> None:
-    worker = meeting.another()
-    worker.write(encode(More.REGISTER, meeting.function, options))
-    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+def test_register_refuses_what_makes_no_sense(harness: Harness, options: bytes) -> None:
+    worker = harness.another()
+    worker.write(encode(More.REGISTER, harness.function, options))
+    assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
 @pytest.mark.parametrize("count", [b"", b"-1", b"many", b"1" * 5000])
-def test_ready_refuses_what_is_no_number(meeting: Meeting, count: bytes) -> None:
-    worker = meeting.another()
+def test_ready_refuses_what_is_no_number(harness: Harness, count: bytes) -> None:
+    worker = harness.another()
     worker.write(encode(More.READY, count))
-    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
 # ---- outcomes ----
 
 
-def test_failed_is_retried_until_no_attempt_is_left(meeting: Meeting) -> None:
-    worker = meeting.worker(places=9)
-    handle = meeting.put(retry=QUICK, wait=True)
+def test_failed_is_retried_until_no_attempt_is_left(harness: Harness) -> None:
+    worker = harness.worker(places=9)
+    handle = harness.put(retry=QUICK, wait=True)
     start = time.monotonic()
     for attempt in (1, 2, 3):
         job = worker.job()
@@ -644,46 +644,46 @@ def test_failed_is_retried_until_no_attempt_is_left(meeting: Meeting) -> None:
         error = {"type": "ValueError", "message": f"no {attempt}", "traceback": "line 1"}
         assert worker.settled_as(job, b"failed", error=error) == b"recorded"
     assert time.monotonic() - start >= 0.1
-    result = meeting.client.result()
+    result = harness.client.result()
     assert result == (handle, b"failed", 3, {"type": "ValueError", "message": "no 3", "traceback": "line 1"}, b"")
-    assert meeting.client.show(handle)["error"] == "ValueError: no 3"
+    assert harness.client.show(handle)["error"] == "ValueError: no 3"
 
 
-def test_final_is_not_retried(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(retry=QUICK, wait=True)
+def test_final_is_not_retried(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(retry=QUICK, wait=True)
     error = {"type": "E", "message": "m"}
     assert worker.settled_as(worker.job(), b"failed", error=error, final=True) == b"recorded"
-    assert meeting.client.result() == (handle, b"failed", 1, error, b"")
+    assert harness.client.result() == (handle, b"failed", 1, error, b"")
 
 
-def test_without_a_policy_one_failure_is_the_end(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    meeting.put(wait=True)
+def test_without_a_policy_one_failure_is_the_end(harness: Harness) -> None:
+    worker = harness.worker()
+    harness.put(wait=True)
     assert worker.settled_as(worker.job(), b"failed") == b"recorded"
-    result = meeting.client.result()
+    result = harness.client.result()
     assert (result.state, result.attempt) == (b"failed", 1)
     assert result.error.keys() == {"type", "message"}
 
 
-def test_released_keeps_its_place_and_is_not_counted(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handles = [meeting.put(b"%d" % number) for number in range(3)]
+def test_released_keeps_its_place_and_is_not_counted(harness: Harness) -> None:
+    worker = harness.worker()
+    handles = [harness.put(b"%d" % number) for number in range(3)]
     job = worker.job()
     assert worker.settled_as(job, b"released") == b"recorded"
-    other = meeting.worker(places=3)
+    other = harness.worker(places=3)
     jobs = [other.job() for _ in range(3)]
     assert [job.handle for job in jobs] == handles
     assert [job.info["attempt"] for job in jobs] == [1, 1, 1]
     assert worker.settled_as(job, b"succeeded") == b"stale"
 
 
-def test_snoozed_comes_back_after_its_delay_and_is_not_counted(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
-    handle = meeting.put()
+def test_snoozed_comes_back_after_its_delay_and_is_not_counted(harness: Harness) -> None:
+    worker = harness.worker(places=2)
+    handle = harness.put()
     start = time.monotonic()
     assert worker.settled_as(worker.job(), b"snoozed", delay=0.3) == b"recorded"
-    assert meeting.state(handle) == "scheduled"
+    assert harness.state(handle) == "scheduled"
     again = worker.job()
     assert (again.handle, again.info["attempt"]) == (handle, 1)
     assert time.monotonic() - start >= 0.3
@@ -692,94 +692,94 @@ def test_snoozed_comes_back_after_its_delay_and_is_not_counted(meeting: Meeting)
     assert worker.job().handle == handle
 
 
-def test_an_unknown_outcome_is_refused_and_the_delivery_goes_on(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    meeting.put()
+def test_an_unknown_outcome_is_refused_and_the_delivery_goes_on(harness: Harness) -> None:
+    worker = harness.worker()
+    harness.put()
     job = worker.job()
     worker.settle(job, b"vanished")
-    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
 @pytest.mark.parametrize("outcome", [b"succeeded", b"failed", b"released", b"snoozed", b"cancelled"])
-def test_a_settlement_that_is_sent_again_is_recorded_once(meeting: Meeting, outcome: bytes) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(retry={"max_attempts": 3, "initial": 60})
+def test_a_settlement_that_is_sent_again_is_recorded_once(harness: Harness, outcome: bytes) -> None:
+    worker = harness.worker()
+    handle = harness.put(retry={"max_attempts": 3, "initial": 60})
     job = worker.job()
     detail: dict[str, Any] = {"delay": 60} if outcome == b"snoozed" else {}
     worker.settle(job, outcome, b"", detail)
     worker.settle(job, outcome, b"", detail)
     assert (worker.verdict(job), worker.verdict(job)) == (b"recorded", b"recorded")
-    other = meeting.another()
+    other = harness.another()
     assert other.settled_as(job, outcome, b"", **detail) == b"recorded", "on a new connection"
     states = {b"failed": {"scheduled"}, b"released": {"pending", "leased"}, b"snoozed": {"scheduled"}}
-    assert meeting.state(handle) in states.get(outcome, {outcome.decode()})
+    assert harness.state(handle) in states.get(outcome, {outcome.decode()})
 
 
-def test_a_settlement_under_a_made_up_lease_is_stale(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put()
+def test_a_settlement_under_a_made_up_lease_is_stale(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put()
     job = worker.job()
     for lease in (b"", b"1.1.1", b"9.9.9", b"x", b"1" * 5000 + b".1.1", job.lease + b"0"):
         assert worker.settled_as(job._replace(lease=lease), b"succeeded", b"forged") == b"stale"
     stranger = job._replace(handle=b"H:n1:999999000000000001")
     assert worker.settled_as(stranger, b"succeeded") == b"stale"
     assert worker.settled_as(job, b"succeeded", b"true") == b"recorded"
-    assert meeting.client.outcome(handle).data == b"true"
+    assert harness.client.outcome(handle).data == b"true"
 
 
-def test_another_connection_cannot_settle_a_running_job(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    meeting.put()
+def test_another_connection_cannot_settle_a_running_job(harness: Harness) -> None:
+    worker = harness.worker()
+    harness.put()
     job = worker.job()
-    assert meeting.another().settled_as(job, b"succeeded") == b"stale"
+    assert harness.another().settled_as(job, b"succeeded") == b"stale"
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
 # ---- time ----
 
 
-def test_a_timeout_stops_the_attempt_and_counts_as_failed(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(timeout=0.2, wait=True)
+def test_a_timeout_stops_the_attempt_and_counts_as_failed(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(timeout=0.2, wait=True)
     job = worker.job()
     assert job.info["timeout"] == 0.2
     assert worker.stopped() == (handle, job.lease, b"timeout")
-    result = meeting.client.result()
+    result = harness.client.result()
     assert (result.state, result.attempt, result.error["type"]) == (b"failed", 1, "Timeout")
     assert worker.beat([job]) == ([], [handle])
     for outcome in (b"succeeded", b"failed", b"cancelled", b"released"):
         assert worker.settled_as(job, outcome, b"late") == b"stale", outcome
-    assert meeting.client.outcome(handle).state == b"failed"
+    assert harness.client.outcome(handle).state == b"failed"
 
 
-def test_a_timeout_is_retried_where_there_is_a_policy(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
-    handle = meeting.put(timeout=0.2, retry=QUICK)
+def test_a_timeout_is_retried_where_there_is_a_policy(harness: Harness) -> None:
+    worker = harness.worker(places=2)
+    handle = harness.put(timeout=0.2, retry=QUICK)
     first = worker.job()
     assert worker.stopped()[2] == b"timeout"
     second = worker.job()
     assert (second.handle, second.info["attempt"]) == (handle, 2)
     assert worker.settled_as(first, b"succeeded", b"old") == b"stale"
     assert worker.settled_as(second, b"succeeded", b"new") == b"recorded"
-    assert meeting.client.outcome(handle).data == b"new"
+    assert harness.client.outcome(handle).data == b"new"
 
 
-def test_silence_is_loss_where_a_heartbeat_was_asked_for(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(heartbeat=0.3)
+def test_silence_is_loss_where_a_heartbeat_was_asked_for(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(heartbeat=0.3)
     job = worker.job()
     assert worker.stopped() == (handle, job.lease, b"lost")
-    other = meeting.worker()
+    other = harness.worker()
     again = other.job()
     assert (again.handle, again.info["attempt"]) == (handle, 1)
     assert worker.settled_as(job, b"succeeded") == b"stale"
     assert other.settled_as(again, b"succeeded") == b"recorded"
 
 
-def test_heartbeats_and_progress_keep_a_job(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    handle = meeting.put(heartbeat=1)
+def test_heartbeats_and_progress_keep_a_job(harness: Harness) -> None:
+    worker = harness.worker()
+    handle = harness.put(heartbeat=1)
     job = worker.job()
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
@@ -791,89 +791,89 @@ def test_heartbeats_and_progress_keep_a_job(meeting: Meeting) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 2])
-def test_lost_workers_count_against_the_policy_once_a_job_is_alone(meeting: Meeting, most: int | None) -> None:
+def test_lost_workers_count_against_the_policy_once_a_job_is_alone(harness: Harness, most: int | None) -> None:
     retry: dict[str, Any] = {} if most is None else {"retry": {**QUICK, "max_attempts": most}}
-    handle = meeting.put(wait=True, **retry)
+    handle = harness.put(wait=True, **retry)
     for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if most is None else 4]:
-        worker = meeting.worker()
+        worker = harness.worker()
         info = worker.job().info
         assert (info["attempt"], info.get("alone", False)) == (attempt, alone)
         worker.close()
-    result = meeting.client.result()
+    result = harness.client.result()
     assert (result.handle, result.state, result.attempt) == (handle, b"failed", most or 3)
     assert ("5 deliveries with workers" in result.error["message"]) == (most is None)
 
 
-def test_jobs_of_a_worker_that_leaves_keep_their_places(meeting: Meeting) -> None:
-    worker = meeting.worker(places=2)
-    handles = [meeting.put(b"%d" % number) for number in range(4)]
+def test_jobs_of_a_worker_that_leaves_keep_their_places(harness: Harness) -> None:
+    worker = harness.worker(places=2)
+    handles = [harness.put(b"%d" % number) for number in range(4)]
     worker.job()
     worker.job()
     worker.close()
-    eventually(lambda: meeting.client.call("jobs.list", state="running", function=meeting.function.decode())["jobs"] == [],
+    eventually(lambda: harness.client.call("jobs.list", state="running", function=harness.function.decode())["jobs"] == [],
                "the jobs of the worker that left wait")  # fmt: skip
-    other = meeting.worker(places=4)
+    other = harness.worker(places=4)
     jobs = [other.job() for _ in range(4)]
     assert [job.handle for job in jobs] == handles
     assert [job.info["attempt"] for job in jobs] == [1, 1, 1, 1]
 
 
-def test_heartbeats_of_what_is_not_ours_are_lost(meeting: Meeting) -> None:
-    worker = meeting.worker()
-    meeting.put()
+def test_heartbeats_of_what_is_not_ours_are_lost(harness: Harness) -> None:
+    worker = harness.worker()
+    harness.put()
     job = worker.job()
     assert worker.beat([job, job._replace(lease=b"1.2.3"), job._replace(handle=b"H:x:1")]) == (
         [],
         [job.handle, b"H:x:1"],
     )
     worker.write(encode(More.HEARTBEAT, b'{"jobs": [1]}'))
-    assert worker.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+    assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
 # ---- the two protocols together ----
 
 
-def test_a_plain_worker_completes_a_job_with_options(meeting: Meeting) -> None:
-    worker = meeting.plain()
-    worker.can_do(meeting.function)
-    handle = meeting.put(b"x", wait=True, retry=QUICK)
-    assert worker.assigned() == (handle, meeting.function, b"x")
+def test_a_plain_worker_completes_a_job_with_options(harness: Harness) -> None:
+    worker = harness.plain()
+    worker.can_do(harness.function)
+    handle = harness.put(b"x", wait=True, retry=QUICK)
+    assert worker.assigned() == (handle, harness.function, b"x")
     worker.send(Kind.WORK_FAIL, handle)
-    worker.silent()
-    eventually(lambda: worker.grab() == Packet(Kind.JOB_ASSIGN, (handle, meeting.function, b"x")), "the second attempt")
+    worker.assert_silent()
+    eventually(lambda: worker.grab() == Packet(Kind.JOB_ASSIGN, (handle, harness.function, b"x")), "the second attempt")
     worker.complete(handle, b"done")
-    result = meeting.client.result()
+    result = harness.client.result()
     assert (result.state, result.attempt, result.data) == (b"succeeded", 2, b"done")
 
 
-def test_a_worker_of_the_extension_serves_a_plain_client(meeting: Meeting) -> None:
-    worker, plain = meeting.worker(places=2), meeting.plain()
-    handle = plain.submit(meeting.function, b"", b"ping")
+def test_a_worker_of_the_extension_serves_a_plain_client(harness: Harness) -> None:
+    worker, plain = harness.worker(places=2), harness.plain()
+    handle = plain.submit(harness.function, b"", b"ping")
     job = worker.job()
     assert (job.handle, job.payload) == (handle, b"ping")
     assert worker.settled_as(job, b"succeeded", b"pong") == b"recorded"
     assert plain.receive() == got(Kind.WORK_COMPLETE, handle, b"pong")
-    handle = plain.submit(meeting.function, b"", b"ping")
+    handle = plain.submit(harness.function, b"", b"ping")
     assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
     assert plain.receive() == got(Kind.WORK_FAIL, handle)
 
 
-def test_a_background_submit_joins_a_foreground_job_and_outlives_its_client(meeting: Meeting) -> None:
-    plain, worker = meeting.plain(), meeting.worker()
-    handle = plain.submit(meeting.function, b"u", b"p")
+def test_a_background_submit_joins_a_foreground_job_and_outlives_its_client(harness: Harness) -> None:
+    plain, worker = harness.plain(), harness.worker()
+    handle = plain.submit(harness.function, b"u", b"p")
     job = worker.job()
-    meeting.client.request(meeting.function, b"q", b"u", {"wait": True})
-    assert meeting.client.hear(More.SUBMITTED) == (handle, b"1")
+    harness.client.request(harness.function, b"q", b"u", {"wait": True})
+    assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
     plain.close()
     assert worker.settled_as(job, b"succeeded", b"r") == b"recorded"
-    assert meeting.client.result() == (handle, b"succeeded", 1, {}, b"r")
+    assert harness.client.result() == (handle, b"succeeded", 1, {}, b"r")
 
 
-def test_packets_of_the_extension_lack_arguments(meeting: Meeting) -> None:
+def test_packets_of_the_extension_lack_arguments(harness: Harness) -> None:
     for kind in (More.SUBMIT, More.CALL, More.REGISTER, More.SETTLE):
-        meeting.client.write(encode(kind, b"only"))
-        assert meeting.client.hear(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
+        harness.client.write(encode(kind, b"only"))
+        assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
     for kind in (More.SUBMITTED, More.ASSIGN, More.PAUSED):
-        meeting.client.write(encode(kind))
-        assert meeting.client.hear(Kind.ERROR)[0] == b"INVALID_COMMAND"
-    meeting.client.silent()
+        harness.client.write(encode(kind))
+        assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_COMMAND"
+    harness.client.assert_silent()

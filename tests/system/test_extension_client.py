@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 SCENARIO = Path(__file__).parents[1] / "interop" / "extension_client" / "scenario.mjs"
 
 
-def test_the_specification_is_enough(calm: Server, require: Callable[[str], str]) -> None:
+def test_the_specification_is_enough(healthy: Server, require: Callable[[str], str]) -> None:
     done = subprocess.run(
-        [require("node"), str(SCENARIO), str(calm.port)], capture_output=True, text=True, timeout=60, check=False
+        [require("node"), str(SCENARIO), str(healthy.port)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

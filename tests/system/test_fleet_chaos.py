@@ -11,7 +11,7 @@ import pytest
 from .chaos import Chaos, Findings
 from .fleet import LEASE
 from .fleet_chaos import freeze, kill, part
-from .ledger import SLACK
+from .ledger import STOP_DELAY
 from .stores import POSTGRESQL, STORES
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from .fleet import Nursery
+    from .fleet import ForkServer
     from .stores import Store
 
 NODES = 3
@@ -29,19 +29,19 @@ SEEDS_AFTER = 5
 FEW = 4
 LONG_SEEDS = 300
 KILLS = 6
-TOGETHER = 5
+PARALLEL_SEEDS = 5
 """Seeds run side by side: most of a run is waiting for leases to end."""
 LONGEST_AWAY = 2 * LEASE + 1
 """Seconds for which a node is disturbed at most."""
 
 
-class Ground:
+class SeedRunner:
     """Where seeds are run: what a test needs to run one after the other, or side by side."""
 
     def __init__(
-        self, nursery: Nursery, place: Callable[[], AbstractContextManager[Store]], directory: Path, seeds: int
+        self, fork_server: ForkServer, place: Callable[[], AbstractContextManager[Store]], directory: Path, seeds: int
     ) -> None:
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._place = place
         self._directory = directory
         self.seeds = range(seeds)
@@ -53,14 +53,14 @@ class Ground:
         """Run one seed in a directory and a store of its own, each node with a way of its own to the store."""
         own = self._directory / str(seed)
         own.mkdir()
-        with self._place() as store, store.ways(NODES) as ways:
-            return Chaos(self._nursery, own, ways, seed, plant=plant).run(disturb, rounds)
+        with self._place() as store, store.routes(NODES) as routes:
+            return Chaos(self._fork_server, own, routes, seed, plant=plant).run(disturb, rounds)
 
     def check(
-        self, disturb: Callable[[Chaos], None], seeds: range, *, rounds: int = KILLS, overlap: float = SLACK
+        self, disturb: Callable[[Chaos], None], seeds: range, *, rounds: int = KILLS, overlap: float = STOP_DELAY
     ) -> None:
         """Run seeds, and say what any of them has shown."""
-        with ThreadPoolExecutor(TOGETHER) as pool:
+        with ThreadPoolExecutor(PARALLEL_SEEDS) as pool:
             found = pool.map(lambda seed: self.survive(disturb, seed, rounds=rounds), seeds)
             findings = dict(zip(seeds, found, strict=True))
         broken = {seed: one for seed, one in findings.items() if one.lost or one.violations or one.overlap > overlap}
@@ -69,54 +69,54 @@ class Ground:
 
 
 @pytest.fixture(params=STORES)
-def ground(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Ground:
+def seed_runner(request: pytest.FixtureRequest, fork_server: ForkServer, tmp_path: Path) -> SeedRunner:
     fixture = cache(request.getfixturevalue)
     with STORES[request.param](fixture):
         pass  # its servers run from now on: threads cannot ask for fixtures
     seeds = SEEDS if request.param == POSTGRESQL else SEEDS_AFTER
-    return Ground(nursery, lambda: STORES[request.param](fixture), tmp_path, seeds)
+    return SeedRunner(fork_server, lambda: STORES[request.param](fixture), tmp_path, seeds)
 
 
-def test_kills_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+def test_kills_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
     # Workers hear the end of their connection at once, and are the only ones for a lease: nothing runs twice at a time.
-    ground.check(kill, ground.seeds)
+    seed_runner.check(kill, seed_runner.seeds)
 
 
-def test_partitions_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+def test_partitions_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
     # A node that is cut off stops its workers before others take over.
-    ground.check(part, range(FEW), rounds=2)
+    seed_runner.check(part, range(FEW), rounds=2)
 
 
-def test_stopped_nodes_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
+def test_stopped_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
     # One that is stopped can do so only when it goes on.
-    ground.check(freeze, range(FEW), rounds=2, overlap=LONGEST_AWAY)
+    seed_runner.check(freeze, range(FEW), rounds=2, overlap=LONGEST_AWAY)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_kills_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
-    ground.check(kill, range(SEEDS, SEEDS + LONG_SEEDS))
+def test_many_kills_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
+    seed_runner.check(kill, range(SEEDS, SEEDS + LONG_SEEDS))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_partitions_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
-    ground.check(part, range(FEW, FEW + LONG_SEEDS))
+def test_many_partitions_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
+    seed_runner.check(part, range(FEW, FEW + LONG_SEEDS))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_stopped_nodes_lose_nothing_and_run_nothing_again(ground: Ground) -> None:
-    ground.check(freeze, range(FEW, FEW + LONG_SEEDS), overlap=LONGEST_AWAY)
+def test_many_stopped_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
+    seed_runner.check(freeze, range(FEW, FEW + LONG_SEEDS), overlap=LONGEST_AWAY)
 
 
 # The check has to fail where a node promises before it commits; otherwise it proves nothing.
 
 
-def test_an_early_acknowledgement_is_found(ground: Ground) -> None:
-    assert any(ground.survive(kill, seed, plant="acknowledgement").lost for seed in range(SEEDS))
+def test_an_early_acknowledgement_is_found(seed_runner: SeedRunner) -> None:
+    assert any(seed_runner.survive(kill, seed, plant="acknowledgement").lost for seed in range(SEEDS))
 
 
-def test_an_early_confirmation_is_found(ground: Ground) -> None:
-    findings = (ground.survive(kill, seed, plant="confirmation") for seed in range(SEEDS))
+def test_an_early_confirmation_is_found(seed_runner: SeedRunner) -> None:
+    findings = (seed_runner.survive(kill, seed, plant="confirmation") for seed in range(SEEDS))
     assert any("ran again" in violation for found in findings for violation in found.violations)

@@ -14,7 +14,7 @@ from tests.interop.packets import Kind, encode
 
 from mainspring import App, Data, Progress, Warned
 
-from .fleet import Fleet, FleetNode, Nursery, addresses
+from .fleet import Fleet, FleetNode, ForkServer, addresses
 from .processes import environment, mainspring
 from .servers import eventually
 from .stores import STORES, on_each_store
@@ -52,19 +52,19 @@ def hold(path: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="module", params=STORES)
 def shared(
-    nursery: Nursery, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[list[FleetNode]]:
     """Give two nodes that the tests of other projects' programs share."""
     with (
         STORES[request.param](request.getfixturevalue) as store,
-        Fleet(nursery, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
+        Fleet(fork_server, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
     ):
         yield fleet.several("n1", "n2")
 
@@ -174,12 +174,12 @@ class Cast:
 
     def holder(self) -> FleetNode | None:
         """Return the node whose worker has a job."""
-        return next((node for node in self.nodes if node.lives and node.status()["jobs"]["running"]), None)
+        return next((node for node in self.nodes if node.is_alive and node.status()["jobs"]["running"]), None)
 
 
 @pytest.fixture
-def cast(nursery: Nursery, tmp_path: Path, store: Store, stack: ExitStack) -> Cast:
-    fleet = stack.enter_context(Fleet(nursery, tmp_path, store.url, lease=1.5))
+def cast(fork_server: ForkServer, tmp_path: Path, store: Store, stack: ExitStack) -> Cast:
+    fleet = stack.enter_context(Fleet(fork_server, tmp_path, store.url, lease=1.5))
     return Cast(fleet, tmp_path, stack)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .fleet import Fleet, Nursery
+from .fleet import Fleet, ForkServer
 from .fleet_clocks import node_at
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ SKEWS = pytest.mark.parametrize(("offset", "sign"), [("+1h", 1), ("-1h", -1)])
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def stack() -> Iterator[ExitStack]:
 
 @SKEWS
 def test_a_node_with_a_wrong_clock_is_one_like_the_others(
-    nursery: Nursery, tmp_path: Path, database: str, stack: ExitStack, offset: str, sign: int
+    fork_server: ForkServer, tmp_path: Path, database: str, stack: ExitStack, offset: str, sign: int
 ) -> None:
-    fleet = stack.enter_context(Fleet(nursery, tmp_path, database, lease=LEASE))
+    fleet = stack.enter_context(Fleet(fork_server, tmp_path, database, lease=LEASE))
     right = fleet.start("right")
     skewed = stack.enter_context(node_at(offset, tmp_path, database, "--lease", f"{LEASE * 1000:.0f}ms"))
     with right.extended() as asking:
@@ -53,7 +53,7 @@ def test_a_node_with_a_wrong_clock_is_one_like_the_others(
         shown = client.show(handle)
         assert abs(datetime.fromisoformat(shown["created_at"]).timestamp() - wall) < 1
         assert abs(datetime.fromisoformat(shown["run_at"]).timestamp() - wall - 1) < 1
-        worker.silent()
+        worker.assert_silent()
         job = worker.job()
         assert job.handle == handle
         assert 1.0 <= time.monotonic() - began < 20
@@ -73,12 +73,12 @@ def test_a_node_with_a_wrong_clock_is_one_like_the_others(
         handle = peer.put(b"g")
         assert worker.job().handle == handle
         skewed.kill()
-    heir = stack.enter_context(right.worker(b"g"))
+    successor = stack.enter_context(right.worker(b"g"))
     began = time.monotonic()
-    assert heir.job().handle == handle
+    assert successor.job().handle == handle
     assert time.monotonic() - began < LEASE + 20
 
     # Its clock is really wrong: its log says so. (It says that it has started after it has said where it listens.)
-    logged = [line for line in skewed.written().splitlines() if '"started"' in line]
+    logged = [line for line in skewed.log_text().splitlines() if '"started"' in line]
     stamp = datetime.fromisoformat(logged[0].partition('"timestamp": "')[2].partition('"')[0])
     assert abs(stamp.timestamp() - time.time() - sign * HOUR) < 60

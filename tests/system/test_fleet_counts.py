@@ -45,7 +45,7 @@ def counted(peer: ExtensionPeer, function: bytes) -> Counted:
     return counts
 
 
-def assert_sound(node: FleetNode) -> None:
+def assert_consistent(node: FleetNode) -> None:
     """Say what must be true of the counts that tools are told."""
     for entry in node.status()["functions"]:
         assert entry["total"] >= entry["running"] + sum(entry["waiting"].values()), entry
@@ -72,7 +72,7 @@ def test_the_counts_of_jobs_that_came_from_another_node(
         worker.complete(handle)
         left -= 1
         for node in (here, there) if left % 50 == 0 else ():
-            assert_sound(node)
+            assert_consistent(node)
     for watcher, workers in zip(watchers, (int(bool(options)), 1), strict=True):
         eventually(lambda: counted(watcher, function) == Counted(0, 0, workers), "all have ended")  # noqa: B023 - at once
 
@@ -164,7 +164,7 @@ def test_what_a_running_job_does_is_told_at_any_node(fleet: Fleet, function: byt
     job = worker.job()
     assert job.handle == handle
     worker.send(Kind.WORK_STATUS, handle, b"1", b"3")
-    worker.silent()
+    worker.assert_silent()
     elsewhere = client.show(handle)
     with there.extended() as observer:
         assert elsewhere == observer.show(handle)

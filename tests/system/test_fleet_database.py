@@ -10,14 +10,14 @@ from tests.postgres.server import PostgresServer, memory_directory, name_of, sev
 
 from .chaos import Chaos
 from .fleet import LEASE
-from .stores import Way
+from .stores import StoreRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from .chaos import Findings
-    from .fleet import Nursery
+    from .fleet import ForkServer
 
 ROUNDS = 3
 
@@ -40,7 +40,7 @@ def survives(chaos: Chaos, disturb: Callable[[Chaos], None], rounds: int) -> Fin
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_database_that_is_restarted_under_load(
-    nursery: Nursery, server: PostgresServer, tmp_path: Path, how: str
+    fork_server: ForkServer, server: PostgresServer, tmp_path: Path, how: str
 ) -> None:
     def disturb(chaos: Chaos) -> None:
         if how == "restart":
@@ -51,20 +51,20 @@ def test_a_database_that_is_restarted_under_load(
             server.start()
 
     store = server.create_database()
-    survives(Chaos(nursery, tmp_path, [Way(store)] * 3, 1), disturb, ROUNDS)
+    survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, ROUNDS)
 
 
-def test_a_database_that_hangs_under_load(nursery: Nursery, server: PostgresServer, tmp_path: Path) -> None:
+def test_a_database_that_hangs_under_load(fork_server: ForkServer, server: PostgresServer, tmp_path: Path) -> None:
     def disturb(chaos: Chaos) -> None:
         server.pause()
         time.sleep(chaos.random.uniform(0, 2 * LEASE))
         server.resume()
 
     store = server.create_database()
-    survives(Chaos(nursery, tmp_path, [Way(store)] * 3, 1), disturb, ROUNDS)
+    survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, ROUNDS)
 
 
-def test_a_failover_to_a_synchronous_standby_under_load(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_failover_to_a_synchronous_standby_under_load(fork_server: ForkServer, tmp_path: Path) -> None:
     with PostgresServer(parent=memory_directory()) as primary, primary.replica() as standby:
         store = several(name_of(primary.create_database()), primary, standby)
 
@@ -72,6 +72,6 @@ def test_a_failover_to_a_synchronous_standby_under_load(nursery: Nursery, tmp_pa
             primary.kill()
             standby.promote()
 
-        survives(Chaos(nursery, tmp_path, [Way(store)] * 3, 1), disturb, 1)
+        survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, 1)
         # What was acknowledged before is there now: the run has asked for each job at the new primary.
         assert not primary.is_running

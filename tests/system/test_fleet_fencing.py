@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
     from .extension import ExtensionPeer
     from .fleet import Fleet, FleetNode
-    from .stores import Store, Way
+    from .stores import Store, StoreRoute
 
 
 pytestmark = on_each_store
-TAKEN_WITHIN = LEASE + 2.0
+TAKEOVER_LIMIT = LEASE + 2.0
 """Seconds after a node's last sign of life in which another has its jobs: the lease, a look each second, and what that takes."""
-PATIENT = 30.0
+RECEIVE_TIMEOUT = 30.0
 
 
 def patient(peer: ExtensionPeer) -> ExtensionPeer:
-    peer.socket.settimeout(PATIENT)
+    peer.socket.settimeout(RECEIVE_TIMEOUT)
     return peer
 
 
-def proxy_of(way: Way) -> Proxy:
-    assert way.proxy is not None
-    return way.proxy
+def proxy_of(route: StoreRoute) -> Proxy:
+    assert route.proxy is not None
+    return route.proxy
 
 
 def timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
@@ -55,7 +55,7 @@ def timed(wait: Callable[[], object]) -> Callable[[], tuple[float, object]]:
     thread.start()
 
     def result() -> tuple[float, object]:
-        thread.join(PATIENT)
+        thread.join(RECEIVE_TIMEOUT)
         assert came, "it did not come"
         return came[0]
 
@@ -78,8 +78,8 @@ def test_a_stopped_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitS
     before = n1.term
 
     n1.freeze()
-    heir = patient(stack.enter_context(n2.worker(b"f", b"g", places=2)))
-    again = {again.handle: again for again in (heir.job(), heir.job())}
+    successor = patient(stack.enter_context(n2.worker(b"f", b"g", places=2)))
+    again = {again.handle: again for again in (successor.job(), successor.job())}
     assert set(again) == {streamed, asked}
     # Both speak while their node sleeps: it hears them when it wakes up, before it has had a look at its clock.
     late.settle(job, b"succeeded", b"late")
@@ -98,7 +98,7 @@ def test_a_stopped_nodes_late_settlements_are_refused(fleet: Fleet, stack: ExitS
     plain.send(Kind.ECHO_REQ, b"is it on disk?")  # it is not, and there is no word for that
     assert plain.is_closed()
     for handle, taken in again.items():
-        assert heir.settled_as(taken, b"succeeded", b"in time") == b"recorded"
+        assert successor.settled_as(taken, b"succeeded", b"in time") == b"recorded"
         assert client.outcome(handle).data == b"in time"
     eventually(lambda: n1.term != before, "it takes part again")
     assert n1.term > max(before, n2.term)
@@ -168,72 +168,74 @@ def test_a_node_that_is_stopped_for_less_than_its_lease_keeps_its_jobs(fleet: Fl
 
 @pytest.mark.parametrize("how", ["held", "unanswered", "cut"])
 def test_a_node_that_is_cut_off_gives_up_before_others_take_over(
-    fleet: Fleet, way: Way, stack: ExitStack, how: str
+    fleet: Fleet, route: StoreRoute, stack: ExitStack, how: str
 ) -> None:
-    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
+    n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     client = patient(stack.enter_context(n2.extended()))
     holder = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f", b"payload")
     job = holder.job()
-    heir = patient(stack.enter_context(n2.worker(b"f")))
+    successor = patient(stack.enter_context(n2.worker(b"f")))
     before = n1.term
 
     parted = time.monotonic()
     if how == "held":
-        proxy_of(way).freeze()
+        proxy_of(route).freeze()
     elif how == "unanswered":
-        proxy_of(way).freeze(Direction.TO_CLIENT)
+        proxy_of(route).freeze(Direction.TO_CLIENT)
     else:
-        proxy_of(way).refuse()
-    stopped, taken = timed(holder.stopped), timed(heir.job)
+        proxy_of(route).refuse()
+    stopped, taken = timed(holder.stopped), timed(successor.job)
     stopped_at, word = stopped()
     taken_at, _ = taken()
     assert word == (handle, job.lease, b"lost")
     # What the lease is for: the node stops its worker first, and by the margin; then another one takes over.
     assert stopped_at < taken_at
     assert stopped_at - parted < LEASE
-    assert taken_at - parted < TAKEN_WITHIN
+    assert taken_at - parted < TAKEOVER_LIMIT
     holder.settle(job, b"succeeded", b"late")  # answered when the store can be asked what became of the job
-    proxy_of(way).heal()
+    proxy_of(route).heal()
     assert holder.verdict(job) == b"stale"
     eventually(lambda: n1.term != before, "it takes part again")
     works(n1, n2)
 
 
-def test_a_node_that_would_not_give_up_is_found(fleet: Fleet, way: Way, stack: ExitStack) -> None:
+def test_a_node_that_would_not_give_up_is_found(fleet: Fleet, route: StoreRoute, stack: ExitStack) -> None:
     """The check above has to fail without the lease's end; otherwise it proves nothing."""
-    n1, n2 = fleet.start("n1", store=way.url, plant="fencing"), fleet.start("n2")
+    n1, n2 = fleet.start("n1", store=route.url, plant="fencing"), fleet.start("n2")
     client = patient(stack.enter_context(n2.extended()))
     holder = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f", b"payload")
     assert holder.job().handle == handle
-    heir = patient(stack.enter_context(n2.worker(b"f")))
-    proxy_of(way).freeze()
-    assert heir.job().handle == handle
+    successor = patient(stack.enter_context(n2.worker(b"f")))
+    proxy_of(route).freeze()
+    assert successor.job().handle == handle
     assert not arrives(holder, 0.1), "two workers have one job, and neither was stopped"
-    proxy_of(way).heal()
+    proxy_of(route).heal()
 
 
-def test_a_node_whose_connections_are_forgotten_goes_on(fleet: Fleet, store: Store, way: Way, stack: ExitStack) -> None:
-    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
+def test_a_node_whose_connections_are_forgotten_goes_on(
+    fleet: Fleet, store: Store, route: StoreRoute, stack: ExitStack
+) -> None:
+    n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     client = patient(stack.enter_context(n1.extended()))
     worker = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f", b"payload")
     job = worker.job()
     before = n1.term
-    assert proxy_of(way).forget() == way.traits.connections
+    assert proxy_of(route).forget() == route.traits.connections
     worker.settle(job, b"succeeded", b"late")
-    heir = patient(stack.enter_context(n2.worker(b"f")))
+    successor = patient(stack.enter_context(n2.worker(b"f")))
     if store.kind == ZOOKEEPER:
         # Its session outlives its connection: the settlement was on its way, and its journal tells what became of it.
         assert worker.verdict(job) == b"recorded"
         assert client.outcome(handle).data == b"late"
-        heir.silent()
-        heir.close()
+        successor.assert_silent()
+        successor.close()
     else:
-        again = heir.job()
+        again = successor.job()
         assert again.handle == handle
-        assert heir.settled_as(again, b"succeeded", b"in time") == b"recorded"
+        assert successor.settled_as(again, b"succeeded", b"in time") == b"recorded"
         # It was on its way to the store when the lease ended: there was no job left in the node's hands to stop.
         assert worker.verdict(job) == b"stale"
         assert client.outcome(handle).data == b"in time"
@@ -241,13 +243,13 @@ def test_a_node_whose_connections_are_forgotten_goes_on(fleet: Fleet, store: Sto
     works(n1, n2)
 
 
-def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet, way: Way) -> None:
-    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
+def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet, route: StoreRoute) -> None:
+    n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     before = n1.term
-    trap = way.lose_request(of=way.traits.begin)
+    trap = route.lose_request(of=route.traits.begin)
     n2.ask("nodes.remove", node="n1", force=True)
     trap.wait()
-    eventually(lambda: n1.term != before, "it takes part again", patience=PATIENT)
+    eventually(lambda: n1.term != before, "it takes part again", timeout=RECEIVE_TIMEOUT)
     works(n1, n2)
 
 
@@ -256,16 +258,16 @@ def test_a_node_whose_next_term_does_not_begin_at_once_tries_again(fleet: Fleet,
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
 def test_a_submit_is_stored_and_acknowledged_once_where_an_answer_is_lost(
-    fleet: Fleet, way: Way, stack: ExitStack, lost: str
+    fleet: Fleet, route: StoreRoute, stack: ExitStack, lost: str
 ) -> None:
-    n1 = fleet.start("n1", store=way.url)
+    n1 = fleet.start("n1", store=route.url)
     client = patient(stack.enter_context(n1.extended()))
     client.put(b"f", b"first")
     for round_ in range(2):
-        trap = way.lose_answer() if lost == "answer" else way.lose_request()
+        trap = route.lose_answer() if lost == "answer" else route.lose_request()
         handles = [client.put(b"f", b"%d" % round_)]
         trap.wait()
-        assert client.said() == []
+        assert client.drain() == []
         listed = client.call("jobs.list", function="f", limit=1)["jobs"]
         assert [job["handle"].encode() for job in listed] == handles
     assert len(client.call("jobs.list", function="f", limit=10)["jobs"]) == 3
@@ -273,27 +275,29 @@ def test_a_submit_is_stored_and_acknowledged_once_where_an_answer_is_lost(
     assert status["jobs"]["total"] == 3
 
 
-def test_a_settlement_is_recorded_once_where_an_answer_is_lost(fleet: Fleet, way: Way, stack: ExitStack) -> None:
-    n1 = fleet.start("n1", store=way.url)
+def test_a_settlement_is_recorded_once_where_an_answer_is_lost(
+    fleet: Fleet, route: StoreRoute, stack: ExitStack
+) -> None:
+    n1 = fleet.start("n1", store=route.url)
     client = patient(stack.enter_context(n1.extended()))
     worker = patient(stack.enter_context(n1.worker(b"f")))
     handle = client.put(b"f")
     job = worker.job()
-    trap = way.lose_answer()
+    trap = route.lose_answer()
     assert worker.settled_as(job, b"succeeded", b"result") == b"recorded"
     trap.wait()
     assert client.outcome(handle).data == b"result"
     worker.ready()
-    worker.silent()
+    worker.assert_silent()
 
 
-def test_a_claim_whose_answer_is_lost_strands_nothing(fleet: Fleet, way: Way, stack: ExitStack) -> None:
-    n1, n2 = fleet.start("n1", store=way.url), fleet.start("n2")
+def test_a_claim_whose_answer_is_lost_strands_nothing(fleet: Fleet, route: StoreRoute, stack: ExitStack) -> None:
+    n1, n2 = fleet.start("n1", store=route.url), fleet.start("n2")
     client = patient(stack.enter_context(n2.extended()))
     handles = {client.put(b"f", b"%d" % number) for number in range(10)}
-    trap = way.lose_answer()
+    trap = route.lose_answer()
     worker = patient(stack.enter_context(n1.worker(b"f", places=10)))
     assert {worker.job().handle for _ in handles} == handles
     trap.wait()
-    worker.silent()
+    worker.assert_silent()
     del n2

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .extension import ExtensionPeer
-    from .fleet import Nursery
+    from .fleet import ForkServer
 
 HEARD = 0.5
 """Seconds after which whoever hands out the jobs of several nodes has heard of them: on ZooKeeper that is the master."""
@@ -26,12 +26,12 @@ HEARD = 0.5
 
 @pytest.fixture(scope="module", params=STORES)
 def fleet(
-    nursery: Nursery, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Fleet]:
     """Give three nodes that the module's tests share."""
     with (
         STORES[request.param](request.getfixturevalue) as store,
-        Fleet(nursery, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
+        Fleet(fork_server, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
     ):
         fleet.several("n1", "n2", "n3")
         yield fleet
@@ -40,7 +40,7 @@ def fleet(
 @pytest.fixture
 def nodes(fleet: Fleet) -> Iterator[list[FleetNode]]:
     yield fleet.nodes
-    fleet.assert_calm()
+    fleet.assert_healthy()
 
 
 @pytest.fixture
@@ -174,13 +174,13 @@ def test_a_submit_joins_the_live_job_of_another_node(nodes: list[FleetNode], fun
     job = worker.job()
     for peer in peers[1:]:
         peer.request(function, b"another", b"unique")
-        assert peer.hear(More.SUBMITTED) == (handle, b"1")
+        assert peer.expect(More.SUBMITTED) == (handle, b"1")
     assert worker.settled_as(job, b"succeeded", b"once") == b"recorded"
     assert {peer.outcome(handle).data for peer in peers} == {b"once"}
 
     def is_another() -> bool:
         peers[2].request(function, b"later", b"unique")
-        return peers[2].hear(More.SUBMITTED)[0] != handle
+        return peers[2].expect(More.SUBMITTED)[0] != handle
 
     eventually(is_another, "its name is free: on ZooKeeper with the publication, on PostgreSQL at once")
 
@@ -263,7 +263,7 @@ def test_two_nodes_with_workers_share_a_backlog_and_run_nothing_twice(
     while len(seen) < len(handles):
         assert time.monotonic() < deadline
         for worker in workers:
-            for packet in worker.said():
+            for packet in worker.drain():
                 if packet.kind is not More.ASSIGN:
                     continue
                 handle, lease = packet.arguments[:2]

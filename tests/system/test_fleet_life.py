@@ -13,7 +13,7 @@ from tests.interop.packets import encode
 from tests.postgres.server import PostgresServer, memory_directory, name_of
 
 from .extension import FaultError, More
-from .fleet import Fleet, FleetNode, Nursery
+from .fleet import Fleet, FleetNode, ForkServer
 from .processes import mainspring
 from .servers import eventually
 from .stores import on_each_store
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .stores import Store
 
-PATIENT = 30.0
+RECEIVE_TIMEOUT = 30.0
 HELD = 10_000
 
 
@@ -74,7 +74,7 @@ def test_a_name_is_used_again_under_another_term(fleet: Fleet, stack: ExitStack)
         second.ask("nodes.show", node="n1")
     assert second.ask("nodes.show", node=str(before))["state"] == "live"
     worker = stack.enter_context(second.worker(b"f"))
-    worker.socket.settimeout(PATIENT)
+    worker.socket.settimeout(RECEIVE_TIMEOUT)
     assert worker.job().handle == handle
     eventually(lambda: names(second) == ["n1"], "the first is gone")
 
@@ -122,23 +122,23 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     running = first.job()
     assert running.handle == handles[0]
     assert mainspring("nodes", "drain", "n1", "--server", n2.address, cwd=tmp_path).returncode == 0
-    eventually(lambda: "the node drains" in n1.written(), "it has heard of it")
+    eventually(lambda: "the node drains" in n1.log_text(), "it has heard of it")
     second = stack.enter_context(n2.worker(b"f", places=30))
-    second.socket.settimeout(PATIENT)
+    second.socket.settimeout(RECEIVE_TIMEOUT)
     assert {second.job().handle for _ in handles[1:]} == set(handles[1:])
     # What runs there runs to its end, and what is submitted there is run by the others.
     assert first.settled_as(running, b"succeeded", b"result") == b"recorded"
     first.ready()
     late = client.put(b"f", b"late")
     assert second.job().handle == late
-    first.silent()
+    first.assert_silent()
     assert n2.ask("nodes.show", node="n1")["state"] == "draining"
 
     assert mainspring("nodes", "drain", "n1", "--off", "--server", n2.address, cwd=tmp_path).returncode == 0
-    eventually(lambda: "takes part again" in n1.written(), "it has heard of that")
+    eventually(lambda: "takes part again" in n1.log_text(), "it has heard of that")
     own = client.put(b"g", b"again")
     first.register(b"g")
-    first.socket.settimeout(PATIENT)
+    first.socket.settimeout(RECEIVE_TIMEOUT)
     assert first.job().handle == own
 
 
@@ -153,9 +153,9 @@ def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path:
     refused = mainspring("nodes", "remove", "n1", "--server", n2.address, cwd=tmp_path)
     assert refused.returncode == 1
     assert b"--force" in refused.stderr
-    heir = stack.enter_context(n2.worker(b"f"))
+    successor = stack.enter_context(n2.worker(b"f"))
     assert mainspring("nodes", "remove", "n1", "--force", "--server", n2.address, cwd=tmp_path).returncode == 0
-    assert heir.job().handle == handle
+    assert successor.job().handle == handle
     assert holder.stopped() == (handle, job.lease, b"lost")
     assert holder.settled_as(job, b"succeeded", b"late") == b"stale"
     eventually(lambda: n1.term > before, "it takes part again")
@@ -167,9 +167,9 @@ def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path:
 
 @on_each_store
 def test_a_dead_node_is_removed_without_waiting_for_its_lease(
-    nursery: Nursery, tmp_path: Path, store: Store, stack: ExitStack
+    fork_server: ForkServer, tmp_path: Path, store: Store, stack: ExitStack
 ) -> None:
-    with Fleet(nursery, tmp_path, store.url, lease=15) as fleet:
+    with Fleet(fork_server, tmp_path, store.url, lease=15) as fleet:
         n1, n2 = fleet.several("n1", "n2")
         client = stack.enter_context(n2.extended())
         handle = client.put(b"f")
@@ -178,9 +178,9 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
             n1.kill()
         removed = mainspring("nodes", "remove", "n1", "--force", "--server", n2.address, cwd=tmp_path)
         assert removed.returncode == 0
-        heir = stack.enter_context(n2.worker(b"f"))
-        heir.socket.settimeout(3)
-        assert heir.job().handle == handle
+        successor = stack.enter_context(n2.worker(b"f"))
+        successor.socket.settimeout(3)
+        assert successor.job().handle == handle
 
 
 @on_each_store
@@ -191,8 +191,8 @@ def test_a_node_that_stops_politely_leaves_nothing_behind(fleet: Fleet, stack: E
     n1.worker(b"f", places=0).close()
     n1.stop()
     assert names(n2) == ["n2"]
-    heir = stack.enter_context(n2.worker(b"f"))
-    assert heir.job().info["attempt"] == 1
+    successor = stack.enter_context(n2.worker(b"f"))
+    assert successor.job().info["attempt"] == 1
     assert client.show(handle)["attempt"] == 1
 
 
@@ -204,22 +204,22 @@ def test_what_a_dead_node_held_is_all_recovered(
 ) -> None:
     n1, n2, n3 = fleet.several("n1", "n2", "n3")
     client = stack.enter_context(n3.extended())
-    client.socket.settimeout(PATIENT)
+    client.socket.settimeout(RECEIVE_TIMEOUT)
     holder = stack.enter_context(n1.worker(b"f", places=HELD))
     handles = set()
     for start in range(0, HELD, 500):
         client.write(b"".join(encode(More.SUBMIT, b"f", b"", b"", b"%d" % (start + number)) for number in range(500)))
-        handles |= {client.hear(More.SUBMITTED)[0] for _ in range(500)}
-    holder.socket.settimeout(PATIENT)
+        handles |= {client.expect(More.SUBMITTED)[0] for _ in range(500)}
+    holder.socket.settimeout(RECEIVE_TIMEOUT)
     assert {holder.job().handle for _ in range(HELD)} == handles
-    heirs = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (n2, n3)]
+    successors = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (n2, n3)]
     n1.kill()
     began = time.monotonic()
     seen: dict[bytes, int] = {}
     while len(seen) < HELD:
-        assert time.monotonic() < began + PATIENT, f"{len(seen)} of {HELD} are recovered"
-        for heir in heirs:
-            for packet in heir.said():
+        assert time.monotonic() < began + RECEIVE_TIMEOUT, f"{len(seen)} of {HELD} are recovered"
+        for successor in successors:
+            for packet in successor.drain():
                 if packet.kind is More.ASSIGN:
                     seen[packet.arguments[0]] = seen.get(packet.arguments[0], 0) + 1
     record_property("seconds", round(time.monotonic() - began, 2))
@@ -227,12 +227,14 @@ def test_what_a_dead_node_held_is_all_recovered(
     assert max(seen.values()) == 1
 
 
-def test_an_idle_fleet_asks_the_database_rarely(nursery: Nursery, tmp_path: Path, postgres_programs: Path) -> None:
+def test_an_idle_fleet_asks_the_database_rarely(
+    fork_server: ForkServer, tmp_path: Path, postgres_programs: Path
+) -> None:
     del postgres_programs
     seconds = 10.0
     with PostgresServer(parent=memory_directory()) as server:
         store = server.create_database()
-        with Fleet(nursery, tmp_path, store, lease=15) as fleet, ExitStack() as stack:
+        with Fleet(fork_server, tmp_path, store, lease=15) as fleet, ExitStack() as stack:
             for node in fleet.several("n1", "n2", "n3"):
                 worker = stack.enter_context(node.worker(b"f"))
                 client = stack.enter_context(node.extended())
@@ -254,5 +256,5 @@ def test_an_idle_fleet_asks_the_database_rarely(nursery: Nursery, tmp_path: Path
 
 def test_a_node_that_is_looked_into_tells_what_its_tasks_wait_for(fleet: Fleet) -> None:
     node = fleet.start("n1")
-    node.tell_tasks()
-    assert "_watch_the_lease" in node.written()
+    node.log_tasks()
+    assert "_watch_the_lease" in node.log_text()

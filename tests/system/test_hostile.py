@@ -31,7 +31,7 @@ FILES = 400
 """How many files the shared server may have open."""
 
 SHORT: dict[str, Callable[[Server], None]] = {
-    "poison": partial(crashing.poison, innocents=6, seconds=0.2, patience=60.0),
+    "poison": partial(crashing.poison, innocents=6, seconds=0.2, timeout=60.0),
     "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=8 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=4, waits=1024, result=MIB // 4),
     "foreign writer": partial(writing.foreign_writer, seconds=2.0),
@@ -53,8 +53,8 @@ SMALL: dict[str, Callable[[Server], None]] = SHORT | {
 }
 """For turns beside a load: so small that there are several in the time that the server has to warm up."""
 LONG: dict[str, Callable[[Server], None]] = {
-    "poison": partial(crashing.poison, innocents=40, seconds=0.3, patience=60.0),
-    "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, patience=60.0),
+    "poison": partial(crashing.poison, innocents=40, seconds=0.3, timeout=60.0),
+    "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, timeout=60.0),
     "unread results": partial(hoarding.unread_results, connections=40, waits=2, result=60 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=8, waits=1024, result=MIB),
     "foreign writer": partial(writing.foreign_writer, seconds=12.0),
@@ -81,7 +81,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("attack", SHORT)
 def test_an_attack_harms_nobody_else(victim: Server, attack: str) -> None:
     SHORT[attack](victim)
-    victim.assert_calm()
+    victim.assert_healthy()
 
 
 @pytest.mark.long
@@ -90,7 +90,7 @@ def test_an_attack_harms_nobody_else(victim: Server, attack: str) -> None:
 def test_a_large_attack_harms_nobody_else(tmp_path: Path, attack: str) -> None:
     with serving(tmp_path, "--http", "127.0.0.1:0", *NAMES) as server:
         LONG[attack](server)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 @pytest.mark.long
@@ -98,7 +98,7 @@ def test_idle_connections_in_thousands_harm_nobody_else(tmp_path: Path) -> None:
     with serving(tmp_path, "--http", "127.0.0.1:0", tracer=limited(2000)) as server:
         crowding.idle_connections(server, count=300)
         crowding.idle_connections(server, count=2500)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_a_full_disk_is_said_once_and_the_node_is_not_ready(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_a_full_disk_is_said_once_and_the_node_is_not_ready(tmp_path: Path) -> N
         serving(tmp_path, "--http", "127.0.0.1:0", store=f"sqlite:///{disk / 'jobs.db'}") as server,
     ):
         writing.full_disk(Filled(server, disk), refusals=2000)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_more_functions_than_a_server_takes_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-functions", "1000") as server:
         naming.too_many_functions(server, count=3000, limit=1000)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_files_are_for_their_owner(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_revoked_rights_are_said_once_and_the_node_is_not_ready(
     store = own_role(postgres, database)
     with serving(tmp_path, "--http", "127.0.0.1:0", store=store) as server:
         writing.revoked_rights(server, lambda statement: postgres.sql(statement, name_of(database)))
-        server.assert_calm()
+        server.assert_healthy()
 
 
 @pytest.mark.long
@@ -154,8 +154,8 @@ def test_a_read_only_role_is_no_standby(tmp_path: Path, postgres: PostgresServer
     postgres.sql("ALTER ROLE hostile SET default_transaction_read_only = on")
     server = launch(tmp_path, store=store)
     try:
-        eventually(lambda: "default_transaction_read_only" in server.written(), "it says what is wrong")
-        assert "is a standby" not in server.written()
+        eventually(lambda: "default_transaction_read_only" in server.log_text(), "it says what is wrong")
+        assert "is a standby" not in server.log_text()
     finally:
         server.end()
 
@@ -170,7 +170,7 @@ KEPT = ("--retention", "20s", "--dead-retention", "20s")
 @pytest.mark.timeout(1200)
 def test_what_a_server_has_in_use_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes of jobs of all kinds, beside a client that tries each attack in turn."""
-    monkeypatch.setattr(watching, "STALL", BUSY)
+    monkeypatch.setattr(watching, "LONGEST_PING", BUSY)
     with (
         serving(tmp_path, "--http", "127.0.0.1:0", *KEPT, *NAMES, tracer=limited(FILES)) as server,
         load(server) as served,
@@ -189,7 +189,7 @@ def test_what_a_server_has_in_use_stays_as_it_is(tmp_path: Path, monkeypatch: py
             vitals.end()
             print(table(vitals.samples))  # noqa: T201
         served.assert_served()
-        server.assert_calm()
+        server.assert_healthy()
         assert turns > 2
         assert growth(vitals.samples) == []
 

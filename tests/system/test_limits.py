@@ -46,12 +46,12 @@ def pile_up(directory: Path, total: int, growth: int) -> None:
         client = server.peer()
         client.extend()
         client.request(b"f", b"", b"unique-%d" % (total // 2))
-        assert client.hear(More.SUBMITTED)[1] == b"1"
+        assert client.expect(More.SUBMITTED)[1] == b"1"
         client.close()
         with server.worker(b"f", places=100) as worker:
             assert [worker.job().unique for _ in range(100)] == [b"unique-%d" % number for number in range(100)]
         assert server.rss() - before < growth + 16 * MIB
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_uniques_that_wait_cost_no_memory(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_million_uniques_that_wait_cost_no_memory(tmp_path: Path) -> None:
     pile_up(tmp_path, 1_000_000, growth=64 * MIB)
 
 
-def test_jobs_that_have_ended_cost_no_memory(calm: Server, function: bytes) -> None:
+def test_jobs_that_have_ended_cost_no_memory(healthy: Server, function: bytes) -> None:
     """Also where they had a time limit that is far from over."""
 
     def churn(count: int) -> None:
@@ -80,27 +80,27 @@ def test_jobs_that_have_ended_cost_no_memory(calm: Server, function: bytes) -> N
             while ended < 500:
                 ended += client.next().kind is More.RESULT
 
-    with calm.extended() as client, calm.worker(function, places=0) as worker:
+    with healthy.extended() as client, healthy.worker(function, places=0) as worker:
         churn(4000)
-        before = calm.rss()
+        before = healthy.rss()
         churn(12_000)
         # SQLite's cache grows by 10 to 20 MiB meanwhile; a timer kept for each job makes it 39.
-        assert calm.rss() - before < 26 * MIB
+        assert healthy.rss() - before < 26 * MIB
 
 
-def test_a_worker_that_does_not_read_is_handed_no_more(calm: Server, function: bytes) -> None:
+def test_a_worker_that_does_not_read_is_handed_no_more(healthy: Server, function: bytes) -> None:
     """However many jobs it said that it is ready for; it gets them all once it reads."""
-    with calm.extended() as client, calm.worker(function, places=0) as worker:
-        before = calm.rss()
+    with healthy.extended() as client, healthy.worker(function, places=0) as worker:
+        before = healthy.rss()
         worker.ready(1000)
-        worker.silent()
+        worker.assert_silent()
         handles = []
         for _ in range(150):
             client.request(function, bytes(MIB))
-            handles.append(client.hear(More.SUBMITTED)[0])
+            handles.append(client.expect(More.SUBMITTED)[0])
         running = client.call("jobs.list", state="running", function=function.decode())["jobs"]
         assert 0 < len(running) < 100
-        assert calm.rss() - before < 350 * MIB
+        assert healthy.rss() - before < 350 * MIB
         assert [worker.job().handle for _ in handles] == handles
 
 
@@ -108,10 +108,10 @@ def test_a_worker_that_does_not_read_is_handed_no_more(calm: Server, function: b
 
 
 @pytest.fixture
-def sleepers(calm: Server, function: bytes) -> Iterator[list[ExtensionPeer]]:
+def sleepers(healthy: Server, function: bytes) -> Iterator[list[ExtensionPeer]]:
     """Give a thousand workers that sleep."""
     with ExitStack() as stack:
-        workers = [stack.enter_context(calm.peer()) for _ in range(1000)]
+        workers = [stack.enter_context(healthy.peer()) for _ in range(1000)]
         for worker in workers:
             worker.write(encode(Kind.CAN_DO, function) + encode(Kind.PRE_SLEEP))
         for worker in workers:
@@ -135,8 +135,10 @@ def woken(workers: list[ExtensionPeer]) -> list[ExtensionPeer]:
     return found
 
 
-def test_a_job_wakes_one_of_a_thousand_sleepers(calm: Server, function: bytes, sleepers: list[ExtensionPeer]) -> None:
-    with calm.peer() as client:
+def test_a_job_wakes_one_of_a_thousand_sleepers(
+    healthy: Server, function: bytes, sleepers: list[ExtensionPeer]
+) -> None:
+    with healthy.peer() as client:
         for number in range(1, 4):
             client.submit(function, b"", b"%d" % number, Kind.SUBMIT_JOB_BG)
             client.settled()
@@ -151,9 +153,9 @@ def test_a_job_wakes_one_of_a_thousand_sleepers(calm: Server, function: bytes, s
 
 
 def test_a_woken_worker_that_is_silent_strands_no_job(
-    calm: Server, function: bytes, sleepers: list[ExtensionPeer]
+    healthy: Server, function: bytes, sleepers: list[ExtensionPeer]
 ) -> None:
-    with calm.peer() as client:
+    with healthy.peer() as client:
         handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
         client.settled()
         (silent,) = woken(sleepers)
@@ -167,8 +169,8 @@ def test_a_woken_worker_that_is_silent_strands_no_job(
 
 
 @pytest.mark.parametrize("how", ["leaves", "sleeps again", "takes another", "cannot do it any more"])
-def test_a_woken_worker_that_does_something_else_strands_no_job(calm: Server, function: bytes, how: str) -> None:
-    with calm.peer() as client, calm.peer() as first, calm.peer() as second:
+def test_a_woken_worker_that_does_something_else_strands_no_job(healthy: Server, function: bytes, how: str) -> None:
+    with healthy.peer() as client, healthy.peer() as first, healthy.peer() as second:
         for worker in (first, second):
             worker.can_do(function)
             worker.sleep()
@@ -210,7 +212,7 @@ def test_foreground_jobs_that_wait_are_bounded(tmp_path: Path) -> None:
         assert kinds == {Kind.JOB_CREATED, Kind.ERROR}, "there is no bound"
         assert server.rss() - before < 1200 * MIB
         assert other.submit(b"nobody", b"", b"stored", Kind.SUBMIT_JOB_BG)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path, free_port: int) -> None:
@@ -230,7 +232,7 @@ def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path, free_po
             served += 1
         assert answer.arguments[0] == b"TOO_MANY_CONNECTIONS"
         assert served > 10
-        assert "connections are refused" in server.written()
+        assert "connections are refused" in server.log_text()
         assert urlopen(f"http://127.0.0.1:{free_port}/healthz", timeout=20).read() == b"ok\n"
-        assert server.written().count("idle connections are ended for new ones") == 1
-        server.assert_calm()
+        assert server.log_text().count("idle connections are ended for new ones") == 1
+        server.assert_healthy()

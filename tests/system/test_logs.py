@@ -52,16 +52,16 @@ async def coroutine() -> str:
 def process() -> str:
     return say("process")
 """
-WAYS = ("thread", "coroutine", "process")
+EXECUTORS = ("thread", "coroutine", "process")
 
 
 def run_all(running: Node, directory: Path) -> dict[str, str]:
     """Run each task once; return the handles by functions."""
     handles = {}
-    for way in WAYS:
-        ended = mainspring("submit", way, cwd=directory, MAINSPRING_SERVER=running.address)
+    for executor in EXECUTORS:
+        ended = mainspring("submit", executor, cwd=directory, MAINSPRING_SERVER=running.address)
         assert ended.returncode == 0, ended.stderr.decode()
-        handles[way] = json.loads(ended.stdout)
+        handles[executor] = json.loads(ended.stdout)
     return handles
 
 
@@ -82,19 +82,19 @@ def test_what_tasks_log_follows_the_level_and_names_the_job(tmp_path: Path, leve
         running.stop()
         lines = entries(running.log.read_text())
     own = [line for line in lines if line.get("logger") == "x" or line["event"] == "structured"]
-    for way in WAYS:
-        job = {"function": way, "handle": handles[way], "attempt": 1}
-        said = [line for line in own if line.get("function") == way]
+    for executor in EXECUTORS:
+        job = {"function": executor, "handle": handles[executor], "attempt": 1}
+        said = [line for line in own if line.get("function") == executor]
         expected = {
-            "debug": [f"debug in {way}", f"info in {way}", "structured"],
-            "info": [f"info in {way}", "structured"],
+            "debug": [f"debug in {executor}", f"info in {executor}", "structured"],
+            "info": [f"info in {executor}", "structured"],
             "warning": [],
         }[level]
-        if way == "coroutine" and level != "warning":
+        if executor == "coroutine" and level != "warning":
             expected = [*expected, "a thread of a coroutine"]
         assert [line["event"] for line in said] == expected
         assert all(job.items() <= line.items() for line in said)
-        trouble = [line for line in lines if line["event"] == f"trouble in {way}"]
+        trouble = [line for line in lines if line["event"] == f"trouble in {executor}"]
         assert len(trouble) == 1
         assert job.items() <= trouble[0].items()
     assert not [line for line in lines if line["event"] == "noise"]
@@ -113,11 +113,11 @@ def test_a_configuration_of_the_users_module_is_left_alone(tmp_path: Path) -> No
         running.stop()
         text = running.log.read_text()
     assert "MINE - - - imported" in text
-    for way in WAYS:
-        assert text.count(f"MINE {way} {handles[way]} 1 info in {way}\n") == 1
-        assert text.count(f"info in {way}") == 1
-        assert text.count(f"trouble in {way}") == 1
-    assert text.count("noise") == len(WAYS)  # as the user's configuration has it
+    for executor in EXECUTORS:
+        assert text.count(f"MINE {executor} {handles[executor]} 1 info in {executor}\n") == 1
+        assert text.count(f"info in {executor}") == 1
+        assert text.count(f"trouble in {executor}") == 1
+    assert text.count("noise") == len(EXECUTORS)  # as the user's configuration has it
     assert "debug in" not in text
 
 
@@ -134,10 +134,10 @@ def test_a_configuration_of_one_logger_doubles_nothing(tmp_path: Path) -> None:
         handles = run_all(running, tmp_path)
         running.stop()
         text = running.log.read_text()
-    for way in WAYS:
-        assert text.count(f"MINE {handles[way]} debug in {way}\n") == 1
-        assert text.count(f"info in {way}") == 1
-        assert len([line for line in entries(text) if line["event"] == f"trouble in {way}"]) == 1
+    for executor in EXECUTORS:
+        assert text.count(f"MINE {handles[executor]} debug in {executor}\n") == 1
+        assert text.count(f"info in {executor}") == 1
+        assert len([line for line in entries(text) if line["event"] == f"trouble in {executor}"]) == 1
     assert "noise" not in text
 
 
@@ -151,11 +151,11 @@ def test_structlog_of_the_users_module_is_left_alone(tmp_path: Path) -> None:
         handles = run_all(running, tmp_path)
         running.stop()
         lines = entries(running.log.read_text())
-    for way in WAYS:
+    for executor in EXECUTORS:
         (said,) = [
-            line["event"] for line in lines if "event='structured'" in line["event"] and repr(way) in line["event"]
+            line["event"] for line in lines if "event='structured'" in line["event"] and repr(executor) in line["event"]
         ]
-        assert repr(handles[way]) in said
+        assert repr(handles[executor]) in said
 
 
 def test_a_log_file_has_the_lines_of_tasks_also_after_it_was_moved(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_log_file_has_the_lines_of_tasks_also_after_it_was_moved(tmp_path: Pat
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", "--log-file", log.name)
     with node("run", "app.py", *options, cwd=tmp_path) as running:
         run_all(running, tmp_path)
-        eventually(lambda: log.read_text().count("info in") == len(WAYS), "the lines of the tasks")
+        eventually(lambda: log.read_text().count("info in") == len(EXECUTORS), "the lines of the tasks")
         log.rename(tmp_path / "mainspring.log.1")
         run_all(running, tmp_path)
-        eventually(lambda: log.exists() and log.read_text().count("info in") == len(WAYS), "them in the new file")
+        eventually(lambda: log.exists() and log.read_text().count("info in") == len(EXECUTORS), "them in the new file")
         running.stop()
         assert "info in" not in running.log.read_text()
 

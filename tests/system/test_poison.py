@@ -11,7 +11,7 @@ import pytest
 
 from mainspring import App, JobFailed
 
-from .processes import lives, node
+from .processes import is_alive, node
 from .servers import eventually
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ def test_a_worker_process_that_is_killed_is_replaced_and_none_outlives_its_super
         assert second not in {first, workers.process.pid}
         workers.process.kill()
         workers.wait()
-        eventually(lambda: not lives(second), "the worker process ends")
+        eventually(lambda: not is_alive(second), "the worker process ends")

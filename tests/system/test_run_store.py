@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.version import core
 
-from .processes import command, environment, lives, mainspring, node
+from .processes import command, environment, is_alive, mainspring, node
 from .servers import eventually
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_nothing_is_said_where_both_name_the_same(tmp_path: Path) -> None:
     with node("run", "app.py", *OPTIONS, "--store", f"sqlite:///{tmp_path}/mine.db", cwd=tmp_path) as running:
         asked = tmp_path / "asked"
         eventually(lambda: asked.exists() and asked.read_text(), "the App is asked")
-        eventually(lambda: not lives(int(asked.read_text())), "its process has ended")
+        eventually(lambda: not is_alive(int(asked.read_text())), "its process has ended")
         stopped(running)
     assert not is_logged(running, OVERRULED)
 

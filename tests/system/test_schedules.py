@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .fleet import Fleet, Nursery, addresses
+from .fleet import Fleet, ForkServer, addresses
 from .processes import mainspring, node
 from .servers import environment, eventually, serving
 
@@ -52,7 +52,7 @@ def working(directory: Path, servers: str) -> Iterator[None]:
             process.wait(30)
 
 
-def said(name: str, **more: Any) -> dict[str, Any]:
+def schedule_spec(name: str, **more: Any) -> dict[str, Any]:
     payload = b64encode(f'["{name}"]'.encode()).decode()
     return {"name": name, "function": "f", "payload": payload} | more
 
@@ -75,10 +75,10 @@ def assert_whole(runs: list[dict[str, Any]], until: float) -> list[dict[str, Any
 
 def test_a_fleet_whose_nodes_die_and_freeze(tmp_path: Path, postgres: PostgresServer, database: str) -> None:
     names = [f"s{number}" for number in range(20)]
-    with Nursery() as nursery, Fleet(nursery, tmp_path, database) as fleet:
+    with ForkServer() as fork_server, Fleet(fork_server, tmp_path, database) as fleet:
         n1, n2, n3 = fleet.several("n1", "n2", "n3")
-        root = [said(name, every=EVERY, misfire="all") for name in names]
-        child = said("child", parents=["s0", "s1"])
+        root = [schedule_spec(name, every=EVERY, misfire="all") for name in names]
+        child = schedule_spec("child", parents=["s0", "s1"])
         assert n1.ask("schedules.declare", app="test", schedules=[*root, child])["governs"]
         with working(tmp_path, addresses(fleet.nodes)):
             time.sleep(3)
@@ -115,7 +115,7 @@ def test_a_server_that_was_killed_makes_up_for_what_it_missed(tmp_path: Path) ->
     with serving(tmp_path) as server:
         with server.extended() as tool:
             for misfire in ("once", "skip", "all"):
-                tool.call("schedules.add", **said(misfire, every=EVERY, misfire=misfire))
+                tool.call("schedules.add", **schedule_spec(misfire, every=EVERY, misfire=misfire))
         with working(tmp_path, f"127.0.0.1:{server.port}"):
             time.sleep(2)
             killed = time.time()

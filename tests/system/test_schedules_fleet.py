@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .hands import Hands, add, end_and_check
+from .schedule_workers import ScheduleWorkers, add, end_and_check
 from .stores import on_each_store
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ NAMES = ("n1", "n2", "n3")
 @on_each_store
 def test_no_fire_time_is_doubled_or_missed_whatever_becomes_of_the_nodes(fleet: Fleet) -> None:
     nodes = dict(zip(NAMES, fleet.several(*NAMES), strict=True))
-    with Hands(nodes) as hands:
+    with ScheduleWorkers(nodes) as schedule_workers:
         roots = add(nodes["n1"])
         added = time.time()
         time.sleep(3)
@@ -31,4 +31,4 @@ def test_no_fire_time_is_doubled_or_missed_whatever_becomes_of_the_nodes(fleet: 
         time.sleep(2)
         nodes["n3"].kill()
         time.sleep(3)
-        end_and_check(nodes["n1"], roots, added, hands)
+        end_and_check(nodes["n1"], roots, added, schedule_workers)

@@ -8,58 +8,60 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.interop.packets import Kind, got
 
-from .chaos import ALONE, Chaos, Findings, crash
+from .chaos import SINGLE_SERVER, Chaos, Findings, crash
 from .extension import More
 from .servers import serving
-from .stores import Way
+from .stores import StoreRoute
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .fleet import Nursery
+    from .fleet import ForkServer
 
 SEEDS = 20
 LONG_SEEDS = 500
 KILLS = 8
-TOGETHER = 4
+PARALLEL_SEEDS = 4
 """Seeds run side by side: most of a run is waiting for the disk."""
 
 
-def survive(nursery: Nursery, directory: Path, seed: int, *, plant: str | None = None) -> Findings:
+def survive(fork_server: ForkServer, directory: Path, seed: int, *, plant: str | None = None) -> Findings:
     """Run one seed in a directory of its own."""
     own = directory / str(seed)
     own.mkdir()
-    return Chaos(nursery, own, [Way("sqlite:///jobs.db")], seed, play=ALONE, plant=plant).run(crash, KILLS)
+    return Chaos(fork_server, own, [StoreRoute("sqlite:///jobs.db")], seed, scenario=SINGLE_SERVER, plant=plant).run(
+        crash, KILLS
+    )
 
 
-def check(nursery: Nursery, directory: Path, seeds: range) -> None:
+def check(fork_server: ForkServer, directory: Path, seeds: range) -> None:
     """Run seeds, and say what any of them has shown."""
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        findings = dict(zip(seeds, pool.map(lambda seed: survive(nursery, directory, seed), seeds), strict=True))
+    with ThreadPoolExecutor(PARALLEL_SEEDS) as pool:
+        findings = dict(zip(seeds, pool.map(lambda seed: survive(fork_server, directory, seed), seeds), strict=True))
     broken = {seed: found for seed, found in findings.items() if found.lost or found.violations}
     assert not broken, "\n".join(f"seed {seed}: {one}" for seed, one in broken.items())
     assert sum(found.acknowledged for found in findings.values()) > 20 * len(seeds)
 
 
-def test_kills_lose_nothing_and_run_nothing_again(nursery: Nursery, tmp_path: Path) -> None:
-    check(nursery, tmp_path, range(SEEDS))
+def test_kills_lose_nothing_and_run_nothing_again(fork_server: ForkServer, tmp_path: Path) -> None:
+    check(fork_server, tmp_path, range(SEEDS))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_kills_lose_nothing_and_run_nothing_again(nursery: Nursery, tmp_path: Path) -> None:
-    check(nursery, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
+def test_many_kills_lose_nothing_and_run_nothing_again(fork_server: ForkServer, tmp_path: Path) -> None:
+    check(fork_server, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
 
 
 # The check has to fail where a server promises before it commits; otherwise it proves nothing.
 
 
-def test_an_early_acknowledgement_is_found(nursery: Nursery, tmp_path: Path) -> None:
-    assert any(survive(nursery, tmp_path, seed, plant="acknowledgement").lost for seed in range(SEEDS))
+def test_an_early_acknowledgement_is_found(fork_server: ForkServer, tmp_path: Path) -> None:
+    assert any(survive(fork_server, tmp_path, seed, plant="acknowledgement").lost for seed in range(SEEDS))
 
 
-def test_an_early_confirmation_is_found(nursery: Nursery, tmp_path: Path) -> None:
-    findings = (survive(nursery, tmp_path, seed, plant="confirmation") for seed in range(SEEDS))
+def test_an_early_confirmation_is_found(fork_server: ForkServer, tmp_path: Path) -> None:
+    findings = (survive(fork_server, tmp_path, seed, plant="confirmation") for seed in range(SEEDS))
     assert any("ran again" in violation for found in findings for violation in found.violations)
 
 
@@ -78,7 +80,7 @@ def test_a_restarted_server_takes_its_jobs_back_at_once(tmp_path: Path) -> None:
         worker.socket.settimeout(2)
         assert [worker.job().handle for _ in range(4)] == handles
         client.request(b"f", b"again", b"u0")
-        assert client.hear(More.SUBMITTED) == (handles[0], b"1")
+        assert client.expect(More.SUBMITTED) == (handles[0], b"1")
         client.close()
         worker.close()
 

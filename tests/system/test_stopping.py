@@ -74,7 +74,7 @@ def shown(server: Node, directory: Path, handle: str) -> dict[str, Any]:
     return found
 
 
-def said(running: Node, words: str) -> int:
+def count_logged(running: Node, words: str) -> int:
     """Count the lines of the log that say something."""
     return sum(words in line for line in running.log.read_text().splitlines())
 
@@ -90,12 +90,12 @@ def test_ctrl_c_on_run_says_what_it_waits_for_and_another_stops_at_once(tmp_path
     with node("run", "app.py", *STORE, "--grace", "1m", "--processes", "2", cwd=tmp_path) as running:
         handle = begin(running, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: said(running, WAITING), "it says what it waits for")
+        eventually(lambda: count_logged(running, WAITING), "it says what it waits for")
         assert running.process.poll() is None
         running.press_ctrl_c()
         assert running.wait() == 0
         log = running.log.read_text()
-        assert (said(running, "waiting up to"), said(running, "1 job handed back")) == (1, 1), log
+        assert (count_logged(running, "waiting up to"), count_logged(running, "1 job handed back")) == (1, 1), log
         assert "Traceback" not in log
     assert_handed_back(tmp_path, handle)
 
@@ -104,7 +104,7 @@ def test_a_second_sigint_ends_a_server_and_jobs_of_connected_workers_count(tmp_p
     with workers(server, tmp_path):
         handle = begin(server, tmp_path)
         server.press_ctrl_c()
-        eventually(lambda: said(server, WAITING), "it says what it waits for")
+        eventually(lambda: count_logged(server, WAITING), "it says what it waits for")
         server.press_ctrl_c()
         assert server.wait() == 0
         (tmp_path / "gate").touch()  # else the worker would wait for its job
@@ -116,11 +116,11 @@ def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: i
     with workers(server, tmp_path, "--processes", str(processes)) as running:
         handle = begin(server, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: said(running, WAITING), "it says what it waits for")
+        eventually(lambda: count_logged(running, WAITING), "it says what it waits for")
         running.press_ctrl_c()
         assert running.wait() == 0
         log = running.log.read_text()
-        assert said(running, "waiting up to") == 1, log
+        assert count_logged(running, "waiting up to") == 1, log
         assert "Traceback" not in log
     job = shown(server, tmp_path, handle)
     assert (job["state"], job["attempt"]) == ("pending", 0)
@@ -131,7 +131,7 @@ def test_repeated_sigterm_does_not_hurry_workers(tmp_path: Path, server: Node, p
     with workers(server, tmp_path, "--processes", str(processes)) as running:
         handle = begin(server, tmp_path)
         running.signal(signal.SIGTERM)
-        eventually(lambda: said(running, "waiting up to"), "it says what it waits for")
+        eventually(lambda: count_logged(running, "waiting up to"), "it says what it waits for")
         for _ in range(3):
             os.killpg(running.process.pid, signal.SIGTERM)  # as systemd and containers do, all processes get it
             time.sleep(0.2)
@@ -139,7 +139,7 @@ def test_repeated_sigterm_does_not_hurry_workers(tmp_path: Path, server: Node, p
         assert shown(server, tmp_path, handle)["state"] == "running"
         (tmp_path / "gate").touch()
         assert running.wait() == 0
-        assert said(running, "waiting up to") == 1
+        assert count_logged(running, "waiting up to") == 1
     assert shown(server, tmp_path, handle)["state"] == "succeeded"
 
 
@@ -148,10 +148,10 @@ def test_repeated_sigterm_does_not_hurry_a_node(tmp_path: Path) -> None:
         handle = begin(running, tmp_path)
         for _ in range(3):
             running.signal(signal.SIGTERM)
-            eventually(lambda: said(running, WAITING), "it says what it waits for")
+            eventually(lambda: count_logged(running, WAITING), "it says what it waits for")
         (tmp_path / "gate").touch()
         assert running.wait() == 0
-        assert (said(running, WAITING), said(running, "handed back")) == (1, 0)
+        assert (count_logged(running, WAITING), count_logged(running, "handed back")) == (1, 0)
     with node("serve", *STORE, cwd=tmp_path) as again:
         assert shown(again, tmp_path, handle)["state"] == "succeeded"
 

@@ -28,7 +28,7 @@ from .authority import EXPIRED, Authority, Pair
 from .extension import ExtensionPeer
 from .honest import Honest
 from .processes import command, environment, mainspring, node
-from .servers import IMPATIENT, Server, eventually, serving
+from .servers import SHORT_TIMEOUTS, Server, eventually, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,9 +93,9 @@ def honest_at(port: int, tls: ssl.SSLContext) -> Honest:
 def mutual(certificates: Certificates, tmp_path: Path) -> Iterator[Server]:
     """Give a server that wants clients' certificates."""
     authority = ("--tls-client-ca", str(certificates.authority.pair.certificate))
-    with serving(tmp_path, *certificates.server.options(), *authority, program=IMPATIENT) as server:
+    with serving(tmp_path, *certificates.server.options(), *authority, program=SHORT_TIMEOUTS) as server:
         yield server
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_with_a_servers_certificate_anybody_may_come_encrypted(certificates: Certificates, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_with_a_servers_certificate_anybody_may_come_encrypted(certificates: Cer
         honest.round_trip()
         handles = [honest.client.submit(b"f", b"", bytes(300_000), Kind.SUBMIT_JOB_BG) for _ in range(3)]
         assert len(set(handles)) == 3
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_the_administration_protocol_over_tls_answers_who_has_finished_speaking(
@@ -124,7 +124,7 @@ def test_the_administration_protocol_over_tls_answers_who_has_finished_speaking(
     ):
         assert peer.ask(b"version").startswith(b"OK ")
         assert peer.table(b"status") == []
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_clients_show_a_certificate(mutual: Server, certificates: Certificates) -> None:
@@ -242,7 +242,7 @@ def test_a_refused_client_reads_what_is_missing_and_the_log_says_so(
 
 
 def refusals(server: Server) -> list[dict[str, str]]:
-    lines = [json.loads(line) for line in server.written().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in server.log_text().splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == "tls handshake refused"]
 
 
@@ -330,11 +330,11 @@ def test_certificates_are_read_again_at_hup(certificates: Certificates, tmp_path
         second = number()
         used.certificate.write_text("no certificate\n")
         server.signal(signal.SIGHUP)
-        eventually(lambda: "stay as they were" in server.written(), "the bad file is told of")
+        eventually(lambda: "stay as they were" in server.log_text(), "the bad file is told of")
         assert number() == second
         before.extend()
         assert before.put(b"f")
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certificates, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certif
         with pytest.raises(TimeoutError):
             peer.write(encode(Kind.ECHO_REQ, bytes(1_000_000)) * 200)
         assert server.rss() - before < 80_000_000
-        server.assert_calm()
+        server.assert_healthy()
 
 
 # ---- what tasks submit themselves ----
@@ -416,7 +416,7 @@ def test_tasks_of_a_worker_submit_jobs_over_its_tls(certificates: Certificates, 
             for task in ("in_a_thread", "on_the_loop", "in_a_process"):
                 done = mainspring("submit", task, "[21]", *where, "--timeout", "30s", cwd=tmp_path)
                 assert (done.returncode, done.stdout) == (0, b"42"), (task, done.stderr)
-        server.assert_calm()
+        server.assert_healthy()
 
 
 def test_tasks_of_a_node_that_speaks_no_tls_speak_none(certificates: Certificates, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from tests.upgrades.old import unpack_source, with_source
 from mainspring.engines.postgres.migrate import MIGRATIONS
 
 from .chaos import Chaos
-from .fleet import Fleet, Nursery
-from .hands import Hands, add, end_and_check
-from .ledger import SLACK
+from .fleet import Fleet, ForkServer
+from .ledger import STOP_DELAY
 from .processes import mainspring, node
+from .schedule_workers import ScheduleWorkers, add, end_and_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +37,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def old(source: Path) -> Iterator[Nursery]:
+def old(source: Path) -> Iterator[ForkServer]:
     """Give what starts nodes of the earlier version."""
-    with Nursery(source) as nursery:
-        yield nursery
+    with ForkServer(source) as fork_server:
+        yield fork_server
 
 
 APP = """
@@ -67,50 +67,52 @@ class Renewal:
 
     STEPS = ("new", "old", "new", "old", "old", "new", "new")
 
-    def __init__(self, versions: dict[str, Nursery]) -> None:
+    def __init__(self, versions: dict[str, ForkServer]) -> None:
         self._versions = versions
         self._steps = iter(self.STEPS)
         self._turn = 0
 
     def __call__(self, chaos: Chaos) -> None:
         """Do the next step."""
-        seat = chaos.seats[self._turn % len(chaos.seats)]
+        slot = chaos.slots[self._turn % len(chaos.slots)]
         self._turn += 1
-        assert seat.node is not None
+        assert slot.node is not None
         if chaos.random.random() < 0.5:
-            seat.node.stop()
-        seat.kill()
-        chaos.fleet.nursery = self._versions[next(self._steps)]
-        seat.launch()
-        seat.ready()
+            slot.node.stop()
+        slot.kill()
+        chaos.fleet.fork_server = self._versions[next(self._steps)]
+        slot.launch()
+        slot.ready()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_fleet_is_renewed_node_by_node_under_load(
-    old: Nursery, nursery: Nursery, tmp_path: Path, store: Store, seed: int
+    old: ForkServer, fork_server: ForkServer, tmp_path: Path, store: Store, seed: int
 ) -> None:
-    renew({"old": old, "new": nursery}, tmp_path, store, seed)
+    renew({"old": old, "new": fork_server}, tmp_path, store, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEEDS, LONG_SEEDS))
-def test_many_fleets_are_renewed(old: Nursery, nursery: Nursery, tmp_path: Path, store: Store, seed: int) -> None:
-    renew({"old": old, "new": nursery}, tmp_path, store, seed)
+def test_many_fleets_are_renewed(
+    old: ForkServer, fork_server: ForkServer, tmp_path: Path, store: Store, seed: int
+) -> None:
+    renew({"old": old, "new": fork_server}, tmp_path, store, seed)
 
 
-def renew(versions: dict[str, Nursery], directory: Path, store: Store, seed: int) -> None:
+def renew(versions: dict[str, ForkServer], directory: Path, store: Store, seed: int) -> None:
     """Renew a fleet, and say that its clients and workers have seen nothing of it that they may not see."""
-    with store.ways(3) as ways:
-        chaos = Chaos(versions["old"], directory, ways, seed)
+    with store.routes(3) as routes:
+        chaos = Chaos(versions["old"], directory, routes, seed)
         findings = chaos.run(Renewal(versions), len(Renewal.STEPS))
     assert not findings.lost, findings
     assert not findings.violations, findings
-    assert findings.overlap <= SLACK, findings
+    assert findings.overlap <= STOP_DELAY, findings
     assert findings.acknowledged > 20, findings
 
 
 def test_schedules_of_nodes_of_two_versions(
-    old: Nursery, nursery: Nursery, tmp_path: Path, postgres: PostgresServer, store: Store
+    old: ForkServer, fork_server: ForkServer, tmp_path: Path, postgres: PostgresServer, store: Store
 ) -> None:
     def version() -> int:
         return int(postgres.sql("SELECT max(number) FROM mainspring.migrations", name_of(store.url)))
@@ -120,21 +122,21 @@ def test_schedules_of_nodes_of_two_versions(
         roots = add(nodes["old"])
         added = time.time()
         assert version() == OLD_SCHEMA
-        fleet.nursery = nursery
+        fleet.fork_server = fork_server
         nodes["new"] = fleet.start("new")
         assert version() == MIGRATIONS[-1].number
-        with Hands(nodes) as hands:
+        with ScheduleWorkers(nodes) as schedule_workers:
             time.sleep(2)
             nodes["old"].kill()
             time.sleep(fleet.lease + 1)
-            fleet.nursery = old
+            fleet.fork_server = old
             nodes["old"] = fleet.start("old")
             time.sleep(2)
             nodes["new"].kill()
             time.sleep(fleet.lease + 1)
-            fleet.nursery = nursery
+            fleet.fork_server = fork_server
             nodes["new"] = fleet.start("new")
-            end_and_check(nodes["new"], roots, added, hands)
+            end_and_check(nodes["new"], roots, added, schedule_workers)
 
 
 @pytest.mark.parametrize("which", ["node", "worker"])

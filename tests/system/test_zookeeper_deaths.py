@@ -12,7 +12,7 @@ from .extension import More
 from .fleet import Fleet
 from .servers import eventually
 from .stores import ZOOKEEPER
-from .zookeeper_tree import Looker
+from .zookeeper_tree import TreeReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .extension import ExtensionPeer
-    from .fleet import FleetNode, Nursery
+    from .fleet import FleetNode, ForkServer
     from .stores import Store
 
 pytestmark = pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
-PATIENT = 40.0
+RECEIVE_TIMEOUT = 40.0
 LEASE = 4.0
 """Seconds: a node that holds a thousand jobs on a busy machine must not lose its term before it is killed. What was under way in
 two lost nodes is run alone, and a worker that never ends it would wait for the others for ever."""
@@ -34,26 +34,26 @@ RECOVERED_WITHIN = LEASE + 1
 
 
 @pytest.fixture
-def fleet(nursery: Nursery, tmp_path: Path, store: Store) -> Iterator[Fleet]:
-    with Fleet(nursery, tmp_path, store.url, lease=LEASE) as fleet:
+def fleet(fork_server: ForkServer, tmp_path: Path, store: Store) -> Iterator[Fleet]:
+    with Fleet(fork_server, tmp_path, store.url, lease=LEASE) as fleet:
         yield fleet
 
 
 @pytest.fixture
-def looker(store: Store, fleet: Fleet) -> Iterator[Looker]:
-    with Looker(store.url) as looker:
-        yield looker
+def tree(store: Store, fleet: Fleet) -> Iterator[TreeReader]:
+    with TreeReader(store.url) as tree:
+        yield tree
     del fleet
 
 
 def submit(client: ExtensionPeer, number: int, function: bytes = b"f") -> set[bytes]:
     """Submit many jobs; returns their handles."""
     handles: set[bytes] = set()
-    client.socket.settimeout(PATIENT)
+    client.socket.settimeout(RECEIVE_TIMEOUT)
     for start in range(0, number, 500):
         count = min(500, number - start)
         client.write(b"".join(encode(More.SUBMIT, function, b"", b"", b"%d" % at) for at in range(count)))
-        handles |= {client.hear(More.SUBMITTED)[0] for _ in range(count)}
+        handles |= {client.expect(More.SUBMITTED)[0] for _ in range(count)}
     assert len(handles) == number
     return handles
 
@@ -61,11 +61,11 @@ def submit(client: ExtensionPeer, number: int, function: bytes = b"f") -> set[by
 def gather(workers: list[ExtensionPeer], number: int, *, done: bool = False) -> dict[bytes, int]:
     """Wait until workers have so many jobs, which they keep or end at once (``done``); returns how often each was given out."""
     seen: dict[bytes, int] = {}
-    deadline = time.monotonic() + PATIENT
+    deadline = time.monotonic() + RECEIVE_TIMEOUT
     while len(seen) < number:
         assert time.monotonic() < deadline, f"{len(seen)} of {number}"
         for worker in workers:
-            for packet in worker.said():
+            for packet in worker.drain():
                 if packet.kind is not More.ASSIGN:
                     continue
                 handle, lease, *_ = packet.arguments
@@ -75,10 +75,10 @@ def gather(workers: list[ExtensionPeer], number: int, *, done: bool = False) -> 
     return seen
 
 
-def master_and_others(fleet: Fleet, looker: Looker) -> tuple[FleetNode, list[FleetNode]]:
+def master_and_others(fleet: Fleet, tree: TreeReader) -> tuple[FleetNode, list[FleetNode]]:
     """Return the node that is the master, and the others."""
-    eventually(looker.master, "there is a master", patience=PATIENT)
-    name = looker.master().rpartition("-")[0]
+    eventually(tree.master, "there is a master", timeout=RECEIVE_TIMEOUT)
+    name = tree.master().rpartition("-")[0]
     live = fleet.live()
     (master,) = [node for node in live if node.name == name]
     return master, [node for node in live if node is not master]
@@ -86,38 +86,38 @@ def master_and_others(fleet: Fleet, looker: Looker) -> tuple[FleetNode, list[Fle
 
 @pytest.mark.parametrize("which", ["worker", "master"])
 def test_what_a_dead_node_held_runs_elsewhere(
-    fleet: Fleet, looker: Looker, stack: ExitStack, record_property: Callable[[str, object], None], which: str
+    fleet: Fleet, tree: TreeReader, stack: ExitStack, record_property: Callable[[str, object], None], which: str
 ) -> None:
     fleet.several("n1", "n2", "n3")
-    master, others = master_and_others(fleet, looker)
+    master, others = master_and_others(fleet, tree)
     dying, (first, second) = (master, others) if which == "master" else (others[0], [master, others[1]])
     holder = stack.enter_context(dying.worker(b"f", places=HELD))
     handles = submit(stack.enter_context(second.extended()), HELD)
     assert set(gather([holder], HELD)) == handles
-    heirs = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (first, second)]
+    successors = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (first, second)]
     dying.kill()
     began = time.monotonic()
-    seen = gather(heirs, HELD, done=True)
+    seen = gather(successors, HELD, done=True)
     seconds = time.monotonic() - began
     record_property("seconds", round(seconds, 2))
     print(f"{HELD} tasks of a dead {which} run elsewhere after {seconds:.2f} s; the session lasts {LEASE} s")  # noqa: T201
     assert seen == dict.fromkeys(handles, 1)
-    assert looker.names("/queues") == looker.names("/workers") != []
+    assert tree.names("/queues") == tree.names("/workers") != []
 
 
-def test_the_master_dies_under_load(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     fleet.several("n1", "n2", "n3")
-    master, (one, other) = master_and_others(fleet, looker)
+    master, (one, other) = master_and_others(fleet, tree)
     client = stack.enter_context(one.extended())
     worker = stack.enter_context(other.worker(b"f", places=1))
-    client.socket.settimeout(PATIENT)
+    client.socket.settimeout(RECEIVE_TIMEOUT)
     handles: list[bytes] = []
     gaps: list[float] = []
     last = began = time.monotonic()
     dead = False
     while time.monotonic() - began < LEASE + 3:
         handles.append(client.put(b"f"))
-        worker.socket.settimeout(PATIENT)
+        worker.socket.settimeout(RECEIVE_TIMEOUT)
         job = worker.job()
         assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
         worker.ready()
@@ -126,16 +126,16 @@ def test_the_master_dies_under_load(fleet: Fleet, looker: Looker, stack: ExitSta
         if not dead and last - began > 0.5:
             dead = True
             master.kill()
-    assert looker.master() not in {"", f"{master.name}-{master.term if master.lives else 0}"}
+    assert tree.master() not in {"", f"{master.name}-{master.term if master.is_alive else 0}"}
     print(f"longest time without a job beside a failing master: {max(gaps):.2f} s, {len(handles)} jobs")  # noqa: T201
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
 
 def test_what_was_completed_without_a_master_is_published_by_the_next(
-    fleet: Fleet, looker: Looker, stack: ExitStack
+    fleet: Fleet, tree: TreeReader, stack: ExitStack
 ) -> None:
     fleet.several("n1", "n2")
-    master, (other,) = master_and_others(fleet, looker)
+    master, (other,) = master_and_others(fleet, tree)
     client = stack.enter_context(other.extended())
     worker = stack.enter_context(other.worker(b"f", places=20))
     handles = submit(client, 20)
@@ -143,18 +143,18 @@ def test_what_was_completed_without_a_master_is_published_by_the_next(
     master.kill()
     for job in jobs:
         assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
-    assert looker.names("/queues/" + next(who for who in looker.names("/workers") if who.startswith(other.name))) == []
-    eventually(lambda: not looker.tasks("/completed_tasks"), "all is published", patience=PATIENT)
-    assert not looker.tasks("/names")
+    assert tree.names("/queues/" + next(who for who in tree.names("/workers") if who.startswith(other.name))) == []
+    eventually(lambda: not tree.tasks("/completed_tasks"), "all is published", timeout=RECEIVE_TIMEOUT)
+    assert not tree.tasks("/names")
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
 
-def test_workers_die_while_there_is_no_master(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+def test_workers_die_while_there_is_no_master(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     fleet.several("n1", "n2", "n3", "n4")
-    master, others = master_and_others(fleet, looker)
+    master, others = master_and_others(fleet, tree)
     *dying, survivor = others
     client = stack.enter_context(survivor.extended())
-    client.socket.settimeout(PATIENT)
+    client.socket.settimeout(RECEIVE_TIMEOUT)
     handles: set[bytes] = set()
     for node in dying:
         holder = stack.enter_context(node.worker(node.name.encode(), places=50))
@@ -162,13 +162,13 @@ def test_workers_die_while_there_is_no_master(fleet: Fleet, looker: Looker, stac
         assert len(gather([holder], 50)) == 50
     for node in (master, *dying):
         node.kill()
-    heir = stack.enter_context(survivor.worker(*(node.name.encode() for node in dying), places=100))
-    assert gather([heir], 100, done=True) == dict.fromkeys(handles, 1)
+    successor = stack.enter_context(survivor.worker(*(node.name.encode() for node in dying), places=100))
+    assert gather([successor], 100, done=True) == dict.fromkeys(handles, 1)
 
 
 @pytest.mark.parametrize("seconds", [0.0, LEASE + 1])
 def test_all_nodes_die_at_once_and_are_started_again(
-    fleet: Fleet, looker: Looker, stack: ExitStack, seconds: float
+    fleet: Fleet, tree: TreeReader, stack: ExitStack, seconds: float
 ) -> None:
     nodes = fleet.several("n1", "n2", "n3")
     client = nodes[0].extended()
@@ -185,4 +185,4 @@ def test_all_nodes_die_at_once_and_are_started_again(
     workers = [stack.enter_context(node.worker(b"waits", b"held", b"later", places=100)) for node in again]
     seen = gather(workers, 85, done=True)
     assert seen == dict.fromkeys(waiting | held | delayed, 1)
-    assert len(looker.names("/workers")) == 3
+    assert len(tree.names("/workers")) == 3

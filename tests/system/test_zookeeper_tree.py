@@ -17,37 +17,37 @@ from .fleet import Fleet
 from .processes import mainspring
 from .servers import eventually
 from .stores import ZOOKEEPER, place_of
-from .zookeeper_tree import Looker
+from .zookeeper_tree import TreeReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
-    from .fleet import Nursery
+    from .fleet import ForkServer
     from .stores import Store
 
-PATIENT = 30.0
+RECEIVE_TIMEOUT = 30.0
 on_zookeeper = pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
 LARGEST = 480 * 1024
 
 
 @pytest.fixture
-def looker(store: Store, fleet: Fleet) -> Iterator[Looker]:
-    with Looker(store.url) as looker:
-        yield looker
+def tree(store: Store, fleet: Fleet) -> Iterator[TreeReader]:
+    with TreeReader(store.url) as tree:
+        yield tree
     del fleet
 
 
 @on_zookeeper
-def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n1.extended())
     handle = client.put(b"resize", b"a.jpg", b"pictures/a b").decode()
     task = "resize:pictures%2Fa%20b"
     bucket = f"{zlib.crc32(task.encode()) & 0xFF:02x}"
-    assert looker.names(f"/pending_tasks/{bucket}") == [task]
-    record = looker.record(f"/pending_tasks/{bucket}/{task}")
+    assert tree.names(f"/pending_tasks/{bucket}") == [task]
+    record = tree.record(f"/pending_tasks/{bucket}/{task}")
     expected = {
         "handle": handle,
         "state": "pending",
@@ -56,58 +56,58 @@ def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, looker: Looker, stack: 
         "payload": "a.jpg",
     }
     assert record.items() >= expected.items()
-    assert looker.record(f"/names/{bucket}/{task}")["handle"] == handle
-    (block,) = looker.names("/results")
-    assert looker.names(f"/results/{block}") == [handle]
-    assert looker.record(f"/results/{block}/{handle}")["task"] == task
+    assert tree.record(f"/names/{bucket}/{task}")["handle"] == handle
+    (block,) = tree.names("/results")
+    assert tree.names(f"/results/{block}") == [handle]
+    assert tree.record(f"/results/{block}/{handle}")["task"] == task
 
     worker = stack.enter_context(n2.worker(b"resize"))
     job = worker.job()
     who = f"n2-{n2.term}"
-    assert looker.names("/workers") == sorted([f"n1-{n1.term}", who])
-    assert looker.names(f"/queues/{who}") == [task]
-    assert not looker.tasks("/pending_tasks")
-    assert looker.record(f"/running_tasks/{bucket}/{task}").items() >= {**expected, "state": "leased"}.items()
-    eventually(lambda: looker.record(f"/queues/{who}/{task}")["state"] == "running", "it is seen to run")
+    assert tree.names("/workers") == sorted([f"n1-{n1.term}", who])
+    assert tree.names(f"/queues/{who}") == [task]
+    assert not tree.tasks("/pending_tasks")
+    assert tree.record(f"/running_tasks/{bucket}/{task}").items() >= {**expected, "state": "leased"}.items()
+    eventually(lambda: tree.record(f"/queues/{who}/{task}")["state"] == "running", "it is seen to run")
 
     assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
-    eventually(lambda: not looker.tasks("/completed_tasks"), "it is published")
+    eventually(lambda: not tree.tasks("/completed_tasks"), "it is published")
     for root in ("/running_tasks", "/names", "/queues"):
-        assert not looker.tasks(root)
-    result = looker.record(f"/results/{block}/{handle}")
+        assert not tree.tasks(root)
+    result = tree.record(f"/results/{block}/{handle}")
     assert (result["state"], result["result"], result["worker"]) == ("succeeded", "done", who)
-    assert looker.master() in {f"n1-{n1.term}", who}
+    assert tree.master() in {f"n1-{n1.term}", who}
 
 
 @on_zookeeper
-def test_a_long_name_is_cut_and_is_single_still(fleet: Fleet, looker: Looker, stack: ExitStack) -> None:
+def test_a_long_name_is_cut_and_is_single_still(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     one, other = (stack.enter_context(node.extended()) for node in (n1, n2))
     function = b"\xff" * 500
     handle = one.put(function, b"payload", b"\xfe/" * 30)
     other.request(function, b"another", b"\xfe/" * 30)
-    assert other.hear(More.SUBMITTED) == (handle, b"1")
-    (task,) = looker.tasks("/pending_tasks")
+    assert other.expect(More.SUBMITTED) == (handle, b"1")
+    (task,) = tree.tasks("/pending_tasks")
     assert len(task) <= 200
     with n2.worker(function) as worker:
         assert worker.job().function == function
 
 
 @on_zookeeper
-def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, looker: Looker) -> None:
+def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, tree: TreeReader) -> None:
     n1, n2 = fleet.several("n1", "n2")
     with n1.extended() as client, n2.worker(b"f") as worker:
         handle = client.put(b"f")
         assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
         assert client.outcome(handle).data == b"done"
-    eventually(lambda: not looker.tasks("/completed_tasks"), "it is published")
+    eventually(lambda: not tree.tasks("/completed_tasks"), "it is published")
     n1.stop()
     n2.stop()
     for root in ("/workers", "/queues", "/wants", "/mail"):
-        assert looker.names(root) == []
-    assert looker.master() == ""
+        assert tree.names(root) == []
+    assert tree.master() == ""
     assert not any(
-        path.startswith(("/names/", "/running_tasks/")) and path.count("/") > 2 for path in looker.everything()
+        path.startswith(("/names/", "/running_tasks/")) and path.count("/") > 2 for path in tree.everything()
     )
 
 
@@ -118,9 +118,9 @@ def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, looker: Looker
 def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(fleet: Fleet, stack: ExitStack) -> None:
     n1 = fleet.start("n1")
     client, worker = stack.enter_context(n1.extended()), stack.enter_context(n1.worker(b"f"))
-    worker.socket.settimeout(PATIENT)
+    worker.socket.settimeout(RECEIVE_TIMEOUT)
     client.request(b"f", b"x" * (LARGEST + 1))
-    code, message = client.hear(Kind.ERROR)
+    code, message = client.expect(Kind.ERROR)
     assert code == b"ARGUMENT_TOO_LARGE"
     assert b"%d" % LARGEST in message
     assert b"keep what is larger elsewhere, and submit where it is" in message
@@ -147,7 +147,7 @@ def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_pat
         assert b"keeps no limits, pauses or keys of functions: a store on SQLite or PostgreSQL does" in refused.stderr
     with n1.extended() as client:
         client.request(b"f", options={"concurrency_key": "k"})
-        code, message = client.hear(Kind.ERROR)
+        code, message = client.expect(Kind.ERROR)
         assert code == b"INVALID_ARGUMENTS"
         assert b"keeps no limits" in message
         with pytest.raises(FaultError):
@@ -162,20 +162,22 @@ def test_the_commands_read_as_on_any_store(fleet: Fleet, tmp_path: Path, stack: 
     worker.job()
     client.put(b"waits")
 
-    def said(*command: str) -> list[list[str]]:
+    def run_command(*command: str) -> list[list[str]]:
         done = mainspring(*command, "--server", n1.address, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return [line.split() for line in done.stdout.decode().splitlines()]
 
     def listed() -> list[list[str]]:
-        return [row[:4] for row in said("jobs", "list", "--function", "f")[1:]]
+        return [row[:4] for row in run_command("jobs", "list", "--function", "f")[1:]]
 
     # The node that has the job stores that it runs after about a second.
     eventually(lambda: listed() == [[handle.decode(), "f", "u", "running"]], "it is listed as running")
-    assert ["state:", "running"] in said("jobs", "show", handle.decode())
-    assert {(row[0], row[2]) for row in said("nodes", "list")[1:]} == {("n1", "live"), ("n2", "live")}
-    assert ["functions:", "f"] in said("nodes", "show", "n2") or ["functions:", "-"] in said("nodes", "show", "n2")
-    assert ["total", "running", "waiting"] in said("status")
+    assert ["state:", "running"] in run_command("jobs", "show", handle.decode())
+    assert {(row[0], row[2]) for row in run_command("nodes", "list")[1:]} == {("n1", "live"), ("n2", "live")}
+    assert ["functions:", "f"] in run_command("nodes", "show", "n2") or ["functions:", "-"] in run_command(
+        "nodes", "show", "n2"
+    )
+    assert ["total", "running", "waiting"] in run_command("status")
 
 
 # ---- whose it is
@@ -193,9 +195,9 @@ def named(url: str, credentials: str) -> str:
     return url.replace("zookeeper://", f"zookeeper://{credentials}@")
 
 
-def test_a_tree_with_credentials_is_nobody_elses(nursery: Nursery, secured: Ensemble, tmp_path: Path) -> None:
+def test_a_tree_with_credentials_is_nobody_elses(fork_server: ForkServer, secured: Ensemble, tmp_path: Path) -> None:
     url = place_of(secured).url
-    with Fleet(nursery, tmp_path, named(url, "me:right")) as fleet:
+    with Fleet(fork_server, tmp_path, named(url, "me:right")) as fleet:
         n1, n2 = fleet.several("n1", "n2")
         with n1.extended() as client, n2.worker(b"f") as worker:
             handle = client.put(b"f", b"secret")
@@ -203,16 +205,16 @@ def test_a_tree_with_credentials_is_nobody_elses(nursery: Nursery, secured: Ense
             assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
             assert client.outcome(handle).data == b"done"
             client.put(b"g", b"secret", b"u")
-            with Looker(url, auth_data=[("digest", "me:right")]) as owner:
+            with TreeReader(url, auth_data=[("digest", "me:right")]) as owner:
                 paths = []
                 asked = [(path, owner.client.get_acls_async(owner.chroot + path)) for path in ("", *owner.everything())]
                 for path, answer in asked:
                     with suppress(NoNodeError):  # what nodes do not need any more goes meanwhile
-                        for acl in answer.get(timeout=PATIENT)[0]:
+                        for acl in answer.get(timeout=RECEIVE_TIMEOUT)[0]:
                             assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "me"), path
                         paths.append(path)
                 assert {"", "/workers", "/pending_tasks", "/completed_tasks"} <= set(paths)
-            with Looker(url) as other, Looker(url, auth_data=[("digest", "me:wrong")]) as guessing:
+            with TreeReader(url) as other, TreeReader(url, auth_data=[("digest", "me:wrong")]) as guessing:
                 for stranger in (other, guessing):
                     client_of, attempts = stranger.client, []
                     for path in paths:
@@ -227,8 +229,8 @@ def test_a_tree_with_credentials_is_nobody_elses(nursery: Nursery, secured: Ense
                             attempts.append((full, client_of.delete_async(full)))
                     for full, attempt in attempts:
                         with pytest.raises((NoAuthError, NoNodeError)):
-                            pytest.fail(f"{full}: {attempt.get(timeout=PATIENT)}")
-    logs = "".join(node.written() for node in fleet.nodes)
+                            pytest.fail(f"{full}: {attempt.get(timeout=RECEIVE_TIMEOUT)}")
+    logs = "".join(node.log_text() for node in fleet.nodes)
     assert "right" not in logs
 
 
@@ -245,18 +247,18 @@ def test_who_has_not_the_credentials_does_not_come_in(secured: Ensemble, tmp_pat
         assert b"Traceback" not in refused.stderr
 
 
-def test_a_member_that_is_read_only_counts_as_away(nursery: Nursery, secured: Ensemble, tmp_path: Path) -> None:
-    with Fleet(nursery, tmp_path, place_of(secured).url) as fleet:
+def test_a_member_that_is_read_only_counts_as_away(fork_server: ForkServer, secured: Ensemble, tmp_path: Path) -> None:
+    with Fleet(fork_server, tmp_path, place_of(secured).url) as fleet:
         n1 = fleet.start("n1")
         with n1.extended() as client:
-            client.socket.settimeout(PATIENT)
+            client.socket.settimeout(RECEIVE_TIMEOUT)
             before = client.put(b"f", b"before")
             left = (secured.leader() + 1) % 3
             for index in {0, 1, 2} - {left}:
                 secured.kill(index)
-            eventually(lambda: secured.mode(left) == "read-only", "the last one is read only", patience=PATIENT)
+            eventually(lambda: secured.mode(left) == "read-only", "the last one is read only", timeout=RECEIVE_TIMEOUT)
             client.request(b"f", b"while nobody may write")
-            eventually(lambda: "read only" in n1.written(), "the node says so", patience=PATIENT)
+            eventually(lambda: "read only" in n1.log_text(), "the node says so", timeout=RECEIVE_TIMEOUT)
             secured.heal()
             client.next()  # acknowledged or refused
 
@@ -269,7 +271,7 @@ def test_a_member_that_is_read_only_counts_as_away(nursery: Nursery, secured: En
                         raise
                     return False
 
-            eventually(takes_part, "it takes part", patience=PATIENT)
+            eventually(takes_part, "it takes part", timeout=RECEIVE_TIMEOUT)
             with n1.worker(b"f", places=3) as worker:
-                worker.socket.settimeout(PATIENT)
+                worker.socket.settimeout(RECEIVE_TIMEOUT)
                 assert worker.job().handle == before

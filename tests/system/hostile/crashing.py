@@ -1,4 +1,4 @@
-"""An attack by a task: it ends the process of its worker, and the jobs beside it suffer."""
+"""An attack by a task that ends its worker's process, next to jobs that must not suffer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def innocent(seconds: float) -> None:
 """
 
 
-def poison(server: Server, *, innocents: int, seconds: float, patience: float) -> None:
-    """Run one crashing job beside innocent ones: these succeed, and the crashing one is given up.
+def poison(server: Server, *, innocents: int, seconds: float, timeout: float) -> None:
+    """Run one crashing job next to innocent ones: these must succeed, and the crashing job must end as failed.
 
-    ``patience``: seconds for the innocent ones, many of which have a process started for them.
+    ``timeout``: seconds for the innocent jobs, many of which need a new process.
     """
     directory = Path(tempfile.mkdtemp(prefix="poison", dir=server.directory))
     (directory / "app.py").write_text(APP)
@@ -56,6 +56,6 @@ def poison(server: Server, *, innocents: int, seconds: float, patience: float) -
                 if result.state != b"succeeded":
                     failed.append(result)
     slowest = max(took[handle] for handle in others)
-    print(f"the last innocent job took {slowest:.1f} s, the poison {took[culprit]:.1f} s")  # noqa: T201
+    print(f"slowest innocent job {slowest:.1f} s, poison {took[culprit]:.1f} s")  # noqa: T201
     assert [result.handle for result in failed] == [culprit], failed
-    assert slowest < patience
+    assert slowest < timeout

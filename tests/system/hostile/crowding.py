@@ -1,4 +1,4 @@
-"""Attacks by connections of the HTTP port that are opened and not used."""
+"""Attacks by connections to the HTTP port that stay idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def idle_connections(server: Server, *, count: int) -> None:
-    """Open more connections than the server may have files: health checks and Gearman go on."""
+    """Open more connections than the server may have open files: health checks and Gearman must still be served."""
     with ExitStack() as stack, watched(server):
         for _ in range(count):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.http), 10))
@@ -24,4 +24,4 @@ def idle_connections(server: Server, *, count: int) -> None:
             assert get(server.http, "/readyz") == (200, b"ready\n")
             with server.peer() as newcomer:
                 newcomer.settled()
-    eventually(lambda: get(server.http, "/readyz")[0] == 200, "it is ready when they are gone")
+    eventually(lambda: get(server.http, "/readyz")[0] == 200, "it is ready when the connections have ended")

@@ -1,4 +1,4 @@
-"""Attacks that make a node hold what its author does not pay for: unread results, long names, many foreground jobs."""
+"""Attacks that fill a node's memory: unread results, long names, many foreground jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def unread_results(server: Server, *, connections: int, waits: int, result: int) -> None:
-    """Ask for one large result many times on many connections, and read nothing; who reads gets it all the same."""
+    """Request one large result many times on many connections, and read none; a client that reads must receive it."""
     with ExitStack() as stack:
         client = stack.enter_context(server.extended())
         handle = ended(server, b"large", bytes(result))
@@ -30,7 +30,7 @@ def unread_results(server: Server, *, connections: int, waits: int, result: int)
 
 
 def ended(server: Server, function: bytes, result: bytes) -> bytes:
-    """Have a job with this result; returns its handle."""
+    """Run a job with this result, and return its handle."""
     with server.extended() as client, server.worker(function) as worker:
         handle = client.put(function)
         assert worker.settled_as(worker.job(), b"succeeded", result) == b"recorded"
@@ -38,7 +38,7 @@ def ended(server: Server, function: bytes, result: bytes) -> bytes:
 
 
 def client_ids(server: Server, *, connections: int, size: int) -> None:
-    """Give each of some connections a long id; it is refused, so that neither it nor a list of connections takes memory."""
+    """Send a long client id on each of some connections; the server must refuse it, so that it takes no memory."""
     with ExitStack() as stack:
         named = stack.enter_context(server.peer())
         named.send(Kind.SET_CLIENT_ID, b"i" * 1024)
@@ -53,7 +53,7 @@ def client_ids(server: Server, *, connections: int, size: int) -> None:
 
 
 def foreground_jobs(server: Server, *, count: int, left: int) -> None:
-    """Submit many foreground jobs and leave: at most ``left`` bytes more than before stay in use."""
+    """Submit many foreground jobs and disconnect: afterwards the server may use at most ``left`` bytes more than before."""
     packet = encode(Kind.SUBMIT_JOB, b"foreground", b"", b"")
     with server.peer() as other:
         before = server.rss()
@@ -64,4 +64,4 @@ def foreground_jobs(server: Server, *, count: int, left: int) -> None:
                 for _ in range(several):
                     client.expect(Kind.JOB_CREATED)
         other.settled()
-        eventually(lambda: server.rss() - before < left, f"not over {left / MIB:.0f} MiB are left", patience=15.0)
+        eventually(lambda: server.rss() - before < left, f"at most {left / MIB:.0f} MiB more are in use", timeout=15.0)

@@ -1,4 +1,4 @@
-"""Clients and workers of all kinds beside the attacks: what is acknowledged to them has to succeed."""
+"""Clients and workers of all kinds that run during the attacks: each acknowledged job must succeed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from tests.interop.packets import encode
 from tests.system.actors import (
+    ACTOR_TIMEOUT,
     FUNCTIONS,
-    PATIENCE,
     RESULT,
     Actor,
     Addresses,
@@ -20,7 +20,7 @@ from tests.system.actors import (
     Submitter,
 )
 from tests.system.extension import More
-from tests.system.ledger import LonersLedger
+from tests.system.ledger import SingleServerLedger
 from tests.system.servers import eventually
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from tests.system.extension import ExtensionPeer
     from tests.system.servers import Server
 
-ENDS: Final = 60.0
-"""Seconds in which the last jobs have ended."""
+LAST_JOBS_TIMEOUT: Final = 60.0
+"""Seconds within which the last jobs must end."""
 PACE: Final = Pace(rests=(0.05, 0.1), works=(0.0, 0.0, 0.01, 0.05))
 
 
-class Patron(Client):
-    """Submits background jobs, and asks for their results, on one connection after the other, until it has them all."""
+class ResultClient(Client):
+    """Submits background jobs and waits for their results, on one connection after another, until it has all of them."""
 
-    def __init__(self, name: str, addresses: Addresses, ledger: LonersLedger, pace: Pace, seed: str) -> None:
+    def __init__(self, name: str, addresses: Addresses, ledger: SingleServerLedger, pace: Pace, seed: str) -> None:
         super().__init__(name, addresses, ledger, pace, seed)
         self.open: set[bytes] = set()
-        """Acknowledged jobs without a result so far."""
+        """Acknowledged jobs whose results have not arrived."""
 
     def finished(self) -> bool:
         return self.addresses.over or (self.addresses.ending and not self.open)
@@ -63,7 +63,7 @@ class Patron(Client):
             submitted += self._receive(peer)
 
     def _receive(self, peer: ExtensionPeer) -> bool:
-        """Read a packet; tells whether it has acknowledged a job."""
+        """Read a packet, and return whether it acknowledges a job."""
         packet = peer.next()
         handle = packet.arguments[0]
         if packet.kind is More.SUBMITTED:
@@ -78,8 +78,8 @@ class Patron(Client):
         return False
 
 
-CAST: Final[tuple[tuple[type[Actor], int], ...]] = (
-    (Patron, 2),
+ACTORS: Final[tuple[tuple[type[Actor], int], ...]] = (
+    (ResultClient, 2),
     (Submitter, 1),
     (ForegroundClient, 1),
     (PlainWorker, 2),
@@ -88,47 +88,47 @@ CAST: Final[tuple[tuple[type[Actor], int], ...]] = (
 
 
 class Load:
-    """All of them, on one server."""
+    """Actors of all kinds, on one server."""
 
     def __init__(self, server: Server) -> None:
-        self.ledger = LonersLedger()
+        self.ledger = SingleServerLedger()
         self._addresses = Addresses()
         self._addresses.put("n1", server.port)
         self._actors = [
             kind(f"{kind.__name__} {number}", self._addresses, self.ledger, PACE, "hostile")
-            for kind, count in CAST
+            for kind, count in ACTORS
             for number in range(count)
         ]
 
     def begin(self) -> None:
-        """Let them do what they do."""
+        """Start the actors."""
         for actor in self._actors:
             actor.start()
 
     def assert_served(self) -> None:
-        """Let clients end, and say that each of their acknowledged jobs has succeeded."""
+        """Let the clients finish, and assert that each acknowledged job has succeeded."""
         self._addresses.ending = True
-        patrons = [actor for actor in self._actors if isinstance(actor, Patron)]
-        eventually(lambda: not any(patron.is_alive() for patron in patrons), "all jobs end", ENDS)
+        clients = [actor for actor in self._actors if isinstance(actor, ResultClient)]
+        eventually(lambda: not any(client.is_alive() for client in clients), "all jobs end", LAST_JOBS_TIMEOUT)
         self.end()
         assert [actor.defect for actor in self._actors if actor.defect is not None] == []
         assert self.ledger.violations == []
         assert self.ledger.counts["fulfilled"] > 0
 
     def end(self) -> None:
-        """Nobody is needed any more."""
+        """End the actors."""
         self._addresses.end()
         for actor in self._actors:
             if actor.ident is not None:
-                actor.join(PATIENCE)
+                actor.join(ACTOR_TIMEOUT)
 
 
 @contextlib.contextmanager
 def load(server: Server) -> Iterator[Load]:
-    """Run them during the block."""
-    everybody = Load(server)
-    everybody.begin()
+    """Run the load during the block."""
+    running = Load(server)
+    running.begin()
     try:
-        yield everybody
+        yield running
     finally:
-        everybody.end()
+        running.end()

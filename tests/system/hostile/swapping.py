@@ -1,4 +1,4 @@
-"""Attacks on files: links in the way of those that a node creates, a store that is opened twice, or moved away."""
+"""Attacks on files: symbolic links at the paths of a node's files, a store that is opened twice or moved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORE = ("jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.lock")
 
 
 def open_files(directory: Path) -> list[str]:
-    """Return the files there that users of other groups may read or write, or the group may write."""
+    """Return the files that other users may read or write, or the group may write."""
     found = []
     for path in sorted(directory.iterdir()):
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -30,7 +30,7 @@ def open_files(directory: Path) -> list[str]:
 
 
 def readable_files(directory: Path) -> None:
-    """Look at what a node creates under the usual umask."""
+    """Check the permissions of the files that a node creates under the default umask."""
     store = directory / "store"
     store.mkdir()
     options = ("--log-file", str(store / "node.log"), "--pid-file", str(store / "node.pid"))
@@ -42,36 +42,36 @@ def readable_files(directory: Path) -> None:
 
 
 def links_in_the_way(directory: Path) -> None:
-    """Put a symbolic link where a node creates a file: what it leads to stays as it is."""
+    """Put a symbolic link at the path of a file that a node creates: the link's target must not change."""
     for name, options in (("jobs.db.lock", ()), ("node.pid", ("--pid-file", "node.pid"))):
         place = directory / f"with {name}"
         place.mkdir()
         precious = place / "precious"
         precious.write_text("precious")
         (place / name).symlink_to(precious)
-        code, said = run_to_end(place, *options)
+        code, output = run_to_end(place, *options)
         assert code != 0
-        assert name in said
+        assert name in output
         assert precious.read_text() == "precious"
 
 
 def second_node(server: Server) -> None:
-    """Start another node on an open store, by a hard link, and after its lock file was deleted."""
+    """Start another node on an open store: by a hard link, and after the lock file is deleted."""
     directory = server.directory
     hard = directory / "hard.db"
     with server.peer() as client:
         hard.hardlink_to(directory / "jobs.db")
-        code, said = run_to_end(directory, store="sqlite:///hard.db")
-        assert code != 0, said
+        code, output = run_to_end(directory, store="sqlite:///hard.db")
+        assert code != 0, output
         hard.unlink()
         (directory / "jobs.db.lock").unlink(missing_ok=True)
-        code, said = run_to_end(directory)
-        assert code != 0, said
+        code, output = run_to_end(directory)
+        assert code != 0, output
         client.submit(b"f", b"unique", b"", Kind.SUBMIT_JOB_BG)
 
 
 def moved_away(directory: Path) -> None:
-    """Move the file of a running node: it is not ready, and acknowledges nothing that its successor would not have."""
+    """Move the store of a running node: it must become unready, and acknowledge nothing that its successor would lack."""
     place = directory / "moved"
     place.mkdir()
     with serving(place, "--http", "127.0.0.1:0") as server, server.extended() as client:
@@ -80,7 +80,7 @@ def moved_away(directory: Path) -> None:
         client.request(b"f")
         assert client.next().kind is Kind.ERROR
         assert get(server.http, "/readyz")[0] == 503
-        assert str(place / "jobs.db") in server.written()
+        assert str(place / "jobs.db") in server.log_text()
         server.kill()
     (place / "elsewhere.db").rename(place / "jobs.db")
     with serving(place) as server, server.extended() as client:

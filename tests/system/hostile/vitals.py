@@ -1,4 +1,4 @@
-"""What a process has in use, sampled while it runs, and whether that stays as it is."""
+"""The resource usage of a process, sampled while it runs, and a check that it does not grow."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tests.system.servers import Server
 
 MINUTE: Final = 60.0
-WARM: Final = 2
-"""Minutes after which everything has to stay as it is."""
+WARM_UP_MINUTES: Final = 2
+"""Minutes before usage must stop growing."""
 
 
 class Sample(NamedTuple):
-    """What a server has in use at one time."""
+    """The resource usage of a server at one time."""
 
     at: float
     memory: int
@@ -32,12 +32,12 @@ class Sample(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """How much more of something may be in use in the last minute than in the first one that counts."""
+    """The permitted growth of one resource, from the first minute after the warm-up to the last minute."""
 
     lows: float
-    """Of the least in a minute: what is left when an attack is over."""
+    """Of the minimum in a minute: what is in use between attacks."""
     highs: float
-    """Of the most."""
+    """Of the maximum in a minute."""
 
 
 TOLERANCE: Final = {
@@ -47,12 +47,12 @@ TOLERANCE: Final = {
     "database": Flat(4 * MIB, 4 * MIB),
     "wal": Flat(4 * MIB, 4 * MIB),
 }
-LOGGED: Final = 512 * 1024
-"""Bytes of log that a minute may cost: 10 lines a second about the lost attempts of each function of the load, and some more."""
+LOG_PER_MINUTE: Final = 512 * 1024
+"""Bytes of log per minute: 10 lines a second about the lost attempts of each function of the load, and a reserve."""
 
 
 class Vitals(threading.Thread):
-    """Takes a sample of a server each second."""
+    """Samples a server every second."""
 
     def __init__(self, server: Server, store: Path) -> None:
         super().__init__(name="vitals", daemon=True)
@@ -67,7 +67,7 @@ class Vitals(threading.Thread):
             self.samples.append(self._sample())
 
     def end(self) -> None:
-        """Take no more of them."""
+        """Stop sampling."""
         self._over.set()
         self.join()
 
@@ -91,8 +91,8 @@ def minutes(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def growth(samples: Sequence[Sample]) -> list[str]:
-    """Return what has grown after the first minutes, by more than its tolerance."""
-    first, *others = minutes(samples)[WARM:]
+    """Return descriptions of all growth after the warm-up that exceeds its tolerance."""
+    first, *others = minutes(samples)[WARM_UP_MINUTES:]
     found = []
     for name, tolerance in TOLERANCE.items():
         extremes: tuple[tuple[Callable[[list[int]], int], float], ...] = ((min, tolerance.lows), (max, tolerance.highs))
@@ -100,15 +100,15 @@ def growth(samples: Sequence[Sample]) -> list[str]:
             before, after = (extreme([getattr(one, name) for one in minute]) for minute in (first, others[-1]))
             if after - before > allowed:
                 found.append(f"{extreme.__name__} of {name} grew from {before} to {after}")
-    for number, minute in enumerate((first, *others), WARM + 1):
+    for number, minute in enumerate((first, *others), WARM_UP_MINUTES + 1):
         logged = minute[-1].log - minute[0].log
-        if logged > LOGGED:
+        if logged > LOG_PER_MINUTE:
             found.append(f"{logged} bytes were logged in minute {number}")
     return found
 
 
 def table(samples: Sequence[Sample]) -> str:
-    """Return the least and the most of each minute."""
+    """Return the minimum and maximum of each minute as text."""
     lines = []
     for number, minute in enumerate(minutes(samples), 1):
         columns = []

@@ -1,4 +1,4 @@
-"""What an attack does to those who have nothing to do with it: their pings, and the server's memory."""
+"""Measures the effect of an attack on other clients: their round-trip times and the server's memory."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from tests.system.servers import Server
 
 MIB: Final = 2**20
-STALL: Final = 1.0
-"""Seconds for which nobody may wait for an answer because of somebody else: wide, for a machine that is busy with other tests."""
-HELD: Final = 128 * MIB
-"""What a node may take more because of one attack."""
+LONGEST_PING: Final = 1.0
+"""Limit in seconds for a ping of another client during an attack: generous, for a machine that is busy with other tests."""
+MEMORY_LIMIT: Final = 128 * MIB
+"""Bytes by which a node's memory may grow during one attack."""
 
 
 class Watch(threading.Thread):
-    """Somebody who pings a server all the time, and looks at its memory."""
+    """Pings a server continuously and samples its memory."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(name="watch", daemon=True)
         self.server = server
         self.before = server.rss()
         self.peak = self.before
-        """The most memory that was seen."""
+        """The highest memory usage seen, in bytes."""
         self.longest = 0.0
-        """The longest time until an answer, in seconds."""
+        """The longest ping, in seconds."""
         self.failure: Exception | None = None
         self._peer = server.peer()
         self._over = threading.Event()
@@ -43,7 +43,7 @@ class Watch(threading.Thread):
             with self._peer:
                 while not self._over.wait(0.01):
                     self._ping()
-        except Exception as error:  # noqa: BLE001 - told to the test
+        except Exception as error:  # noqa: BLE001 - the test raises it again
             self.failure = error
 
     def _ping(self) -> None:
@@ -54,13 +54,13 @@ class Watch(threading.Thread):
         self.peak = max(self.peak, self.server.rss())
 
     def end(self) -> None:
-        """Stop after the ping that is under way."""
+        """Stop after the current ping."""
         self._over.set()
         self.join()
 
     @property
     def growth(self) -> int:
-        """How many bytes more the server has had than before."""
+        """Bytes by which the server's memory grew at most."""
         return self.peak - self.before
 
     def __str__(self) -> str:
@@ -68,8 +68,8 @@ class Watch(threading.Thread):
 
 
 @contextlib.contextmanager
-def watched(server: Server, *, stall: float | None = None, growth: int = HELD) -> Iterator[Watch]:
-    """Assert that what happens in the block stalls nobody else and takes a bounded part of the server's memory."""
+def watched(server: Server, *, stall: float | None = None, growth: int = MEMORY_LIMIT) -> Iterator[Watch]:
+    """Assert that the block stalls no other client and uses a bounded part of the server's memory."""
     watch = Watch(server)
     watch.start()
     try:
@@ -79,21 +79,21 @@ def watched(server: Server, *, stall: float | None = None, growth: int = HELD) -
         print(watch)  # noqa: T201 - shown with a test that fails, and by pytest -rP
     if watch.failure is not None:
         raise watch.failure
-    assert watch.longest < (STALL if stall is None else stall), watch
+    assert watch.longest < (LONGEST_PING if stall is None else stall), watch
     assert watch.growth < growth, watch
 
 
 def attend(peer: ExtensionPeer, seconds: float) -> None:
-    """Be an honest client for some seconds, while attackers do what they do."""
+    """Send pings for some seconds, as an honest client does."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         peer.settled()
         time.sleep(0.01)
 
 
-def get(port: int, path: str, patience: float = 5.0) -> tuple[int, bytes]:
-    """Ask a health check on a connection of its own; returns status and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience)
+def get(port: int, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
+    """Request a page on a new connection, and return its status and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     with contextlib.closing(connection):
         connection.request("GET", path)
         answer = connection.getresponse()

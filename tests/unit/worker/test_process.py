@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tests.system.processes import lives
+from tests.system.processes import is_alive
 
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker import extra_places
@@ -149,7 +149,7 @@ def test_what_a_killed_function_has_started_is_killed_with_it(
     pids = [int(pid) for pid in job.told[0][1][-1].split()]
     server.stop(job, "timeout")
     after = server.add("square", b"[3]")
-    server.wait_for(lambda: after.ended and not any(lives(pid) for pid in pids), 20)
+    server.wait_for(lambda: after.ended and not any(is_alive(pid) for pid in pids), 20)
     assert after.data == b"9"
 
 
@@ -216,7 +216,7 @@ def test_processes_that_only_extra_places_needed_end(
     server.wait_for(lambda: job.ended, 30)
     pids = [int(pid) for pid in job.data.strip(b"[]").split(b",")]
     assert len(set(pids)) == 2
-    while all(lives(pid) for pid in pids):
+    while all(is_alive(pid) for pid in pids):
         time.sleep(0.01)
     after = server.add("pid")
     server.wait_for(lambda: after.ended, 30)

@@ -1,4 +1,4 @@
-"""Workers of schedules' jobs at several nodes, and what is asked of the schedules meanwhile."""
+"""Workers that run schedules' jobs on several nodes, and checks of the schedules' histories."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from .fleet import FleetNode
 
 EVERY_SECOND = [f"tick-{number}" for number in range(5)]
-"""Schedules whose times are all made up for, however late."""
+"""Schedules that fire every second and make up for all missed times."""
 PAGE = 1000
 
 
-class Hands:
-    """A worker of each node, which comes back when its node does, and ends each job with success."""
+class ScheduleWorkers:
+    """One worker for each node. It reconnects when its node returns, and ends each job with success."""
 
     def __init__(self, nodes: dict[str, FleetNode]) -> None:
         self._nodes = nodes
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.recorded = Counter[bytes]()
-        """Jobs whose settlement was recorded."""
+        """How often each job's settlement was recorded."""
         self._threads = [threading.Thread(target=self._run, args=(name,), daemon=True) for name in nodes]
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Hands:
                 peer.socket.settimeout(1.0)
                 self._work(peer)
             except (OSError, AssertionError, EOFError):
-                self._ended.wait(0.1)  # its node is gone, frozen, or has given up its jobs
+                self._ended.wait(0.1)  # its node is dead or frozen, or has given up its jobs
             finally:
                 peer.close()
 
@@ -71,7 +71,7 @@ class Hands:
 
 
 def history(node: FleetNode, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a schedule, the oldest first."""
+    """Return the runs of a schedule, the oldest first."""
     runs: list[dict[str, Any]] = node.ask("schedules.history", name=name, limit=PAGE)["runs"]
     assert len(runs) < PAGE
     return list(reversed(runs))
@@ -81,8 +81,8 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def insist(node: FleetNode, method: str, **params: Any) -> None:
-    """Call a method at a node that may have to be asked twice: on a busy machine it may just have lost its lease."""
+def call_until_done(node: FleetNode, method: str, **params: Any) -> None:
+    """Call a method, repeatedly if necessary: on a busy machine the node may just have lost its lease."""
 
     def done() -> bool:
         try:
@@ -90,34 +90,34 @@ def insist(node: FleetNode, method: str, **params: Any) -> None:
         except FaultError as error:
             if error.code not in {"unavailable", "conflict"}:
                 raise
-            return "already" in error.message  # the call before has worked, and its answer was lost
+            return "already" in error.message  # an earlier call succeeded, and its answer was lost
         return True
 
     eventually(done, f"{method} {params['name']}")
 
 
 def add(node: FleetNode) -> list[str]:
-    """Add the schedules; returns the names of those that have times of their own."""
+    """Add the schedules, and return the names of those that have fire times of their own."""
     common = {"function": "run", "misfire": "all"}
     for name in (*EVERY_SECOND, "a", "b"):
-        insist(node, "schedules.add", name=name, every=1.0, **common)
-    insist(node, "schedules.add", name="quick", every=0.2, **common)
-    insist(node, "schedules.add", name="cron", cron="* * * * * *", **common)
-    insist(node, "schedules.add", name="alone", every=1.0, overlap="forbid", **common)
-    insist(node, "schedules.add", name="queued", every=1.0, overlap="queue", **common)
-    insist(node, "schedules.add", name="child", parents=["a", "b"], function="run")
+        call_until_done(node, "schedules.add", name=name, every=1.0, **common)
+    call_until_done(node, "schedules.add", name="quick", every=0.2, **common)
+    call_until_done(node, "schedules.add", name="cron", cron="* * * * * *", **common)
+    call_until_done(node, "schedules.add", name="alone", every=1.0, overlap="forbid", **common)
+    call_until_done(node, "schedules.add", name="queued", every=1.0, overlap="queue", **common)
+    call_until_done(node, "schedules.add", name="child", parents=["a", "b"], function="run")
     return [*EVERY_SECOND, "a", "b", "quick", "cron", "alone", "queued"]
 
 
-def end_and_check(witness: FleetNode, roots: Sequence[str], added: float, hands: Hands) -> None:
-    """End the schedules that `add` has added, and say that each of their times has had one run, and none was left out."""
+def end_and_check(witness: FleetNode, roots: Sequence[str], added: float, schedule_workers: ScheduleWorkers) -> None:
+    """Pause the schedules of `add`, and assert that each of their fire times had exactly one run."""
     ended = time.time()
     for name in roots:
-        insist(witness, "schedules.pause", name=name)
+        call_until_done(witness, "schedules.pause", name=name)
     eventually(
         lambda: all(run["finished"] for name in (*roots, "child") for run in history(witness, name)),
         "all runs have ended",
-        patience=60,
+        timeout=60,
     )
     found = {name: history(witness, name) for name in (*roots, "child")}
     runs = [run for name in found for run in found[name]]
@@ -131,7 +131,7 @@ def end_and_check(witness: FleetNode, roots: Sequence[str], added: float, hands:
     both = zip(found["a"], found["b"], strict=False)
     succeeded = [a["fire_time"] for a, b in both if a["state"] == b["state"] == "fired"]
     children = [run["fire_time"] for run in found["child"] if run["state"] == "fired"]
-    # It follows whatever its parents have fired since it was added, and perhaps what they fired just before.
+    # The child follows all fire times since it was added, and perhaps a few before that.
     first = succeeded.index(children[0])
     assert children == succeeded[first:]
     assert all(seconds(fire_time) < added for fire_time in succeeded[:first])
@@ -140,8 +140,8 @@ def end_and_check(witness: FleetNode, roots: Sequence[str], added: float, hands:
     assert {run["reason"] for run in found["alone"]} <= {None, "paused", "overlap"}
     assert {run["outcome"] for run in fired} == {"succeeded"}
     handles = Counter(run["handle"].encode() for run in fired)
-    assert max(handles.values()) == 1, "a job stands for one fire time"
-    assert max(hands.recorded.values()) == 1
-    assert hands.recorded.keys() <= handles.keys(), "no job stands for none"
+    assert max(handles.values()) == 1, "each job is for one fire time"
+    assert max(schedule_workers.recorded.values()) == 1
+    assert schedule_workers.recorded.keys() <= handles.keys(), "each job is for a fire time"
     late = [seconds(run["started_at"]) - seconds(run["fire_time"]) for run in fired]
     assert median(late) < 1.0

@@ -1,8 +1,8 @@
-"""Starts servers by the dozen: the package is imported once, and each server is a process forked from there.
+"""A server of forks: it imports the package once, and forks a process for each node that a test starts.
 
-Run as a program, it reads an order a line, ``{"arguments", "directory", "stdout", "log", "plant"}``, and writes the pid of the
-server that it started. ``stdout`` is a named pipe. The servers end with it. What a kill is to be survived by is the same code as
-``python -m mainspring serve`` runs; only the time for its imports is saved.
+It runs as a program. It reads one order per line, ``{"arguments", "directory", "stdout", "log", "plant"}``, and writes the pid
+of the node that it started. ``stdout`` is a named pipe. The nodes end with it. A node runs the same code as
+``python -m mainspring serve``; only the time for the imports is saved.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Take orders until the input ends."""
+    """Execute orders until the input ends."""
     import mainspring.cli.serve
     import mainspring.engines.postgres.engine
     import mainspring.server.build
     from mainspring.cli.main import main as command
 
-    with contextlib.suppress(ModuleNotFoundError):  # an earlier version has all of it in the modules above
+    with contextlib.suppress(ModuleNotFoundError):  # earlier versions do not have this module
         import mainspring.server.serving  # noqa: F401
 
     libc = ctypes.CDLL(None)
@@ -43,8 +43,8 @@ def main() -> None:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != own:
                 os._exit(1)
-            _furnish(order)
-            signal.signal(signal.SIGUSR2, _tell_tasks)
+            _redirect(order)
+            signal.signal(signal.SIGUSR2, _log_tasks)
             if order["plant"] is not None:
                 PLANTS[order["plant"]]()
             os._exit(command(order["arguments"]))
@@ -52,8 +52,8 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _furnish(order: dict[str, Any]) -> None:
-    """Give a server its directory and its three files."""
+def _redirect(order: dict[str, Any]) -> None:
+    """Set a node's directory and its three standard files."""
     os.chdir(order["directory"])
     files = (
         (0, os.devnull, os.O_RDONLY),
@@ -66,8 +66,8 @@ def _furnish(order: dict[str, Any]) -> None:
         os.close(opened)
 
 
-def _tell_tasks(*_: object) -> None:
-    """Write into the log what each task waits for: a test asks for it where a server does not answer."""
+def _log_tasks(*_: object) -> None:
+    """Log what each task awaits: a test requests this if a server does not answer."""
     for task in asyncio.all_tasks():
         where = []
         awaited: Any = task.get_coro()
@@ -80,7 +80,7 @@ def _tell_tasks(*_: object) -> None:
 
 
 def acknowledge_early() -> None:
-    """Plant a defect that the tests must find: jobs are acknowledged at once, and stored a moment later."""
+    """Plant a defect that the tests must find: acknowledge jobs at once, and store them a moment later."""
     import asyncio
 
     from mainspring.faces.gearman.submits import Submits
@@ -90,7 +90,7 @@ def acknowledge_early() -> None:
         self._outbox.fill(slot, answer([job.id for job in jobs], {}))
 
         def submit() -> None:
-            for job in jobs:  # one by one: what a batch may join has to be looked at when it is submitted
+            for job in jobs:  # one by one: a batch checks at submission which jobs it may join
                 self._service.intake.submit([job], lambda _ids, _joined: None, lambda _error: None)
 
         asyncio.get_running_loop().call_later(0.003, submit)
@@ -99,7 +99,7 @@ def acknowledge_early() -> None:
 
 
 def confirm_early() -> None:
-    """Plant another one: an echo is answered at once, and what was settled before it is committed a moment later."""
+    """Plant a defect: answer an echo at once, and commit earlier settlements a moment later."""
     from mainspring.faces.gearman.protocol import HANDLERS
     from mainspring.wire.gearman.packets import Type, response
 
@@ -113,14 +113,14 @@ def confirm_early() -> None:
 
 
 def never_fence() -> None:
-    """And one of fleets: a node that cannot reach the store holds its lease for valid for ever."""
+    """Plant a defect of fleets: a node that cannot reach the store never lets its lease end."""
     from mainspring.nodes.lease import Lease
 
     Lease.ended = lambda self, now: False  # type: ignore[method-assign]
 
 
 def forget_the_worker() -> None:
-    """On ZooKeeper: nothing checks that the ephemeral node of the worker is there that writes."""
+    """Plant a defect on ZooKeeper: writes do not check that the writing worker's ephemeral node exists."""
     from mainspring.engines.zookeeper import paths
     from mainspring.engines.zookeeper.committer import Committer
     from mainspring.engines.zookeeper.tree import Check
@@ -135,7 +135,7 @@ def forget_the_worker() -> None:
 
 
 def keep_the_name() -> None:
-    """On ZooKeeper: what is published keeps its name."""
+    """Plant a defect on ZooKeeper: a published task keeps its name."""
     from mainspring.engines.zookeeper.master import publishing
 
     whole = publishing.entry
