@@ -131,7 +131,8 @@ class Ends:
             held.gate = None
         if held.stored:
             worker = held.worker
-            if worker is not None and owner(settlement.job.options) is not None:
+            options = held.job.options
+            if worker is not None and options is not None and owner(options) is not None:
                 settlement.worker = worker.face.name()
             self._serving.release(held)
             self._put(_Pending(settlement, exception, acknowledge, gate, worker))

@@ -117,7 +117,6 @@ class JobService:
             share=None if shared is None else shared.share,
         )
         self._waking = waking = Waking(footing, serving)
-        self.wake_at = waking.wake_at
         self.noting = noting = None if alone else Noting(footing, serving, self._noted)
         self.lookups = lookups = Lookups(footing) if noting is None else noting.lookups
         self.attempts = Attempts()
