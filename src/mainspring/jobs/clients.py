@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
-    from mainspring.jobs.uniques import Uniques
     from mainspring.jobs.waking import Waking
-    from mainspring.slices import Slices
 
 PART = 500
 """Jobs that a client which has left leaves in one step: it may have waited for hundreds of thousands."""
@@ -47,9 +45,7 @@ class Clients:
         settling: Settling,
         ends: Ends,
         waking: Waking,
-        uniques: Uniques,
         lookups: Lookups,
-        slices: Slices,
         *,
         noting: Noting | None = None,
         holders: Holders | None = None,
@@ -61,9 +57,9 @@ class Clients:
         self._settling = settling
         self._ends = ends
         self._waking = waking
-        self._uniques = uniques
+        self._uniques = footing.uniques
         self._lookups = lookups
-        self._slices = slices
+        self._slices = footing.slices
         self._noting = noting
         self._holders = holders
 

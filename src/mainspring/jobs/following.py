@@ -13,16 +13,15 @@ if TYPE_CHECKING:
     from mainspring.jobs.footing import Footing
     from mainspring.jobs.intake import Intake
     from mainspring.jobs.model import Job
-    from mainspring.jobs.uniques import Uniques
 
 
 class Following:
     """The node's side of ``jobs.slices.Followers``."""
 
-    def __init__(self, footing: Footing, intake: Intake, uniques: Uniques, clients: Clients) -> None:
+    def __init__(self, footing: Footing, intake: Intake, clients: Clients) -> None:
         self._table, self._dispatch = footing.table, footing.dispatch
         self._intake = intake
-        self._uniques = uniques
+        self._uniques = footing.uniques
         self._clients = clients
 
     def next_id(self) -> int:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.listeners import Listeners
     from mainspring.jobs.table import JobTable
     from mainspring.jobs.timers import Timers
+    from mainspring.jobs.uniques import Uniques
+    from mainspring.slices import Slices
     from mainspring.storage.commit_queue import CommitQueue
 
 
@@ -26,3 +28,5 @@ class Footing(NamedTuple):
     handles: Handles
     listeners: Listeners
     hub: Hub
+    uniques: Uniques
+    slices: Slices

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.noting import Noting
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Found
-    from mainspring.jobs.uniques import Uniques
 
 _PENDING = int(State.PENDING)
 
@@ -49,7 +48,6 @@ class Foreground:
         footing: Footing,
         serving: Serving,
         intake: Intake,
-        uniques: Uniques,
         lookups: Lookups,
         *,
         limit: int,
@@ -59,7 +57,7 @@ class Foreground:
         self._listeners, self._hub = footing.listeners, footing.hub
         self._serving = serving
         self._intake = intake
-        self._uniques = uniques
+        self._uniques = footing.uniques
         self._lookups = lookups
         self._limit = limit
         self._noting = noting

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.listeners import Listener
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.uniques import Uniques
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
     """Takes the ids that the jobs of a batch have, in order, and what is known of those that were joined."""
@@ -37,14 +36,13 @@ class Intake:
         self,
         footing: Footing,
         serving: Serving,
-        uniques: Uniques,
         wake_at: Callable[[int], None],
     ) -> None:
         self._table, self._dispatch, self._commits = footing.table, footing.dispatch, footing.commits
         self._listeners, self._hub = footing.listeners, footing.hub
         self._serving = serving
         self._admits = serving.claiming.admits
-        self._uniques = uniques
+        self._uniques = footing.uniques
         self._wake_at = wake_at
 
     # ---- to the store ----

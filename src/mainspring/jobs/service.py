@@ -104,7 +104,8 @@ class JobService:
         leased = None if alone else LeasedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener
         self.table = table = JobTable(dispatch, clock, handles, accounts)
-        footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub)
+        self.uniques = uniques = Uniques(commits)
+        footing = Footing(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
         limits = Limits(footing, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.serving = serving = Serving(
             footing,
@@ -128,27 +129,25 @@ class JobService:
             attempts_ended=(self.attempts.ended, *attempts_ended),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
-        self.uniques = uniques = Uniques(commits)
-        self.intake = intake = Intake(footing, serving, uniques, waking.wake_at)
+        self.intake = intake = Intake(footing, serving, waking.wake_at)
         self.foreground = foreground = Foreground(
-            footing, serving, intake, uniques, lookups, limit=foreground_bytes, noting=noting
+            footing, serving, intake, lookups, limit=foreground_bytes, noting=noting
         )
         self._upkeep = Upkeep(
             footing,
             serving,
             ends,
             waking,
-            slices,
             retention=retention,
             dead_retention=dead_retention,
             shared=not alone,
         )
         holders = None if shared is None else Holders(footing, shared.relay)
         self.clients = clients = Clients(
-            footing, serving, settling, ends, waking, uniques, lookups, slices, noting=noting, holders=holders
+            footing, serving, settling, ends, waking, lookups, noting=noting, holders=holders
         )
         self.functions = Functions(footing, reads, serving.serve, kept=keeps_limits, shared=not alone)
-        self._workers = there = Workers(footing, serving, settling, foreground, self.functions, slices)
+        self._workers = there = Workers(footing, serving, settling, foreground, self.functions)
         self._counting = Counting(footing, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads)
@@ -162,7 +161,7 @@ class JobService:
             self.sharing = Sharing(
                 footing, serving, shared.relay, serving.leasing, noting, holders, reports, ends, clients, waking.wake_at
             )
-        self.followers = Following(footing, intake, uniques, clients)
+        self.followers = Following(footing, intake, clients)
         self._ends = False
 
         # What faces and the server call; the promises are where these are made.

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.waking import Waking
-    from mainspring.slices import Slices
 
 TICK = 0.25
 """Seconds between looks at what needs no exact time: windows, silent workers, what runs for long."""
@@ -44,7 +43,6 @@ class Upkeep:
         serving: Serving,
         ends: Ends,
         waking: Waking,
-        slices: Slices,
         *,
         retention: float,
         dead_retention: float,
@@ -55,7 +53,7 @@ class Upkeep:
         self._serving = serving
         self._ends = ends
         self._waking = waking
-        self._slices = slices
+        self._slices = footing.slices
         self._retention = retention
         self._dead_retention = dead_retention
         self._sweep_every = SWEEP_SHARED if shared else SWEEP_EVERY

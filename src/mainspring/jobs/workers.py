@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.settling import Settling
-    from mainspring.slices import Slices
 
 FEW: Final = 100
 """Functions that a worker may leave at once; of more, a part in each turn of the loop."""
@@ -29,14 +28,13 @@ class Workers:
         settling: Settling,
         foreground: Foreground,
         functions: Functions,
-        slices: Slices,
     ) -> None:
         self._dispatch = footing.dispatch
         self._serving = serving
         self._settling = settling
         self._foreground = foreground
         self._functions = functions
-        self._slices = slices
+        self._slices = footing.slices
 
     def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
         """A worker can run a function."""
