@@ -82,6 +82,13 @@ class TallySuite:
         node.store.end(node.run(), Event.FAIL, error=b"{}")
         assert node.want(0) == Tally(wanted=1, made=1, ended=1, attempts=1, started=1)
 
+    def test_an_attempt_that_is_lost_with_its_node_is_followed(self, node: Node) -> None:
+        node.want(1)
+        node.store.assign(node.run())
+        node.store.reopen()
+        assert node.store.recover() == 1
+        assert node.want(0) == Tally(wanted=1, made=1, attempts=1, started=1)
+
     def test_what_a_stale_settlement_says_is_not_followed(self, node: Node) -> None:
         node.want(1)
         job = node.run()

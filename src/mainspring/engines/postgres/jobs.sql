@@ -175,14 +175,14 @@ SELECT last_value << 20 FROM places;
 
 -- name: held_elsewhere
 WITH held AS MATERIALIZED (
-    SELECT id, state, function, priority, attempt, suspects, term, foreground
+    SELECT id, state, function, priority, attempt, suspects, term, foreground, options
     FROM jobs WHERE state IN (2, 3) AND term <> $1 LIMIT $2 FOR UPDATE
 )
 SELECT * FROM held ORDER BY id;
 
 -- name: held_by
 WITH held AS MATERIALIZED (
-    SELECT id, state, function, priority, attempt, suspects, term, foreground
+    SELECT id, state, function, priority, attempt, suspects, term, foreground, options
     FROM jobs WHERE state IN (2, 3) AND term = ANY ($1::bigint[]) LIMIT $2 FOR UPDATE
 )
 SELECT * FROM held ORDER BY id;

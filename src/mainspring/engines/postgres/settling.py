@@ -169,10 +169,12 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
         found = await tx.connection.fetch(SQL["held_by"], list(operation.of), operation.rows)
     held: list[Job] = []
     await tx.functions.meet({row[2] for row in found})
-    for job_id, state, function, priority, attempt, suspects, term, foreground in found:
+    for job_id, state, function, priority, attempt, suspects, term, foreground, options in found:
         namespace, name = tx.functions.names[function]
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace, foreground=bool(foreground))
         job.attempt, job.suspects, job.term = attempt, suspects, term
+        if options is not None:
+            job.options, job.key = rows.told(options)
         held.append(job)
     settlements = rules.recovered(held)
     lost, pending = ops.lost_attempts(settlements), ops.tally(held)

@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, decode_options
 from mainspring.jobs.owners import Ended, Started, note, noticed
 from mainspring.jobs.rules import Event
 
@@ -94,12 +94,13 @@ def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Reco
 
 def _recover(tx: Transaction, own_term: int) -> ops.Recovered:
     held = []
-    for job_id, state, function, priority, attempt, suspects, term in tx.cursor.execute(
+    for job_id, state, function, priority, attempt, suspects, term, options in tx.cursor.execute(
         SQL["held_elsewhere"], (own_term,)
     ):
         namespace, name = tx.functions.name(function)
         job = Job(job_id, name, b"", state=state, priority=priority, namespace=namespace)
         job.attempt, job.suspects, job.term = attempt, suspects, term
+        job.options = None if options is None else decode_options(options)
         held.append(job)
     settlements = rules.recovered(held)
     recovered = _settle_all(tx, settlements)

@@ -51,7 +51,7 @@ SET state = ?1, attempt = ?2, suspects = ?3, due_us = ?4, started_us = ?5, ended
 WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 
 -- name: held_elsewhere
-SELECT id, state, function, priority, attempt, suspects, term FROM jobs INDEXED BY queue
+SELECT id, state, function, priority, attempt, suspects, term, options FROM jobs INDEXED BY queue
 WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3;
 
 -- Where no job has a key, this is the order of age; a node that knows of keys claims by key instead.
