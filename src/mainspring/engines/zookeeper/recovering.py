@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from mainspring.engines.zookeeper import locating, paths, records, waiting
+from mainspring.engines.zookeeper import following, locating, paths, records, waiting
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.following import Happening
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal
+from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
+from mainspring.jobs.owners import AttemptEnded
+from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.session import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change, Node, Tree
     from mainspring.jobs.model import Job
@@ -78,6 +83,11 @@ def _lost(job: Job, assignment: dict[str, Any]) -> None:
     job.attempt = settlement.counted
     job.state = int(rules.step(State(job.state), settlement.event))
     job.term = job.due_us = job.started_us = 0
+
+
+def _loss(job: Job, term: int) -> AttemptEnded:
+    """Return what the loss of a worker means for the owner of a job, which is pending again."""
+    return AttemptEnded(job.id, Event.LOSE, term, job.attempt, 0, job.error, job.options)
 
 
 def is_dropped(held: Held, living: Collection[int]) -> bool:
@@ -145,7 +155,7 @@ class Recovery:
             gone = {one.id for one in dropping}
             helds = [held for held in helds if held.id not in gone]
         planned = [given_back(self._who, held) for held in helds]
-        verdicts = await self._commit([entry for entry, _ in planned])
+        verdicts = await self._commit_planned(planned)
         before = len(self.back)
         for held, (_, back), verdict in zip(helds, planned, verdicts, strict=True):
             if verdict is not None:
@@ -161,12 +171,25 @@ class Recovery:
         )  # at once: what is given back first is assigned while the rest follows
 
     async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
-        verdicts: list[Conflict | None] = []
-        for verdict in await self._session.committer.commit(entries):
+        return self._checked(await self._session.committer.commit(entries))
+
+    async def _commit_planned(self, planned: Sequence[tuple[Entry, Waiting | None]]) -> list[Conflict | None]:
+        """Give tasks back, each with what follows for its owner from the loss of the attempt."""
+        term = paths.term_of(self._who)
+        happenings = [Happening(entry, back.job, _loss(back.job, term)) for entry, back in planned if back is not None]
+        returned = iter(self._checked(await following.commit(self._session, happenings)))
+        removed = iter(await self._commit([entry for entry, back in planned if back is None]))
+        return [next(removed if back is None else returned) for _, back in planned]
+
+    def _checked(self, verdicts: Sequence[Verdict | StoreError]) -> list[Conflict | None]:
+        checked: list[Conflict | None] = []
+        for verdict in verdicts:
             if isinstance(verdict, Fenced):
                 raise self._session.over()
-            verdicts.append(verdict)
-        return verdicts
+            if isinstance(verdict, StoreError):
+                raise verdict
+            checked.append(verdict)
+        return checked
 
     async def _read(self, tasks: Sequence[str]) -> list[Held | None]:
         assignments = await self._tree.get_many([paths.assignment(self._who, task) for task in tasks])
