@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.census import Census
 from mainspring.jobs.clients import Clients
 from mainspring.jobs.counting import Counting
 from mainspring.jobs.dispatch import Dispatch
@@ -150,8 +149,7 @@ class JobService:
         self._workers = there = Workers(footing, serving, settling, foreground, self.functions)
         self._counting = Counting(footing, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
-        self.roster = Roster(dispatch, commits, reads)
-        self.census = Census(dispatch, reads, clock)
+        self.roster = Roster(dispatch, commits, reads, clock)
         reports = Reports(footing, None if shared is None else shared.relay)
         self.sharing: Sharing | None = None
         if shared is not None:
@@ -196,8 +194,8 @@ class JobService:
         self.remember = self.remembered.add
         self.is_registered = self.registered.has
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
-        self.registered_names, self.all_functions = self.registered.names, self.census.functions
-        self.too_many_functions = self.census.too_many
+        self.registered_names, self.all_functions = self.registered.names, self.roster.functions
+        self.too_many_functions = self.roster.too_many
         self.attempt_figures = self.attempts.figures
         self.said_functions, self.said_of = self.functions.names, self.functions.said
         self.change_limits = self.functions.change
@@ -255,12 +253,12 @@ class JobService:
     @property
     def number_of_functions(self) -> int:
         """How many functions there are, about."""
-        return self.census.number
+        return self.roster.number
 
     @property
     def jobs_of_others(self) -> tuple[int, int]:
         """How many live jobs the functions have that are rows of the store alone, and how many of these wait."""
-        return self.census.jobs, self.census.waiting
+        return self.roster.jobs, self.roster.waiting
 
     @property
     def knows_few_functions(self) -> bool:
@@ -284,7 +282,7 @@ class JobService:
         if self.sharing is not None:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
-        self.census.tick(self.clock.monotonic())
+        self.roster.tick(self.clock.monotonic())
         self.ends.tell_ends()
         return self._upkeep.tick()
 

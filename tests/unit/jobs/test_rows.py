@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from mainspring.jobs import census, dispatch
+from mainspring.jobs import dispatch, roster
 from mainspring.jobs.model import State
 from mainspring.jobs.roster import Page, Place
 
@@ -143,16 +143,16 @@ def pause(said: FunctionLimits, _: int) -> FunctionLimits:
     return msgspec.structs.replace(said, paused=True)
 
 
-# ---- the census ----
+# ---- how many they are ----
 
 
 def test_the_busiest_rows_are_known_by_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "BUSIEST", 2)
+    monkeypatch.setattr(roster, "BUSIEST", 2)
     store(node, 50)
     for function in ("40", "41", "41"):
         node.background("", function)
     node.wait(6.0)
-    counted = node.service.census
+    counted = node.service.roster
     assert [row.name for row in counted.functions() if not row.serial] == [b"41", b"40"]
     assert (counted.number, counted.jobs, counted.waiting) == (50, 50, 50)
     node.stream("41")
@@ -165,7 +165,7 @@ def test_what_a_store_that_fails_has_said_before_stays(node: Node) -> None:
     node.wait(6.0)
     node.life.store.away = True
     node.wait(10.0)
-    assert node.service.census.jobs == 50 - MANY
+    assert node.service.roster.jobs == 50 - MANY
 
 
 # ---- how many there may be ----
