@@ -29,7 +29,7 @@ class Following:
         return self._table.next_id()
 
     def coming(self, job: Job, term: int) -> bool:
-        """Count a new job as one that lives, unless a foreground job in memory has its unique."""
+        """Count a new job, and lease it where a worker waits for it; False if a foreground job in memory has its unique."""
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:
             return False
