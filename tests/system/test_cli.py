@@ -14,6 +14,7 @@ import socket
 import sqlite3
 import struct
 import subprocess
+import sys
 import termios
 import time
 from datetime import datetime, timedelta
@@ -282,8 +283,10 @@ def test_a_node_has_the_slots_of_its_workers(tmp_path: Path, app: Path) -> None:
             return dict(only)
 
         eventually(lambda: row()["slots"] == 6, "both processes are there")
-        for _ in range(20):
-            call("submit", "add", "[1]")  # brief jobs: the workers take more of them in advance
+        # brief jobs: the workers take more of them in advance
+        program = f"from {app.stem} import add\nfor _ in range(20): add.submit(1).result(30)"
+        variables = environment(MAINSPRING_SERVER=running.address)
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, check=True, timeout=60)
         assert row()["slots"] == 6
         head, line = (text.split("\t") for text in call("nodes", "list").stdout.decode().splitlines())
         assert dict(zip(head, line, strict=True))["slots"] == "6"
