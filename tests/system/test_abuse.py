@@ -1,4 +1,4 @@
-"""Peers that send garbage, nothing, or too much: nobody else notices, and the server's log tells of no defect."""
+"""Peers that send garbage, nothing, or too much: other peers are served as before, and the server logs no defect."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ chunks = st.one_of(packets, packets, headers, lines, st.binary(max_size=60), pac
 conversations = st.tuples(st.booleans(), st.lists(chunks, min_size=1, max_size=12), st.integers(1, 2000))
 
 
-def converse(server: Server, extended: bool, said: list[bytes], cut: int) -> None:
-    """Say all that on one connection, in pieces, and read until the server has no more to say."""
-    data = (encode(Kind.OPTION_REQ, b"mainspring/1") if extended else b"") + b"".join(said)
+def converse(server: Server, extended: bool, messages: list[bytes], cut: int) -> None:
+    """Send messages on one connection, in pieces, and read until the server closes it."""
+    data = (encode(Kind.OPTION_REQ, b"mainspring/1") if extended else b"") + b"".join(messages)
     with socket.create_connection(("127.0.0.1", server.port), 10) as peer, contextlib.suppress(OSError):
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(data), cut):
@@ -124,12 +124,12 @@ def converse(server: Server, extended: bool, said: list[bytes], cut: int) -> Non
             pass
 
 
-def fuzz(server: Server, honest: Honest, examples: int, *, always_the_same: bool) -> None:
-    """Let peers say anything; after each, the others are served as before."""
+def fuzz(server: Server, honest: Honest, examples: int, *, deterministic: bool) -> None:
+    """Let peers send arbitrary data; after each, check that the others are still served."""
 
     @settings(
         max_examples=examples,
-        derandomize=always_the_same,
+        derandomize=deterministic,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -143,18 +143,18 @@ def fuzz(server: Server, honest: Honest, examples: int, *, always_the_same: bool
     example()
 
 
-def test_garbage_disturbs_nobody(healthy: Server, honest: Honest) -> None:
-    fuzz(healthy, honest, 1000, always_the_same=True)
+def test_garbage_disturbs_no_other_peer(healthy: Server, honest: Honest) -> None:
+    fuzz(healthy, honest, 1000, deterministic=True)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_much_garbage_disturbs_nobody(healthy: Server, honest: Honest) -> None:
-    fuzz(healthy, honest, 20_000, always_the_same=False)
+def test_much_garbage_disturbs_no_other_peer(healthy: Server, honest: Honest) -> None:
+    fuzz(healthy, honest, 20_000, deterministic=False)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_of_all_kinds_where_numbers_are_read(healthy: Server, honest: Honest, number: bytes) -> None:
+def test_numbers_of_all_kinds_are_handled(healthy: Server, honest: Honest, number: bytes) -> None:
     packets = [
         encode(Kind.SUBMIT_JOB_EPOCH, b"numbers", b"", number, b""),
         encode(Kind.SUBMIT_JOB_SCHED, b"numbers", b"", number, b"", b"", b"", b"", b""),
@@ -170,11 +170,11 @@ def test_numbers_of_all_kinds_where_numbers_are_read(healthy: Server, honest: Ho
         b"maxqueue numbers " + number + b"\n",
     ]
     for packet in packets:
-        converse(healthy, extended=True, said=[packet], cut=10_000)
+        converse(healthy, extended=True, messages=[packet], cut=10_000)
         honest.round_trip()
 
 
-def test_a_type_that_ends_other_servers(healthy: Server, honest: Honest) -> None:
+def test_a_packet_type_that_crashes_other_servers_is_refused(healthy: Server, honest: Honest) -> None:
     with healthy.peer() as peer:
         peer.write(b"\0REQ\xff\xff\xff\xff\0\0\0\0")
         assert peer.is_refused()
@@ -187,7 +187,7 @@ def test_a_length_of_4_gib_is_answered_at_once_and_holds_no_memory(healthy: Serv
     with healthy.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", kind, 2**32 - 1))
         if kind is Kind.WORK_COMPLETE:
-            peer.write(b"H:nobody:1\0" + bytes(1024))  # of a result, it is looked at whose it is
+            peer.write(b"H:nobody:1\0" + bytes(1024))  # the server reads the handle before it refuses the result
         code, message = peer.expect(Kind.ERROR)
         assert code == b"ARGUMENT_TOO_LARGE"
         assert b"4294967295" in message
@@ -209,7 +209,7 @@ def test_a_body_over_the_limit_is_skipped_and_the_connection_goes_on(healthy: Se
     assert healthy.rss() - before < 16 * MIB
 
 
-def test_what_the_store_cannot_hold_is_refused_from_its_header(tmp_path: Path) -> None:
+def test_a_job_that_the_store_cannot_hold_is_refused_by_its_header(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-packet", "4G") as server, server.peer() as peer:
         peer.write(b"\0REQ" + struct.pack(">II", Kind.SUBMIT_JOB_BG, 1_000_000_000))
         assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
@@ -219,7 +219,7 @@ def test_what_the_store_cannot_hold_is_refused_from_its_header(tmp_path: Path) -
 # ---- slowness ----
 
 
-def test_a_byte_at_a_time(healthy: Server, honest: Honest) -> None:
+def test_a_peer_may_send_one_byte_at_a_time(healthy: Server, honest: Honest) -> None:
     function, payload = b"slow", b"p" * 50
     packets = [
         encode(Kind.OPTION_REQ, b"mainspring/1"),
@@ -240,7 +240,7 @@ def test_a_byte_at_a_time(healthy: Server, honest: Honest) -> None:
         assert {peer.next().kind, peer.next().kind} == {More.SETTLED, More.RESULT}
 
 
-def test_who_does_not_read_is_read_from_no_more(healthy: Server, honest: Honest) -> None:
+def test_the_server_stops_reading_from_a_peer_that_does_not_read(healthy: Server, honest: Honest) -> None:
     before = healthy.rss()
     with healthy.peer() as peer:
         peer.socket.settimeout(1.0)
@@ -250,7 +250,7 @@ def test_who_does_not_read_is_read_from_no_more(healthy: Server, honest: Honest)
         assert healthy.rss() - before < 64 * MIB
 
 
-def test_who_submits_and_reads_later_loses_nothing(healthy: Server, honest: Honest) -> None:
+def test_a_client_that_reads_its_answers_late_loses_nothing(healthy: Server, honest: Honest) -> None:
     before = healthy.rss()
     batch = encode(Kind.SUBMIT_JOB_BG, b"unread", b"", b"x" * 100) * 500
     with healthy.peer() as peer:
@@ -262,20 +262,22 @@ def test_who_submits_and_reads_later_loses_nothing(healthy: Server, honest: Hone
     assert healthy.rss() - before < 64 * MIB
 
 
-def test_who_submits_more_than_the_disk_takes_is_paused_alone(tmp_path: Path, require: Callable[[str], str]) -> None:
+def test_a_client_that_is_faster_than_the_disk_is_paused_and_no_other(
+    tmp_path: Path, require: Callable[[str], str]
+) -> None:
     packet = encode(Kind.SUBMIT_JOB_BG, b"much", b"", bytes(65536))
     sent = 0
     with serving(tmp_path) as server, server.peer() as peer, Honest(server.peer(), server.peer()) as honest:
         honest.round_trip()
         with slow_disk(server, require("strace")):
-            # So many that the engine's thread waits for the disk, and not the loop.
+            # Enough submissions that the engine's thread waits for the disk, and not the event loop.
             peer.write(encode(Kind.SUBMIT_JOB_BG, b"much", b"", b"") * 200)
             peer.socket.settimeout(1.0)
             with contextlib.suppress(TimeoutError):
                 while sent < 1000:
                     peer.write(packet)
                     sent += 1
-            assert sent * len(packet) < 32 * MIB, "8 MiB, and what the sockets hold"
+            assert sent * len(packet) < 32 * MIB, "8 MiB, and the sockets' buffers"
             honest.round_trip()
         peer.socket.settimeout(30.0)
         for _ in range(200 + sent):
@@ -285,7 +287,7 @@ def test_who_submits_more_than_the_disk_takes_is_paused_alone(tmp_path: Path, re
 
 @contextlib.contextmanager
 def slow_disk(server: Server, strace: str) -> Iterator[None]:
-    """Make each wait of a running server for its disk last for five seconds."""
+    """Delay each sync of a running server by five seconds."""
     command = [
         strace,
         "-f",
@@ -300,8 +302,8 @@ def slow_disk(server: Server, strace: str) -> Iterator[None]:
     with subprocess.Popen(command, stderr=subprocess.PIPE) as tracer:
         assert tracer.stderr is not None
         try:
-            said = tracer.stderr.readline()
-            assert b" attached" in said, said
+            messages = tracer.stderr.readline()
+            assert b" attached" in messages, messages
             yield
         finally:
             tracer.terminate()
@@ -322,7 +324,7 @@ def test_progress_that_a_client_does_not_read_is_bounded(healthy: Server, honest
         assert healthy.rss() - before < 200 * MIB
 
 
-def test_a_watcher_that_does_not_read_misses_events_and_is_told(healthy: Server, honest: Honest) -> None:
+def test_a_watcher_that_does_not_read_receives_the_number_of_missed_events(healthy: Server, honest: Honest) -> None:
     before = healthy.rss()
     with healthy.extended() as watcher, healthy.extended() as client:
         watcher.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**17)
@@ -338,7 +340,7 @@ def test_a_watcher_that_does_not_read_misses_events_and_is_told(healthy: Server,
         with contextlib.suppress(TimeoutError):
             while "missed" not in watcher.event():
                 pass
-        # All that was kept has been read; the next event is preceded by how many were not.
+        # All kept events have been read; the next event follows the number of dropped ones.
         client.request(b"watched")
         client.expect(More.SUBMITTED)
         assert watcher.event()["missed"] > 1
@@ -367,7 +369,7 @@ def test_half_a_packet_ends_after_a_while_and_a_sleeping_worker_does_not(tmp_pat
         server.assert_healthy()
 
 
-def test_an_idle_connection_ends_where_that_is_wanted(tmp_path: Path) -> None:
+def test_an_idle_connection_ends_after_the_idle_timeout(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle-timeout", "1s") as server, server.peer() as idle, server.worker(b"f") as worker:
         with server.extended() as client:
             client.put(b"f")
@@ -420,7 +422,7 @@ def test_connections_that_come_and_go_leave_nothing_behind(healthy: Server, hone
     churn(2500)
     honest.round_trip()
     client = honest.client
-    eventually(lambda: len(client.table(b"workers")) == 2, "only the honest ones are connected")
+    eventually(lambda: len(client.table(b"workers")) == 2, "only the honest peers are connected")
     client.extend()
     status = client.call("node.status")
     assert (status["connections"], status["workers"]) == (2, 1)

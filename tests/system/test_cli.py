@@ -102,12 +102,12 @@ def call(tmp_path: Path, server: Node) -> Call:
 
 @pytest.fixture
 def run(tmp_path: Path, app: Path) -> Iterator[Call]:
-    """A node with workers of the app, and what calls it."""
+    """Run a node with workers of the app; return a caller of commands."""
     with node("run", str(app), "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path) as running:
         yield Call(running, tmp_path)
 
 
-# A job's life, as seen from the command line.
+# A job's life from the command line.
 
 
 def test_submit_waits_and_writes_the_raw_result(run: Call) -> None:
@@ -124,20 +124,20 @@ def test_submit_prints_json_for_programs(run: Call) -> None:
     done = run("submit", "add", "[1, 2]", "--json")
     handle = json.loads(done.stdout)["handle"]
     ended = {"handle": handle, "state": "succeeded", "attempt": 1, "result": 3, "encoding": "json"}
-    told = ended | {"error": None, "traceback": None}
-    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, told | {"joined": False}, b"")
-    assert json.loads(run("jobs", "result", handle, "--json").stdout) == told
+    expected = ended | {"error": None, "traceback": None}
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, expected | {"joined": False}, b"")
+    assert json.loads(run("jobs", "result", handle, "--json").stdout) == expected
 
     failed = run("submit", "fail", "--json")
-    said = json.loads(failed.stdout)
-    assert (failed.returncode, said["state"], said["error"]) == (1, "failed", "ValueError: no good")
-    assert said["traceback"].startswith("Traceback")
+    result = json.loads(failed.stdout)
+    assert (failed.returncode, result["state"], result["error"]) == (1, "failed", "ValueError: no good")
+    assert result["traceback"].startswith("Traceback")
     assert failed.stderr.endswith(b"failed at attempt 1: ValueError: no good\n")
 
     late = run("submit", "nobody", "--json", "--unique", "u", "--timeout", "200ms")
-    told = {"handle": json.loads(late.stdout)["handle"], "joined": True}
+    expected = {"handle": json.loads(late.stdout)["handle"], "joined": True}
     assert (late.returncode, json.loads(late.stdout)["state"]) == (5, None)
-    assert json.loads(run("submit", "nobody", "--json", "--unique", "u", "--background").stdout) == told
+    assert json.loads(run("submit", "nobody", "--json", "--unique", "u", "--background").stdout) == expected
 
 
 def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
@@ -149,7 +149,7 @@ def test_a_failed_job_is_exit_code_1_and_one_line(run: Call) -> None:
     assert "ValueError" in json.dumps(job["error"])
 
 
-def test_what_takes_too_long_is_exit_code_5_and_goes_on(run: Call, tmp_path: Path) -> None:
+def test_a_job_that_exceeds_the_wait_is_exit_code_5_and_goes_on(run: Call, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     late = run("submit", "wait_for", json.dumps([str(gate)]), "--timeout", "200ms", "--unique", "gate")
     assert (late.returncode, late.stdout) == (5, b"")
@@ -159,12 +159,12 @@ def test_what_takes_too_long_is_exit_code_5_and_goes_on(run: Call, tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, b'"there"')
 
 
-def test_a_misspelt_function_is_told_of(run: Call) -> None:
+def test_a_misspelt_function_is_reported(run: Call) -> None:
     eventually(lambda: b"add\t" in run("functions", "list").stdout, "the workers are there")
     done = run("submit", "addd", "[1]", "--timeout", "3s")
     assert done.returncode == 5
-    said, ended = done.stderr.decode().splitlines()
-    assert said == "mainspring: no worker has registered addd; the job waits; did you mean 'add'?"
+    hint, ended = done.stderr.decode().splitlines()
+    assert hint == "mainspring: no worker has registered addd; the job waits; did you mean 'add'?"
     assert "has not ended within 3s" in ended
     (listed,) = [one for one in json.loads(run("functions", "list", "--json").stdout) if one["function"] == "addd"]
     assert (listed["waiting"], listed["workers"], listed["registered"]) == (1, 0, False)
@@ -225,7 +225,7 @@ def test_watch_prints_one_object_a_line(call: Call, server: Node, tmp_path: Path
         env=environment(),
     ) as watcher:
         try:
-            # Its own connection and the one that asks.
+            # The watcher's connection and that of the status command.
             eventually(lambda: json.loads(call("status", "--json").stdout)["connections"] == 2, "the watcher connects")
             assert watcher.stdout is not None
             handle = call("submit", "nobody", "--background").stdout.decode().strip()
@@ -264,7 +264,7 @@ def test_status(call: Call, server: Node) -> None:
     assert "name:" in call("status").stdout.decode()
 
 
-def test_a_node_alone_on_its_store_is_the_one_that_is_listed(call: Call, server: Node) -> None:
+def test_a_node_alone_on_its_store_is_the_only_one_listed(call: Call, server: Node) -> None:
     (row,) = json.loads(call("nodes", "list", "--json").stdout)
     assert json.loads(call("nodes", "show", row["name"], "--json").stdout) == row
     assert (row["term"], row["state"], row["address"]) == (1, "live", server.address)
@@ -283,7 +283,7 @@ def test_a_node_has_the_slots_of_its_workers(tmp_path: Path, app: Path) -> None:
             return dict(only)
 
         eventually(lambda: row()["slots"] == 6, "both processes are there")
-        # brief jobs: the workers take more of them in advance
+        # short jobs: the workers prefetch more of them
         program = f"from {app.stem} import add\nfor _ in range(20): add.submit(1).result(30)"
         variables = environment(MAINSPRING_SERVER=running.address)
         subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, check=True, timeout=60)
@@ -306,8 +306,8 @@ def test_signals_stop_a_node(tmp_path: Path, number: signal.Signals) -> None:
 def test_jobs_survive_a_restart(tmp_path: Path, server: Node, call: Call) -> None:
     handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
     assert server.stop() == 0
-    with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", cwd=tmp_path) as again:
-        shown = mainspring("jobs", "show", handle, "--json", "--server", again.address, cwd=tmp_path)
+    with node("serve", "--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", cwd=tmp_path) as restarted:
+        shown = mainspring("jobs", "show", handle, "--json", "--server", restarted.address, cwd=tmp_path)
         assert json.loads(shown.stdout)["state"] == "pending"
 
 
@@ -355,7 +355,7 @@ def test_workers_end_with_their_node(run: Call) -> None:
     eventually(lambda: not is_alive(worker), "the worker ends")
 
 
-def test_run_without_a_port_has_workers_all_the_same(tmp_path: Path, app: Path) -> None:
+def test_run_without_a_port_still_has_workers(tmp_path: Path, app: Path) -> None:
     with node("run", str(app), "--gearman", "none", "--store", "memory://", cwd=tmp_path, faces=()) as running:
         eventually(lambda: "connected" in running.log.read_text(), "the worker connects")
         assert running.stop() == 0
@@ -400,7 +400,7 @@ def test_tls_with_clients_certificates(tmp_path: Path, app: Path, require: Calla
         assert running.stop() == 0
 
 
-# What a terminal shows.
+# Output on a terminal.
 
 
 def test_a_terminal_gets_tables_and_progress(run: Call, tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_the_list_of_jobs_fits_the_terminal(call: Call, width: int) -> None:
 
 
 def _on_a_terminal(call: Call, *arguments: str, width: int = 200) -> str:
-    """Run a command on a terminal of its own; return what it shows."""
+    """Run a command on a pseudo-terminal, and return its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     with subprocess.Popen(
@@ -440,14 +440,14 @@ def _on_a_terminal(call: Call, *arguments: str, width: int = 200) -> str:
     ) as process:
         os.close(theirs)
         seen = b""
-        with os.fdopen(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # the end of it is an error
+        with os.fdopen(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # raised at its end
             while chunk := terminal.read(4096):
                 seen += chunk
         process.wait(60)
     return seen.decode()
 
 
-# What can be wrong.
+# Errors.
 
 
 def test_a_port_in_use(server: Node, tmp_path: Path) -> None:
@@ -500,7 +500,7 @@ def test_a_full_disk(tmp_path: Path, require: Callable[[str], str]) -> None:
         subprocess.run([require("umount"), str(disk)], check=True)
 
 
-def test_a_reader_that_leaves_is_no_traceback(call: Call, server: Node, tmp_path: Path) -> None:
+def test_a_closed_output_pipe_causes_no_traceback(call: Call, server: Node, tmp_path: Path) -> None:
     for _ in range(3):
         call("submit", "nobody", "--background")
     reader, writer = os.pipe()
@@ -515,7 +515,7 @@ def test_a_reader_that_leaves_is_no_traceback(call: Call, server: Node, tmp_path
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-# gearmand's place.
+# As a replacement for gearmand.
 
 
 def test_gearmand_listens_on_loopback_and_says_so(tmp_path: Path) -> None:
@@ -608,7 +608,7 @@ def test_the_queue_of_a_real_gearmand_is_imported_once(
 
 def test_a_backup_is_a_store(tmp_path: Path, server: Node, call: Call) -> None:
     handle = call("submit", "nobody", "x", "--background").stdout.decode().strip()
-    assert call("backup", "copy.db").returncode == 0  # the server says where its store is
+    assert call("backup", "copy.db").returncode == 0  # the server reports the path of its store
     assert call("backup", "copy.db").returncode == 2
     assert call("backup", "copy.db", "--force", "--store", "sqlite:///jobs.db").returncode == 0
     assert server.process.poll() is None

@@ -1,4 +1,4 @@
-"""Nodes of a PostgreSQL store that see each other by ZooKeeper: who is gone is known with the end of its session."""
+"""Nodes of a PostgreSQL store that detect each other's ends by their sessions on ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SESSION = 2.0
-"""Seconds after which the ensemble says that a node is gone."""
+"""Seconds after which the ensemble ends the session of a dead node."""
 RECEIVE_TIMEOUT = 30.0
 
 
 @pytest.fixture
 def watched(fork_server: ForkServer, tmp_path: Path, database: str, zookeeper: str, chroot: str) -> Iterator[Fleet]:
-    """Give a fleet whose nodes are in a cluster."""
+    """Return a fleet whose nodes are in a cluster."""
     with Fleet(
         fork_server, tmp_path, database, "--cluster", f"zookeeper://{zookeeper}{chroot}", lease=SESSION
     ) as fleet:
         yield fleet
 
 
-def joined(*nodes: FleetNode) -> None:
-    """Wait until nodes are in the cluster."""
+def await_join(*nodes: FleetNode) -> None:
+    """Wait until nodes have await_join the cluster."""
     for node in nodes:
-        eventually(lambda node=node: "the cluster tells who lives" in node.log_text(), f"{node.name} is in the cluster")  # type: ignore[misc]
+        eventually(
+            lambda node=node: "the cluster tells who lives" in node.log_text(),
+            f"{node.name} has await_join the cluster",
+        )  # type: ignore[misc]
 
 
 def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fleet, stack: ExitStack) -> None:
     n1, n2 = watched.several("n1", "n2")
-    joined(n1, n2)
+    await_join(n1, n2)
     client = stack.enter_context(n1.extended())
     first = stack.enter_context(n1.worker(b"f"))
     handle = client.put(b"f", b"payload")
@@ -50,9 +53,9 @@ def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fle
     eventually(lambda: [row["name"] for row in n2.ask("nodes.list")["nodes"]] == ["n2"], "n1 is gone")
 
 
-def test_a_foreground_client_hears_of_its_result_from_another_node(watched: Fleet, stack: ExitStack) -> None:
+def test_a_foreground_client_receives_its_result_from_another_node(watched: Fleet, stack: ExitStack) -> None:
     n1, n2 = watched.several("n1", "n2")
-    joined(n1, n2)
+    await_join(n1, n2)
     worker = stack.enter_context(n2.worker(b"f"))
     client = stack.enter_context(n1.extended())
     client.socket.settimeout(RECEIVE_TIMEOUT)
@@ -63,14 +66,14 @@ def test_a_foreground_client_hears_of_its_result_from_another_node(watched: Flee
     assert client.result().data == b"result"
 
 
-def test_without_the_ensemble_the_store_alone_tells_who_lives(
+def test_without_the_ensemble_the_store_alone_detects_dead_nodes(
     fork_server: ForkServer, tmp_path: Path, database: str, zookeeper_program: str, stack: ExitStack
 ) -> None:
     with Ensemble(parent=tmp_path) as ensemble:
         url = f"zookeeper://{ensemble.hosts}/cluster"
         with Fleet(fork_server, tmp_path, database, "--cluster", url, lease=SESSION) as fleet:
             n1, n2 = fleet.several("n1", "n2")
-            joined(n1, n2)
+            await_join(n1, n2)
             ensemble.kill()
             client = stack.enter_context(n1.extended())
             worker = stack.enter_context(n1.worker(b"f"))
@@ -81,8 +84,8 @@ def test_without_the_ensemble_the_store_alone_tells_who_lives(
             n1.kill()
             assert other.job().handle == handle
             ensemble.start()
-            joined(fleet.start("n3"))
-            eventually(lambda: n2.log_text().count("the cluster tells who lives") == 2, "n2 is there again")
+            await_join(fleet.start("n3"))
+            eventually(lambda: n2.log_text().count("the cluster tells who lives") == 2, "n2 has await_join again")
 
 
 def test_a_cluster_is_for_a_store_on_postgresql(tmp_path: Path) -> None:

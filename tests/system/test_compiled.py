@@ -1,4 +1,4 @@
-"""The package with its hot core compiled (``MAINSPRING_COMPILE=1``) does what the pure one does."""
+"""The package with its hot core compiled (``MAINSPRING_COMPILE=1``) behaves like the pure one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SUITES = (
     "tests/interop/test_submit.py",
     "tests/interop/test_workers.py",
 )
-"""What goes through the compiled modules: bytes, packets, the statements of SQLite, and jobs from end to end."""
+"""Tests that exercise the compiled modules: bytes, packets, SQLite's statements, and jobs from end to end."""
 OURS = "not postgres and not zookeeper and not [gearmand and not -gearmand"
-"""Other engines are not compiled, and nor is gearmand, which tests of interop run against, too."""
+"""Excludes other engines, which are not compiled, and gearmand, which the interop tests also run against."""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Without the optimizations of the C compiler, which take it as long as all else does.
+    # Without optimizations of the C compiler: they take as long as the rest of the build.
     return build(tmp_path_factory.mktemp("wheel"), "--wheel", MAINSPRING_COMPILE="1", MYPYC_OPT_LEVEL="0")
 
 
@@ -48,20 +48,20 @@ def test_the_wheel_has_each_of_the_named_modules_and_its_source(wheel: Path) -> 
     libraries = {name.partition(".")[0] + ".py" for name in packed if name.endswith(".so")}
     assert {name for name in libraries if "/" in name} == named
     assert named < set(packed)
-    assert "-none-any" not in wheel.name, "it is for this Python and this machine"
+    assert "-none-any" not in wheel.name, "the wheel is for this Python and this machine"
 
 
-def test_an_installation_says_what_its_core_is(compiled: Path) -> None:
+def test_an_installation_reports_its_core(compiled: Path) -> None:
     program = "from mainspring.version import core; print(core())"
     assert run(sys.executable, "-c", program, PYTHONPATH=str(compiled)).strip() == "compiled"
     assert run(sys.executable, "-c", program, PYTHONPATH=str(ROOT / "src")).strip() == "pure Python"
 
 
-def test_the_suites_pass_on_it(compiled: Path) -> None:
-    # Two at a time: most of it waits for processes.
+def test_the_suites_pass_on_the_compiled_package(compiled: Path) -> None:
+    # Two at a time: the tests mostly wait for processes.
     options = ("-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile", "-k", OURS)
-    told = run(sys.executable, "-m", "pytest", *options, *SUITES, PYTHONPATH=str(compiled))
-    assert "core: compiled" in told, "and not on the sources of the checkout"
-    passed = re.search(r"(\d+) passed", told)
-    assert passed is not None, told
-    assert int(passed[1]) > 500, told
+    output = run(sys.executable, "-m", "pytest", *options, *SUITES, PYTHONPATH=str(compiled))
+    assert "core: compiled" in output, "not the sources of the checkout"
+    passed = re.search(r"(\d+) passed", output)
+    assert passed is not None, output
+    assert int(passed[1]) > 500, output

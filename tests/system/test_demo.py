@@ -1,4 +1,4 @@
-"""The demo counts right, fails and retries once, and leaves nothing behind."""
+"""The demo counts correctly, fails and retries once, and leaves no processes or files behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST_LINE = re.compile(r"jobs=(\d+) failed=(\d+) retries=(\d+) rate=[\d.]+/s")
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """Where the demo puts its temporary files: also the mark by which its processes are found."""
+    """Return the directory for the demo's temporary files; its path also identifies the demo's processes."""
     place = tmp_path / "workplace"
     place.mkdir()
     return place
@@ -59,7 +59,7 @@ def processes_of(workplace: Path) -> list[int]:
 def expect_nothing_left(workplace: Path) -> None:
     deadline = time.monotonic() + 10
     while processes_of(workplace) and time.monotonic() < deadline:
-        time.sleep(0.05)  # a killed process is gone when the system has reaped it
+        time.sleep(0.05)  # a killed process disappears once it is reaped
     assert processes_of(workplace) == []
     assert list(workplace.iterdir()) == []
 
@@ -72,7 +72,7 @@ def independent_count(directory: Path) -> list[str]:
     return [f"{word} {count}" for word, count in best]
 
 
-def test_counts_right_and_retries_what_failed(workplace: Path) -> None:
+def test_counts_correctly_and_retries_the_failed_job(workplace: Path) -> None:
     directory = Path(sysconfig.get_path("stdlib")) / "email"
     demo = start(workplace, str(directory))
     output, errors = demo.communicate(timeout=60)
@@ -106,12 +106,12 @@ def test_files_with_any_name_and_content(workplace: Path, tmp_path: Path) -> Non
     expect_nothing_left(workplace)
 
 
-def test_a_file_that_cannot_be_read_is_left_out_and_named(workplace: Path, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_skipped_and_named(workplace: Path, tmp_path: Path) -> None:
     directory = tmp_path / "texts"
     directory.mkdir()
     (directory / "good.txt").write_text("word " * 3)
     for name in ("c.py", "a\tb.py"):
-        (directory / name).symlink_to("/proc/self/mem")  # its first byte cannot be read, not by root either
+        (directory / name).symlink_to("/proc/self/mem")  # not even root can read its first byte
 
     demo = start(workplace, str(directory))
     output, errors = demo.communicate(timeout=60)
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_named(workplace: Path, tmp_p
     expect_nothing_left(workplace)
 
 
-def test_interrupted_while_it_is_loaded_it_ends_without_a_word(workplace: Path, tmp_path: Path) -> None:
+def test_an_interrupt_during_the_import_ends_the_demo_silently(workplace: Path, tmp_path: Path) -> None:
     package = tmp_path / "path" / "mainspring"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
@@ -137,7 +137,7 @@ def test_interrupted_while_it_is_loaded_it_ends_without_a_word(workplace: Path, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_nothing_running(workplace: Path, number: int) -> None:
+def test_an_interrupted_demo_leaves_nothing_running(workplace: Path, number: int) -> None:
     demo = start(workplace, sysconfig.get_path("stdlib"))
     assert demo.stderr is not None
     while "batches counted" not in (line := demo.stderr.readline()):
@@ -149,7 +149,7 @@ def test_interrupted_it_leaves_nothing_running(workplace: Path, number: int) -> 
     expect_nothing_left(workplace)
 
 
-def test_nothing_to_count(workplace: Path, tmp_path: Path) -> None:
+def test_a_directory_without_texts_is_refused(workplace: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     for directory in (empty, tmp_path / "missing"):
@@ -161,11 +161,11 @@ def test_nothing_to_count(workplace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b$c", "$(shell echo no)", 'it\'s "quoted" `no` #1', ""])
-def test_make_hands_any_name_on_as_it_is(tmp_path: Path, name: str, require: Callable[[str], str]) -> None:
+def test_make_passes_any_name_unchanged(tmp_path: Path, name: str, require: Callable[[str], str]) -> None:
     shutil.copy(DEMO.parents[2] / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / ".project").touch()  # newer: nothing is installed
+    (tmp_path / ".venv" / ".project").touch()  # newer than pyproject.toml: make installs nothing
     script = tmp_path / "examples" / "wordcount" / "run.sh"
     script.parent.mkdir(parents=True)
     script.write_text('#!/bin/sh\nprintf "%s" "$#:$*"\n')
@@ -174,6 +174,6 @@ def test_make_hands_any_name_on_as_it_is(tmp_path: Path, name: str, require: Cal
     command = [require("make"), "--silent", "demo", f"DIR={name}"]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
-    }  # as outside of make
-    made = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (made.stdout, made.stderr) == (f"1:{name}" if name else "0:", "")
+    }  # as if outside of make
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"1:{name}" if name else "0:", "")

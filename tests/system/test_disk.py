@@ -1,4 +1,4 @@
-"""A disk that fails and a disk that is full, under a server with clients and workers."""
+"""A failing disk and a full disk under a server with clients and workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-# ---- a disk that fails ----
+# ---- a failing disk ----
 
 
 @pytest.mark.parametrize("after", [1, 6, 17])
@@ -30,7 +30,7 @@ def test_a_failing_fsync_ends_the_server_and_loses_nothing_acknowledged(
     tmp_path: Path, require: Callable[[str], str], after: int
 ) -> None:
     with serving(tmp_path):
-        pass  # the store's own set-up is not what fails here
+        pass  # the failure must not hit the creation of the store
     tracer = (
         *(
             require("strace"),
@@ -50,10 +50,10 @@ def test_a_failing_fsync_ends_the_server_and_loses_nothing_acknowledged(
         with server.peer() as peer, suppress(ConnectionError):
             work_until_it_ends(peer, acknowledged, confirmed)
         assert server.wait() == 1
-        said = server.log_text()
-    assert f"the disk failed under {tmp_path / 'jobs.db'}" in said
-    assert "start the node again" in said
-    assert_no_defect(said)
+        log = server.log_text()
+    assert f"the disk failed under {tmp_path / 'jobs.db'}" in log
+    assert "start the node again" in log
+    assert_no_defect(log)
     with serving(tmp_path) as server, server.extended() as peer:
         states = {handle: peer.show(handle)["state"] for handle in acknowledged}
     assert confirmed <= {handle for handle, state in states.items() if state == "succeeded"}
@@ -61,7 +61,7 @@ def test_a_failing_fsync_ends_the_server_and_loses_nothing_acknowledged(
 
 
 def work_until_it_ends(peer: ExtensionPeer, acknowledged: set[bytes], confirmed: set[bytes]) -> None:
-    """Submit and complete jobs one by one, and note what the server has promised."""
+    """Submit and complete jobs one by one, and record the server's promises."""
     peer.can_do(b"f")
     while True:
         peer.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"payload")
@@ -79,7 +79,7 @@ def work_until_it_ends(peer: ExtensionPeer, acknowledged: set[bytes], confirmed:
             confirmed.add(handle)
 
 
-# ---- a disk that is full ----
+# ---- a full disk ----
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def filled(small_disk: Path, tmp_path: Path) -> Iterator[Filled]:
 
 
 def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
-    """Fill the disk, and submit until the store takes no more; returns the handles of the jobs that it took."""
+    """Fill the disk, submit until the store refuses a job, and return the handles of the accepted ones."""
     filled.fill()
     handles: list[bytes] = []
     for _ in range(100):
@@ -115,7 +115,7 @@ def fill_with_jobs(filled: Filled, peer: ExtensionPeer) -> list[bytes]:
             assert b"no space is left" in answer.arguments[1]
             return handles
         handles.append(answer.arguments[0])
-    raise AssertionError("a full disk has taken 100 jobs")
+    raise AssertionError("a full disk accepted 100 jobs")
 
 
 def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled) -> None:
@@ -133,7 +133,7 @@ def test_on_a_full_disk_submits_are_refused_and_the_server_lives(filled: Filled)
             assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
             assert peer.receive() == got(Kind.WORK_COMPLETE, foreground, b"done")
         filled.free()
-        eventually(lambda: page(filled.server.http, "/readyz") == 200, "ready again, although it gets no jobs")
+        eventually(lambda: page(filled.server.http, "/readyz") == 200, "ready again, without any submission")
         handles.append(peer.put(b"backlog", b"after"))
         with filled.server.worker(b"backlog", places=len(handles) + 1) as worker:
             assert [worker.job().handle for _ in handles] == handles
@@ -171,7 +171,7 @@ def test_on_a_full_disk_completions_are_kept_until_there_is_space(filled: Filled
         server.assert_healthy()
 
 
-def test_a_kill_on_a_full_disk_loses_nothing_accepted(filled: Filled, small_disk: Path, tmp_path: Path) -> None:
+def test_a_kill_on_a_full_disk_loses_no_accepted_job(filled: Filled, small_disk: Path, tmp_path: Path) -> None:
     with filled.server.extended() as peer:
         handles = [peer.put(b"backlog", b"%d" % number) for number in range(5)]
         handles += fill_with_jobs(filled, peer)
@@ -187,20 +187,20 @@ def test_a_kill_on_a_full_disk_loses_nothing_accepted(filled: Filled, small_disk
 # ---- a store that another program has locked ----
 
 
-def test_a_program_that_locks_the_store_holds_up_writes_alone(tmp_path: Path) -> None:
+def test_a_program_that_locks_the_store_delays_only_writes(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--http", "127.0.0.1:0") as server,
         server.extended() as client,
         server.extended() as other,
     ):
-        known = client.put(b"f")
+        stored = client.put(b"f")
         foreign = apsw.Connection(str(tmp_path / "jobs.db"))
         foreign.execute("BEGIN IMMEDIATE")
         client.send(Kind.SUBMIT_JOB_BG, b"f", b"", b"held")
         other.send(Kind.ECHO_REQ, b"ping")
         assert other.receive() == got(Kind.ECHO_RES, b"ping")
-        assert other.show(known)["state"] == "pending"
-        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [known.decode()]
+        assert other.show(stored)["state"] == "pending"
+        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [stored.decode()]
         other.write(b"status\n")
         assert other.line().startswith(b"f\t2\t")
         assert other.line() == b".\n"
@@ -208,5 +208,5 @@ def test_a_program_that_locks_the_store_holds_up_writes_alone(tmp_path: Path) ->
         foreign.execute("ROLLBACK")
         foreign.close()
         assert (held := client.expect(Kind.JOB_CREATED)[0])
-        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [held.decode(), known.decode()]
+        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [held.decode(), stored.decode()]
         server.assert_healthy()

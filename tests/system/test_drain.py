@@ -1,4 +1,4 @@
-"""The end of a server: running jobs end or are handed back, nothing new begins, everything is on disk."""
+"""The shutdown of a server: running jobs end or are released, no job starts, and everything is on disk."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def refuses(server: Server) -> bool:
-    """Tell whether nobody listens any more, which is how a drain begins."""
+    """Return whether the server refuses connections, which is the first step of a drain."""
     try:
         socket.create_connection(("127.0.0.1", server.port), 5).close()
     except (ConnectionRefusedError, ConnectionResetError):
-        return True  # reset: the port was closed while this one was on its way in
+        return True  # the port was closed while this connection was being accepted
     return False
 
 
@@ -36,7 +36,7 @@ def assert_ended_well(server: Server) -> None:
     assert_no_defect(server.log_text())
 
 
-def test_running_jobs_end_within_the_time_of_the_drain(tmp_path: Path) -> None:
+def test_running_jobs_may_end_within_the_drain_timeout(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(serving(tmp_path))
         client = stack.enter_context(server.extended())
@@ -53,14 +53,14 @@ def test_running_jobs_end_within_the_time_of_the_drain(tmp_path: Path) -> None:
         assert client.result().data == b"in time"
         plain.complete(stored, b"in time, too")
         assert_ended_well(server)
-        assert client.is_closed(), "a foreground job that nobody had ends with the server"
+        assert client.is_closed(), "the foreground job that no worker had ends with the server"
         assert foreground
     with serving(tmp_path) as server, server.extended() as client:
         assert client.outcome(waited).data == b"in time"
         assert client.outcome(stored).data == b"in time, too"
 
 
-def test_nothing_new_begins_in_a_drain(tmp_path: Path) -> None:
+def test_no_job_starts_during_a_drain(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(serving(tmp_path))
         client = stack.enter_context(server.extended())
@@ -76,7 +76,7 @@ def test_nothing_new_begins_in_a_drain(tmp_path: Path) -> None:
         plain.complete(handles[1])
         assert plain.grab() == got(Kind.NO_JOB)
         plain.sleep()
-        late = client.put(b"f", b"late")  # accepted, and kept for the next start
+        late = client.put(b"f", b"late")  # accepted, and stored for the next start
         assert streaming.settled_as(job, b"succeeded") == b"recorded"
         assert_ended_well(server)
     with serving(tmp_path) as server, server.worker(b"f", places=9) as worker:
@@ -84,7 +84,7 @@ def test_nothing_new_begins_in_a_drain(tmp_path: Path) -> None:
         worker.assert_silent()
 
 
-def test_what_does_not_end_in_time_is_handed_back_without_counting(tmp_path: Path) -> None:
+def test_jobs_that_do_not_end_in_time_are_released_without_counting(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(serving(tmp_path, "--drain", "300ms"))
         client = stack.enter_context(server.extended())
@@ -101,12 +101,12 @@ def test_what_does_not_end_in_time_is_handed_back_without_counting(tmp_path: Pat
         assert [worker.job().info["attempt"] for _ in range(2)] == [1, 1]
 
 
-def test_usr1_waits_for_running_jobs_without_a_limit_and_term_ends_that(tmp_path: Path) -> None:
+def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_path: Path) -> None:
     with serving(tmp_path, "--drain", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
         client.put(b"f", wait=True)
         job = worker.job()
         begin_drain(server, signal.SIGUSR1)
-        worker.socket.settimeout(0.6)  # three times as long as TERM would have waited
+        worker.socket.settimeout(0.6)  # three times the drain time-out of TERM
         with pytest.raises(TimeoutError):
             worker.next()
         worker.socket.settimeout(10)
@@ -147,10 +147,10 @@ def test_shutdown_from_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def own_address() -> str | None:
-    """Return an address of this machine that is not loopback."""
+    """Return an address of this machine that is not loopback, None if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing; only asks for the way
+            probe.connect(("192.0.2.1", 9))  # sends nothing, and only selects the source address
         except OSError:
             return None
         address: str = probe.getsockname()[0]
@@ -165,24 +165,24 @@ def test_an_idle_server_ends_at_once(tmp_path: Path, number: signal.Signals) -> 
         assert_ended_well(server)
 
 
-def test_refusals_to_start_say_what_to_do(tmp_path: Path, refused_start: Callable[..., tuple[int, str]]) -> None:
+def test_a_refused_start_explains_the_remedy(tmp_path: Path, refused_start: Callable[..., tuple[int, str]]) -> None:
     with serving(tmp_path) as server:
-        code, said = refused_start("--gearman", f"127.0.0.1:{server.port}", store="memory://")
-        assert (code, "something listens there already; stop it, or choose another port" in said) == (1, True), said
-        code, said = refused_start("--gearman", "127.0.0.1:0")
-        assert (code, f"is in use by another node (process {server.pid})" in said) == (1, True), said
-        assert "--store" in said
-    code, said = refused_start("--no-such-option")
-    assert (code, "--no-such-option" in said) == (2, True), said
-    code, said = refused_start("--gearman", "0.0.0.0:0")
-    assert (code, "--insecure" in said) == (2, True), said
+        code, log = refused_start("--gearman", f"127.0.0.1:{server.port}", store="memory://")
+        assert (code, "something listens there already; stop it, or choose another port" in log) == (1, True), log
+        code, log = refused_start("--gearman", "127.0.0.1:0")
+        assert (code, f"is in use by another node (process {server.pid})" in log) == (1, True), log
+        assert "--store" in log
+    code, log = refused_start("--no-such-option")
+    assert (code, "--no-such-option" in log) == (2, True), log
+    code, log = refused_start("--gearman", "0.0.0.0:0")
+    assert (code, "--insecure" in log) == (2, True), log
 
 
 @pytest.fixture
 def refused_start(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     def start(*options: str, store: str = "sqlite:///jobs.db") -> tuple[int, str]:
-        code, said = run_to_end(tmp_path, *options, store=store)
-        assert_no_defect(said)
-        return code, said
+        code, log = run_to_end(tmp_path, *options, store=store)
+        assert_no_defect(log)
+        return code, log
 
     return start

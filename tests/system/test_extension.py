@@ -31,7 +31,7 @@ SHOWN_KEYS = JOB_KEYS | {
 
 
 class Harness:
-    """A client, workers, and more of them, at one server."""
+    """A client and a source of further connections to one server."""
 
     def __init__(self, server: Server, function: bytes, stack: ExitStack) -> None:
         self.server = server
@@ -44,7 +44,7 @@ class Harness:
         return self._stack.enter_context(self.server.extended())
 
     def plain(self) -> ExtensionPeer:
-        """Connect a peer that does not ask for the extension."""
+        """Connect a peer without the extension."""
         return self._stack.enter_context(self.server.peer())
 
     def worker(self, places: int = 1, **options: Any) -> ExtensionPeer:
@@ -66,7 +66,7 @@ class Harness:
         return state
 
     def events(self, **params: Any) -> ExtensionPeer:
-        """Watch jobs from a connection of its own."""
+        """Watch jobs on a new connection."""
         watcher = self.another()
         assert watcher.call("jobs.watch", **params) == {}
         return watcher
@@ -81,7 +81,7 @@ def harness(healthy: Server, function: bytes) -> Iterator[Harness]:
 # ---- negotiation ----
 
 
-def test_only_who_asks_sees_the_extension(harness: Harness) -> None:
+def test_the_extension_must_be_negotiated(harness: Harness) -> None:
     plain = harness.plain()
     plain.write(encode(More.SUBMIT, b"f", b"", b"", b""))
     code, message = plain.expect(Kind.ERROR)
@@ -131,21 +131,21 @@ def test_an_empty_unique_never_joins(harness: Harness) -> None:
     assert harness.put(b"same") != harness.put(b"same")
 
 
-def test_keep_unique_joins_what_has_succeeded_lately(harness: Harness) -> None:
+def test_keep_unique_joins_a_job_that_has_recently_succeeded(harness: Harness) -> None:
     worker = harness.worker(places=3)
     handle = harness.put(b"", b"u", keep_unique=3600)
     assert worker.settled_as(worker.job(), b"succeeded", b"kept") == b"recorded"
     harness.client.request(harness.function, b"", b"u", {"keep_unique": 3600, "wait": True})
     assert harness.client.expect(More.SUBMITTED) == (handle, b"1")
     assert harness.client.result() == (handle, b"succeeded", 1, {}, b"kept")
-    assert harness.put(b"", b"u") != handle, "it did not ask for the kept one"
+    assert harness.put(b"", b"u") != handle, "submitted without keep_unique"
     worker.job()
     other = harness.put(b"", b"v")
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
     assert harness.put(b"", b"v", keep_unique=3600) != other, "the first was not submitted with keep_unique"
 
 
-def test_keep_unique_does_not_join_what_is_too_old_or_has_failed(harness: Harness) -> None:
+def test_keep_unique_does_not_join_an_old_or_failed_job(harness: Harness) -> None:
     worker = harness.worker(places=2)
     handle = harness.put(b"", b"u", keep_unique=3600)
     assert worker.settled_as(worker.job(), b"succeeded") == b"recorded"
@@ -174,21 +174,21 @@ def test_a_delayed_job_waits_for_its_time(harness: Harness, how: str) -> None:
     assert time.time() - start >= 0.3
 
 
-def test_a_time_in_the_past_is_now(harness: Harness) -> None:
+def test_a_time_in_the_past_means_now(harness: Harness) -> None:
     worker = harness.worker(places=2)
     harness.put(b"a", run_at=1)
     harness.put(b"b", delay=0)
     assert [worker.job().payload, worker.job().payload] == [b"a", b"b"]
 
 
-def test_a_job_that_nobody_starts_in_time_expires(harness: Harness) -> None:
+def test_a_job_that_does_not_start_in_time_expires(harness: Harness) -> None:
     handle = harness.put(b"", b"u", expires=0.2, wait=True)
     result = harness.client.result()
     assert (result.handle, result.state, result.attempt) == (handle, b"expired", 0)
     harness.put(b"", b"u")
 
 
-def test_a_job_that_waits_in_memory_for_a_busy_worker_expires(harness: Harness) -> None:
+def test_a_job_that_is_held_in_memory_for_a_busy_worker_expires(harness: Harness) -> None:
     worker = harness.worker()
     harness.put(b"long")
     long = worker.job()
@@ -204,7 +204,7 @@ def test_a_delayed_job_may_expire_before_it_is_due(harness: Harness) -> None:
     assert harness.client.outcome(harness.put(delay=60, expires=0.2)).state == b"expired"
 
 
-def test_what_has_started_does_not_expire(harness: Harness) -> None:
+def test_a_started_job_does_not_expire(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put(expires=0.2)
     job = worker.job()
@@ -233,7 +233,7 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS)
-def test_options_that_make_no_sense_are_refused_in_their_place(harness: Harness, options: bytes) -> None:
+def test_invalid_options_are_refused_in_the_order_of_the_requests(harness: Harness, options: bytes) -> None:
     client = harness.client
     client.request(harness.function, b"before")
     client.write(encode(More.SUBMIT, harness.function, b"", options, b""))
@@ -243,7 +243,7 @@ def test_options_that_make_no_sense_are_refused_in_their_place(harness: Harness,
     assert client.expect(More.SUBMITTED)[1] == b"0"
 
 
-def test_a_function_needs_a_name_and_a_unique_has_an_end(harness: Harness) -> None:
+def test_a_function_needs_a_name_and_a_unique_has_a_length_limit(harness: Harness) -> None:
     harness.client.request(b"")
     assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_FUNCTION_NAME"
     harness.client.request(harness.function, b"", b"u" * 65)
@@ -311,7 +311,7 @@ def test_a_handle_without_a_job_is_unknown_under_its_own_name(harness: Harness, 
     assert harness.client.outcome(handle) == (handle, b"unknown", 0, {}, b"")
 
 
-def test_any_number_of_clients_wait_also_on_a_new_connection(harness: Harness) -> None:
+def test_any_number_of_clients_may_wait_also_on_a_new_connection(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put(wait=True)
     others = [harness.another() for _ in range(5)]
@@ -408,7 +408,7 @@ def test_calls_that_fail(harness: Harness, method: str, params: dict[str, Any], 
     assert len(raised.value.message) > 10
 
 
-def test_a_call_repeats_its_id_whatever_it_is(harness: Harness) -> None:
+def test_an_answer_repeats_any_id_of_its_call(harness: Harness) -> None:
     harness.client.write(encode(More.CALL, b"\xff any id", b"node.status", b""))
     call_id, value = harness.client.expect(More.ANSWER)
     assert call_id == b"\xff any id"
@@ -418,7 +418,7 @@ def test_a_call_repeats_its_id_whatever_it_is(harness: Harness) -> None:
     assert harness.client.expect(More.FAULT)[:2] == (b"", b"usage")
 
 
-def test_cancel_what_waits(harness: Harness) -> None:
+def test_cancel_a_queued_job(harness: Harness) -> None:
     for options in ({}, {"delay": 60}):
         handle = harness.put(b"", b"u", wait=True, **options)
         answer = harness.another().call("jobs.cancel", handle=handle.decode(), reason="no need")
@@ -429,7 +429,7 @@ def test_cancel_what_waits(harness: Harness) -> None:
         assert harness.client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
 
 
-def test_cancel_what_waits_in_memory(harness: Harness) -> None:
+def test_cancel_a_job_that_is_held_in_memory(harness: Harness) -> None:
     worker = harness.worker()
     harness.put(b"first")
     first = worker.job()
@@ -441,7 +441,7 @@ def test_cancel_what_waits_in_memory(harness: Harness) -> None:
     assert harness.state(second) == "cancelled"
 
 
-def test_cancel_what_runs(harness: Harness) -> None:
+def test_cancel_a_running_job(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put(wait=True)
     job = worker.job()
@@ -453,7 +453,7 @@ def test_cancel_what_runs(harness: Harness) -> None:
     assert (result.state, result.attempt) == (b"cancelled", 1)
 
 
-def test_who_is_asked_to_stop_may_still_succeed(harness: Harness) -> None:
+def test_a_cancelled_running_job_may_still_succeed(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put(wait=True)
     job = worker.job()
@@ -464,7 +464,7 @@ def test_who_is_asked_to_stop_may_still_succeed(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("how", ["released", "gone", "failed", "snoozed", "silent"])
-def test_what_was_cancelled_does_not_run_again(harness: Harness, how: str) -> None:
+def test_a_cancelled_job_does_not_run_again(harness: Harness, how: str) -> None:
     worker = harness.worker()
     handle = harness.put(wait=True, retry=QUICK, heartbeat=0.3 if how == "silent" else 60)
     job = worker.job()
@@ -480,30 +480,30 @@ def test_what_was_cancelled_does_not_run_again(harness: Harness, how: str) -> No
     assert result.state in ({b"cancelled", b"failed"} if how == "failed" else {b"cancelled"})
 
 
-def test_cancel_what_a_plain_worker_runs(harness: Harness) -> None:
+def test_cancel_a_job_of_a_plain_worker(harness: Harness) -> None:
     worker = harness.plain()
     worker.can_do(harness.function)
     handle = harness.put(wait=True)
     assert worker.assigned()[0] == handle
     assert harness.another().call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
     assert harness.client.result().state == b"cancelled"
-    worker.complete(handle, b"nobody wants it")
+    worker.complete(handle, b"too late")
     worker.assert_silent()
     assert harness.client.outcome(handle).state == b"cancelled"
 
 
-def test_retry_puts_back_what_did_not_succeed(harness: Harness) -> None:
+def test_retry_queues_an_unsuccessful_job_again(harness: Harness) -> None:
     worker = harness.worker(places=3)
     handle = harness.put(b"payload", b"u")
     assert worker.settled_as(worker.job(), b"failed", error={"type": "E", "message": "m"}) == b"recorded"
     assert harness.state(handle) == "failed"
     job = harness.client.call("jobs.retry", handle=handle.decode())
     assert (job["handle"], job["state"], job["attempt"]) == (handle.decode(), "pending", 0)
-    again = worker.job()
-    assert (again.handle, again.payload, again.info["attempt"]) == (handle, b"payload", 1)
+    redelivery = worker.job()
+    assert (redelivery.handle, redelivery.payload, redelivery.info["attempt"]) == (handle, b"payload", 1)
     with pytest.raises(FaultError, match="conflict"):
         harness.client.call("jobs.retry", handle=handle.decode())
-    assert worker.settled_as(again, b"succeeded") == b"recorded"
+    assert worker.settled_as(redelivery, b"succeeded") == b"recorded"
     with pytest.raises(FaultError, match="conflict"):
         harness.client.call("jobs.retry", handle=handle.decode())
 
@@ -517,7 +517,7 @@ def test_retry_is_refused_while_another_job_has_the_unique(harness: Harness) -> 
     assert raised.value.code == "conflict"
 
 
-def test_watch_tells_every_change_of_state(harness: Harness) -> None:
+def test_watch_reports_every_change_of_state(harness: Harness) -> None:
     by_function = harness.events(function=harness.function.decode())
     handle = harness.put(retry=QUICK)
     by_handle = harness.events(handle=handle.decode())
@@ -554,10 +554,10 @@ def test_a_watcher_that_ends_leaves_nothing_behind(harness: Harness) -> None:
     harness.client.assert_silent()
 
 
-# ---- being a worker ----
+# ---- workers ----
 
 
-def test_ready_is_how_many_jobs_come(harness: Harness) -> None:
+def test_ready_is_the_number_of_jobs_to_assign(harness: Harness) -> None:
     worker = harness.worker(places=2)
     for number in range(4):
         harness.put(b"%d" % number)
@@ -580,7 +580,7 @@ def test_pause_takes_the_places_back(harness: Harness) -> None:
     assert worker.job().handle == handle
 
 
-def test_jobs_that_wait_in_memory_go_to_another_worker(harness: Harness) -> None:
+def test_jobs_that_are_held_in_memory_go_to_another_worker(harness: Harness) -> None:
     worker = harness.worker()
     for number in range(5):
         harness.put(b"%d" % number)
@@ -599,7 +599,7 @@ def test_cant_do_stops_the_function(harness: Harness) -> None:
     assert other.job().handle == handle
 
 
-def test_register_gives_what_the_submitter_left_out(harness: Harness) -> None:
+def test_register_gives_defaults_for_options_of_jobs(harness: Harness) -> None:
     worker = harness.worker(places=4, timeout=30, heartbeat=20, retry={**QUICK, "max_attempts": 2})
     handle = harness.put()
     job = worker.job()
@@ -609,23 +609,23 @@ def test_register_gives_what_the_submitter_left_out(harness: Harness) -> None:
     other = worker.job()
     assert (other.info["timeout"], other.info["heartbeat"], other.info["max_attempts"]) == (5, 4, 7)
     assert worker.settled_as(job, b"failed") == b"recorded"
-    again = worker.job()
-    assert (again.handle, again.info["attempt"]) == (handle, 2)
-    assert worker.settled_as(again, b"failed") == b"recorded"
+    redelivery = worker.job()
+    assert (redelivery.handle, redelivery.info["attempt"]) == (handle, 2)
+    assert worker.settled_as(redelivery, b"failed") == b"recorded"
     assert harness.state(handle) == "failed"
 
 
 @pytest.mark.parametrize(
     "options", [b"[]", b'{"timeout": -1}', b'{"heartbeat": -1}', b'{"retry": {"factor": -1}}', b"x"]
 )
-def test_register_refuses_what_makes_no_sense(harness: Harness, options: bytes) -> None:
+def test_register_refuses_invalid_options(harness: Harness, options: bytes) -> None:
     worker = harness.another()
     worker.write(encode(More.REGISTER, harness.function, options))
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
 @pytest.mark.parametrize("count", [b"", b"-1", b"many", b"1" * 5000])
-def test_ready_refuses_what_is_no_number(harness: Harness, count: bytes) -> None:
+def test_ready_refuses_an_invalid_count(harness: Harness, count: bytes) -> None:
     worker = harness.another()
     worker.write(encode(More.READY, count))
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
@@ -678,16 +678,16 @@ def test_released_keeps_its_place_and_is_not_counted(harness: Harness) -> None:
     assert worker.settled_as(job, b"succeeded") == b"stale"
 
 
-def test_snoozed_comes_back_after_its_delay_and_is_not_counted(harness: Harness) -> None:
+def test_snoozed_runs_after_its_delay_and_is_not_counted(harness: Harness) -> None:
     worker = harness.worker(places=2)
     handle = harness.put()
     start = time.monotonic()
     assert worker.settled_as(worker.job(), b"snoozed", delay=0.3) == b"recorded"
     assert harness.state(handle) == "scheduled"
-    again = worker.job()
-    assert (again.handle, again.info["attempt"]) == (handle, 1)
+    redelivery = worker.job()
+    assert (redelivery.handle, redelivery.info["attempt"]) == (handle, 1)
     assert time.monotonic() - start >= 0.3
-    assert worker.settled_as(again, b"snoozed") == b"recorded"
+    assert worker.settled_as(redelivery, b"snoozed") == b"recorded"
     worker.ready()
     assert worker.job().handle == handle
 
@@ -716,7 +716,7 @@ def test_a_settlement_that_is_sent_again_is_recorded_once(harness: Harness, outc
     assert harness.state(handle) in states.get(outcome, {outcome.decode()})
 
 
-def test_a_settlement_under_a_made_up_lease_is_stale(harness: Harness) -> None:
+def test_a_settlement_with_a_forged_token_is_stale(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put()
     job = worker.job()
@@ -753,7 +753,7 @@ def test_a_timeout_stops_the_attempt_and_counts_as_failed(harness: Harness) -> N
     assert harness.client.outcome(handle).state == b"failed"
 
 
-def test_a_timeout_is_retried_where_there_is_a_policy(harness: Harness) -> None:
+def test_a_timeout_is_retried_by_the_retry_policy(harness: Harness) -> None:
     worker = harness.worker(places=2)
     handle = harness.put(timeout=0.2, retry=QUICK)
     first = worker.job()
@@ -765,43 +765,43 @@ def test_a_timeout_is_retried_where_there_is_a_policy(harness: Harness) -> None:
     assert harness.client.outcome(handle).data == b"new"
 
 
-def test_silence_is_loss_where_a_heartbeat_was_asked_for(harness: Harness) -> None:
+def test_a_job_without_its_required_heartbeats_is_lost(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put(heartbeat=0.3)
     job = worker.job()
     assert worker.stopped() == (handle, job.lease, b"lost")
     other = harness.worker()
-    again = other.job()
-    assert (again.handle, again.info["attempt"]) == (handle, 1)
+    redelivery = other.job()
+    assert (redelivery.handle, redelivery.info["attempt"]) == (handle, 1)
     assert worker.settled_as(job, b"succeeded") == b"stale"
-    assert other.settled_as(again, b"succeeded") == b"recorded"
+    assert other.settled_as(redelivery, b"succeeded") == b"recorded"
 
 
-def test_heartbeats_and_progress_keep_a_job(harness: Harness) -> None:
+def test_heartbeats_and_progress_keep_a_job_running(harness: Harness) -> None:
     worker = harness.worker()
     handle = harness.put(heartbeat=1)
     job = worker.job()
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         assert worker.beat([job]) == ([], [])
-        time.sleep(0.2)  # it is time itself that is tested
+        time.sleep(0.2)  # the test is about elapsed time
         worker.write(encode(Kind.WORK_STATUS, handle, b"1", b"2"))
         time.sleep(0.2)
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
-@pytest.mark.parametrize("most", [None, 2])
-def test_lost_workers_count_against_the_policy_once_a_job_is_alone(harness: Harness, most: int | None) -> None:
-    retry: dict[str, Any] = {} if most is None else {"retry": {**QUICK, "max_attempts": most}}
+@pytest.mark.parametrize("max_attempts", [None, 2])
+def test_lost_workers_count_against_the_policy_once_a_job_is_alone(harness: Harness, max_attempts: int | None) -> None:
+    retry: dict[str, Any] = {} if max_attempts is None else {"retry": {**QUICK, "max_attempts": max_attempts}}
     handle = harness.put(wait=True, **retry)
-    for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if most is None else 4]:
+    for attempt, alone in [(1, False), (1, False), (1, True), (2, True), (3, True)][: 5 if max_attempts is None else 4]:
         worker = harness.worker()
         info = worker.job().info
         assert (info["attempt"], info.get("alone", False)) == (attempt, alone)
         worker.close()
     result = harness.client.result()
-    assert (result.handle, result.state, result.attempt) == (handle, b"failed", most or 3)
-    assert ("5 deliveries with workers" in result.error["message"]) == (most is None)
+    assert (result.handle, result.state, result.attempt) == (handle, b"failed", max_attempts or 3)
+    assert ("5 deliveries with workers" in result.error["message"]) == (max_attempts is None)
 
 
 def test_jobs_of_a_worker_that_leaves_keep_their_places(harness: Harness) -> None:
@@ -811,14 +811,14 @@ def test_jobs_of_a_worker_that_leaves_keep_their_places(harness: Harness) -> Non
     worker.job()
     worker.close()
     eventually(lambda: harness.client.call("jobs.list", state="running", function=harness.function.decode())["jobs"] == [],
-               "the jobs of the worker that left wait")  # fmt: skip
+               "the jobs of the disconnected worker are queued again")  # fmt: skip
     other = harness.worker(places=4)
     jobs = [other.job() for _ in range(4)]
     assert [job.handle for job in jobs] == handles
     assert [job.info["attempt"] for job in jobs] == [1, 1, 1, 1]
 
 
-def test_heartbeats_of_what_is_not_ours_are_lost(harness: Harness) -> None:
+def test_heartbeats_of_unknown_jobs_report_them_as_lost(harness: Harness) -> None:
     worker = harness.worker()
     harness.put()
     job = worker.job()
@@ -830,7 +830,7 @@ def test_heartbeats_of_what_is_not_ours_are_lost(harness: Harness) -> None:
     assert worker.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"
 
 
-# ---- the two protocols together ----
+# ---- both protocols ----
 
 
 def test_a_plain_worker_completes_a_job_with_options(harness: Harness) -> None:
@@ -869,7 +869,7 @@ def test_a_background_submit_joins_a_foreground_job_and_outlives_its_client(harn
     assert harness.client.result() == (handle, b"succeeded", 1, {}, b"r")
 
 
-def test_packets_of_the_extension_lack_arguments(harness: Harness) -> None:
+def test_packets_with_missing_arguments_are_refused(harness: Harness) -> None:
     for kind in (More.SUBMIT, More.CALL, More.REGISTER, More.SETTLE):
         harness.client.write(encode(kind, b"only"))
         assert harness.client.expect(Kind.ERROR)[0] == b"INVALID_ARGUMENTS"

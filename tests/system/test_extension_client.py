@@ -1,4 +1,4 @@
-"""A client and a worker in another language, written from docs/reference/protocol.md alone, at work."""
+"""A client and a worker in another language, written from docs/reference/protocol.md alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_specification_is_enough(healthy: Server, require: Callable[[str], s
         "paused": ["nothing", ["succeeded", 1, None, "held"]],
         "batch": True,
         "reconnected": "across connections",
-        "stale": 1,  # what the job that ran out of time said afterwards
+        "stale": 1,  # the settlement after the job's time-out
         "events": ["snoozed", "stopped: cancelled"],
     }
     assert (cancelled["state"], cancelled_result[:2]) == ("cancelled", ["cancelled", 0])

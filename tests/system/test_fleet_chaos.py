@@ -1,4 +1,4 @@
-"""Nodes of a fleet are killed, stopped and cut off at random: nothing acknowledged is lost, nothing settled runs again."""
+"""Nodes of a fleet are killed, frozen and cut off at random: no acknowledged job is lost, no settled job runs again."""
 
 from __future__ import annotations
 
@@ -24,42 +24,46 @@ if TYPE_CHECKING:
 
 NODES = 3
 SEEDS = 10
-SEEDS_AFTER = 5
-"""The same on the stores after the first, which share most of the code."""
-FEW = 4
+SEEDS_OF_OTHER_STORES = 5
+"""Seeds on the stores after the first, which share most of the code."""
+SLOW_SEEDS = 4
 LONG_SEEDS = 300
 KILLS = 6
 PARALLEL_SEEDS = 5
-"""Seeds run side by side: most of a run is waiting for leases to end."""
-LONGEST_AWAY = 2 * LEASE + 1
-"""Seconds for which a node is disturbed at most."""
+"""Seeds that run in parallel: a run mostly waits for leases to end."""
+LONGEST_DISTURBANCE = 2 * LEASE + 1
+"""The longest time for which a node is disturbed, in seconds."""
 
 
 class SeedRunner:
-    """Where seeds are run: what a test needs to run one after the other, or side by side."""
+    """Runs seeds on one kind of store, one after another or in parallel."""
 
     def __init__(
-        self, fork_server: ForkServer, place: Callable[[], AbstractContextManager[Store]], directory: Path, seeds: int
+        self,
+        fork_server: ForkServer,
+        create_store: Callable[[], AbstractContextManager[Store]],
+        directory: Path,
+        seeds: int,
     ) -> None:
         self._fork_server = fork_server
-        self._place = place
+        self._create_store = create_store
         self._directory = directory
         self.seeds = range(seeds)
-        """Those of the short form with kills."""
+        """Seeds of the short form, with kills."""
 
     def survive(
         self, disturb: Callable[[Chaos], None], seed: int, *, rounds: int = KILLS, plant: str | None = None
     ) -> Findings:
-        """Run one seed in a directory and a store of its own, each node with a way of its own to the store."""
+        """Run one seed in a directory and a store of its own, with a separate route to the store for each node."""
         own = self._directory / str(seed)
         own.mkdir()
-        with self._place() as store, store.routes(NODES) as routes:
+        with self._create_store() as store, store.routes(NODES) as routes:
             return Chaos(self._fork_server, own, routes, seed, plant=plant).run(disturb, rounds)
 
     def check(
         self, disturb: Callable[[Chaos], None], seeds: range, *, rounds: int = KILLS, overlap: float = STOP_DELAY
     ) -> None:
-        """Run seeds, and say what any of them has shown."""
+        """Run seeds, and assert that none of them broke a promise."""
         with ThreadPoolExecutor(PARALLEL_SEEDS) as pool:
             found = pool.map(lambda seed: self.survive(disturb, seed, rounds=rounds), seeds)
             findings = dict(zip(seeds, found, strict=True))
@@ -72,24 +76,24 @@ class SeedRunner:
 def seed_runner(request: pytest.FixtureRequest, fork_server: ForkServer, tmp_path: Path) -> SeedRunner:
     fixture = cache(request.getfixturevalue)
     with STORES[request.param](fixture):
-        pass  # its servers run from now on: threads cannot ask for fixtures
-    seeds = SEEDS if request.param == POSTGRESQL else SEEDS_AFTER
+        pass  # start the servers now: threads cannot request fixtures
+    seeds = SEEDS if request.param == POSTGRESQL else SEEDS_OF_OTHER_STORES
     return SeedRunner(fork_server, lambda: STORES[request.param](fixture), tmp_path, seeds)
 
 
 def test_kills_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
-    # Workers hear the end of their connection at once, and are the only ones for a lease: nothing runs twice at a time.
+    # A worker detects the end of its connection before the lease ends: no job runs twice at the same time.
     seed_runner.check(kill, seed_runner.seeds)
 
 
 def test_partitions_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
-    # A node that is cut off stops its workers before others take over.
-    seed_runner.check(part, range(FEW), rounds=2)
+    # A node that is cut off stops its workers before other nodes take over.
+    seed_runner.check(part, range(SLOW_SEEDS), rounds=2)
 
 
-def test_stopped_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
-    # One that is stopped can do so only when it goes on.
-    seed_runner.check(freeze, range(FEW), rounds=2, overlap=LONGEST_AWAY)
+def test_frozen_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
+    # A frozen node can stop its workers only after it continues.
+    seed_runner.check(freeze, range(SLOW_SEEDS), rounds=2, overlap=LONGEST_DISTURBANCE)
 
 
 @pytest.mark.long
@@ -101,16 +105,16 @@ def test_many_kills_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_partitions_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
-    seed_runner.check(part, range(FEW, FEW + LONG_SEEDS))
+    seed_runner.check(part, range(SLOW_SEEDS, SLOW_SEEDS + LONG_SEEDS))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_many_stopped_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
-    seed_runner.check(freeze, range(FEW, FEW + LONG_SEEDS), overlap=LONGEST_AWAY)
+def test_many_frozen_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
+    seed_runner.check(freeze, range(SLOW_SEEDS, SLOW_SEEDS + LONG_SEEDS), overlap=LONGEST_DISTURBANCE)
 
 
-# The check has to fail where a node promises before it commits; otherwise it proves nothing.
+# The check must fail if a node makes promises before it commits; otherwise it proves nothing.
 
 
 def test_an_early_acknowledgement_is_found(seed_runner: SeedRunner) -> None:

@@ -1,4 +1,4 @@
-"""Clients and workers of other projects, and Mainspring's own, that use several nodes of a fleet: they notice nothing."""
+"""Clients and workers, Mainspring's own and those of other projects, keep working when they use several nodes of a fleet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.interop.libraries import BY_NAME, FAIL, NEWS, RAISE, UPPER, Library, Program, await_worker, command, jobs
+from tests.interop.libraries import BY_NAME, FAIL, PROGRESS, RAISE, UPPER, Library, Program, await_worker, command, jobs
 from tests.interop.packets import Kind, encode
 
 from mainspring import App, Data, Progress, Warned
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .stores import Store
 
 BINARY = bytes(range(256)) + b"ab\0\0cd\xff"
-KNOWN = ("tools", "libgearman", "perl", "php")
-"""Programs that people have; all the others are tried with one node."""
+PROGRAMS = ("tools", "libgearman", "perl", "php")
+"""Widely used programs; the others are tested with one node."""
 
 TASKS = """
 import time
@@ -61,7 +61,7 @@ def fork_server() -> Iterator[ForkServer]:
 def shared(
     fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[list[FleetNode]]:
-    """Give two nodes that the tests of other projects' programs share."""
+    """Return two nodes that the tests of other projects' programs share."""
     with (
         STORES[request.param](request.getfixturevalue) as store,
         Fleet(fork_server, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
@@ -80,7 +80,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.mark.parametrize("library", [BY_NAME[name] for name in KNOWN], ids=KNOWN)
+@pytest.mark.parametrize("library", [BY_NAME[name] for name in PROGRAMS], ids=PROGRAMS)
 def test_a_program_calls_a_worker_at_another_node(
     shared: list[FleetNode], library: Library, programs: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_program_calls_a_worker_at_another_node(
     with there.peer() as peer:
         await_worker(peer, *[f"{library.name}-{name}" for name in library.functions])
     wanted = [(f"{library.name}-{UPPER}", BINARY), (f"{library.name}-{UPPER}", b"again")]
-    wanted += [(f"{library.name}-{name}", b"x") for name in (FAIL, NEWS, RAISE) if name in library.functions]
+    wanted += [(f"{library.name}-{name}", b"x") for name in (FAIL, PROGRESS, RAISE) if name in library.functions]
     client = Program([*line, str(here.port), "client", "do", *jobs(*wanted)], tmp_path / "client.log")
     stack.callback(client.kill)
     lines = client.finish()
@@ -99,19 +99,19 @@ def test_a_program_calls_a_worker_at_another_node(
     assert f"{library.name}-{UPPER} complete {b'AGAIN'.hex()}" in lines
     if FAIL in library.functions:
         assert f"{library.name}-{FAIL} failed" in lines
-    if NEWS in library.functions:
+    if PROGRESS in library.functions:
         for kind, data in (("data", b"part"), ("warning", b"careful")):
             if kind in library.news:
-                assert f"{library.name}-{NEWS} {kind} {data.hex()}" in lines
+                assert f"{library.name}-{PROGRESS} {kind} {data.hex()}" in lines
         if "status" in library.news:
-            assert any(line.startswith(f"{library.name}-{NEWS} status ") for line in lines)
-        assert f"{library.name}-{NEWS} complete {library.whole.hex()}" in lines
+            assert any(line.startswith(f"{library.name}-{PROGRESS} status ") for line in lines)
+        assert f"{library.name}-{PROGRESS} complete {library.whole.hex()}" in lines
     if RAISE in library.functions and library.exceptions and not library.fails_after_raising:
         assert f"{library.name}-{RAISE} exception {library.raised.hex()}" in lines
 
 
-@pytest.mark.parametrize("library", [BY_NAME[name] for name in KNOWN], ids=KNOWN)
-def test_what_a_program_puts_into_the_background_runs_at_another_node(
+@pytest.mark.parametrize("library", [BY_NAME[name] for name in PROGRAMS], ids=PROGRAMS)
+def test_a_background_job_of_a_program_runs_at_another_node(
     shared: list[FleetNode], library: Library, programs: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
     here, there = shared
@@ -124,7 +124,7 @@ def test_what_a_program_puts_into_the_background_runs_at_another_node(
     assert worker.settled_as(job, b"succeeded") == b"recorded"
 
 
-def test_what_a_job_sends_at_another_node_is_streamed(shared: list[FleetNode], stack: ExitStack) -> None:
+def test_the_progress_of_a_job_at_another_node_is_streamed(shared: list[FleetNode], stack: ExitStack) -> None:
     here, there = shared
     app = App(f"127.0.0.1:{here.port}")
     stack.callback(app.close)
@@ -137,7 +137,7 @@ def test_what_a_job_sends_at_another_node_is_streamed(shared: list[FleetNode], s
     begun = threading.Thread(target=next, args=(first,), daemon=True)
     streaming.start()
     begun.start()
-    while begun.is_alive():  # what is sent before somebody waits is given to nobody
+    while begun.is_alive():  # data is dropped while no client waits
         worker.write(encode(Kind.WORK_DATA, assigned.handle, b"early"))
         begun.join(0.05)
     worker.write(encode(Kind.WORK_WARNING, assigned.handle, b"careful"))
@@ -154,8 +154,8 @@ def test_what_a_job_sends_at_another_node_is_streamed(shared: list[FleetNode], s
 # ---- several servers
 
 
-class Cast:
-    """Two nodes, a worker process that knows both, and an App that does."""
+class TwoNodes:
+    """Two nodes, a worker process and an App that use both."""
 
     def __init__(self, fleet: Fleet, directory: Path, stack: ExitStack) -> None:
         self.nodes = fleet.several("n1", "n2")
@@ -166,40 +166,40 @@ class Cast:
         self._stack = stack
 
     def work(self) -> None:
-        """Start a worker, which is connected to some of the nodes or all of them."""
+        """Start a worker, which may be connected to one of the nodes or both."""
         log = self._stack.enter_context((self.directory / "worker.log").open("wb"))
         process = subprocess.Popen(self._worker, cwd=self.directory, env=environment(), stderr=log)
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
 
     def holder(self) -> FleetNode | None:
-        """Return the node whose worker has a job."""
+        """Return the node whose worker runs a job."""
         return next((node for node in self.nodes if node.is_alive and node.status()["jobs"]["running"]), None)
 
 
 @pytest.fixture
-def cast(fork_server: ForkServer, tmp_path: Path, store: Store, stack: ExitStack) -> Cast:
+def two_nodes(fork_server: ForkServer, tmp_path: Path, store: Store, stack: ExitStack) -> TwoNodes:
     fleet = stack.enter_context(Fleet(fork_server, tmp_path, store.url, lease=1.5))
-    return Cast(fleet, tmp_path, stack)
+    return TwoNodes(fleet, tmp_path, stack)
 
 
 @on_each_store
-def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack
+def test_workers_and_clients_move_to_another_node_when_theirs_is_killed(
+    two_nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack
 ) -> None:
-    monkeypatch.setenv("MAINSPRING_SERVER", addresses(cast.nodes))
+    monkeypatch.setenv("MAINSPRING_SERVER", addresses(two_nodes.nodes))
     app = App()
     stack.callback(app.close)
-    cast.work()
+    two_nodes.work()
     marker = tmp_path / "held"
     waited: list[bytes] = []
     job = app.function("hold").submit(path=str(marker))
     waiting = threading.Thread(target=lambda: waited.append(job.result(timeout=90)), daemon=True)
     waiting.start()
     eventually(marker.exists, "the job runs")
-    # The node that gave it to the worker is killed, and it may be the client's: both find the other one.
-    eventually(cast.holder, "a node says so")
-    holder = cast.holder()
+    # The killed node assigned the job, and may also be the client's: worker and client must find the other node.
+    eventually(two_nodes.holder, "a node reports the running job")
+    holder = two_nodes.holder()
     assert holder is not None
     marker.unlink()
     holder.kill()
@@ -213,10 +213,10 @@ def test_workers_and_clients_go_on_at_another_node_when_theirs_is_killed(
 
 
 @on_each_store
-def test_commands_go_on_at_another_node(cast: Cast, tmp_path: Path) -> None:
-    n1, n2 = cast.nodes
+def test_commands_use_another_node_when_the_first_is_dead(two_nodes: TwoNodes, tmp_path: Path) -> None:
+    n1, n2 = two_nodes.nodes
     for _ in range(2):
-        put = mainspring("submit", "f", "payload", "--background", "--server", addresses(cast.nodes), cwd=tmp_path)
+        put = mainspring("submit", "f", "payload", "--background", "--server", addresses(two_nodes.nodes), cwd=tmp_path)
         assert put.returncode == 0, put.stderr
         n1.kill()
     with n2.worker(b"f", places=2) as worker:

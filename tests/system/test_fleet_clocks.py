@@ -1,4 +1,4 @@
-"""One node's clock is wrong by an hour: what is due is due by the store's clock, and leases are judged by no wall clock."""
+"""A node whose clock is wrong by an hour: jobs are due by the store's clock, and leases do not depend on wall clocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 @SKEWS
-def test_a_node_with_a_wrong_clock_is_one_like_the_others(
+def test_a_node_with_a_wrong_clock_behaves_like_the_others(
     fork_server: ForkServer, tmp_path: Path, database: str, stack: ExitStack, offset: str, sign: int
 ) -> None:
     fleet = stack.enter_context(Fleet(fork_server, tmp_path, database, lease=LEASE))
@@ -43,7 +43,7 @@ def test_a_node_with_a_wrong_clock_is_one_like_the_others(
     with right.extended() as asking:
         rows = {row["name"]: row for row in asking.call("nodes.list")["nodes"]}
     assert set(rows) == {"right", "n1"}
-    # Each submits a delayed job, and the other one's worker gets it at its time, as if all clocks were right.
+    # Each node submits a delayed job; the other node's worker must receive it on time, as if all clocks were right.
     for submits, works in ((right, skewed), (skewed, right)):
         client = stack.enter_context(submits.extended())
         worker = stack.enter_context(works.worker(b"f"))
@@ -60,12 +60,12 @@ def test_a_node_with_a_wrong_clock_is_one_like_the_others(
         assert worker.settled_as(job, b"succeeded") == b"recorded"
         worker.close()
 
-    # A job's expiry and the ends of jobs are written in the same time.
+    # Jobs' expiry times and end times use the same clock.
     client = stack.enter_context(skewed.extended())
     handle = client.put(b"nobody", b"", expires=1.0)
     assert client.outcome(handle).state == b"expired"
 
-    # For some leases nobody is held dead, and then the one that has died is.
+    # For two leases no node is fenced; then the one that dies is.
     terms = {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]}
     time.sleep(2 * LEASE)
     assert {row["name"]: row["term"] for row in right.ask("nodes.list")["nodes"]} == terms
@@ -78,7 +78,7 @@ def test_a_node_with_a_wrong_clock_is_one_like_the_others(
     assert successor.job().handle == handle
     assert time.monotonic() - began < LEASE + 20
 
-    # Its clock is really wrong: its log says so. (It says that it has started after it has said where it listens.)
+    # The node's clock really is wrong: see its log, which has "started" after the line with the address.
     logged = [line for line in skewed.log_text().splitlines() if '"started"' in line]
     stamp = datetime.fromisoformat(logged[0].partition('"timestamp": "')[2].partition('"')[0])
     assert abs(stamp.timestamp() - time.time() - sign * HOUR) < 60

@@ -1,4 +1,4 @@
-"""What nodes of one store say of its jobs, what a worker is told that asks, and what becomes of jobs whose clients have left."""
+"""Counts of jobs in a fleet, the answers to polling workers, and foreground jobs whose clients have left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Counted(NamedTuple):
 
 
 def counted(peer: ExtensionPeer, function: bytes) -> Counted:
-    """Ask for the counts of a function, and say what must be true of them in every answer."""
+    """Return the counts of a function, and assert that they are consistent."""
     lines = [line.rstrip(b"\n").split(b"\t") for line in peer.table(b"status")]
     found = {name: Counted(int(total), int(running), int(workers)) for name, total, running, workers in lines}
     counts = found.get(function, Counted(0, 0, 0))
@@ -46,7 +46,7 @@ def counted(peer: ExtensionPeer, function: bytes) -> Counted:
 
 
 def assert_consistent(node: FleetNode) -> None:
-    """Say what must be true of the counts that tools are told."""
+    """Assert that the counts for tools are consistent."""
     for entry in node.status()["functions"]:
         assert entry["total"] >= entry["running"] + sum(entry["waiting"].values()), entry
         assert min(entry["total"], entry["running"], *entry["waiting"].values()) >= 0, entry
@@ -57,7 +57,7 @@ def assert_consistent(node: FleetNode) -> None:
 def test_the_counts_of_jobs_that_came_from_another_node(
     fleet: Fleet, function: bytes, options: tuple[str, ...], stack: ExitStack
 ) -> None:
-    """They are all submitted where there are no workers, and run where nobody has submitted any: that node never counted them."""
+    """The jobs are submitted at a node without workers, and run at the other node, which has never counted them."""
     here, there = [node.ready() for node in (fleet.launch("n1", *options), fleet.launch("n2", *options))]
     client, worker = stack.enter_context(here.peer()), stack.enter_context(there.peer())
     watchers = [stack.enter_context(node.peer()) for node in (here, there)]
@@ -66,7 +66,7 @@ def test_the_counts_of_jobs_that_came_from_another_node(
         client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     left = JOBS
     while left:
-        handle = taken(worker)
+        handle = grab_until_assigned(worker)
         assert counted(watchers[1], function).running == 1
         counted(watchers[0], function)
         worker.complete(handle)
@@ -74,46 +74,46 @@ def test_the_counts_of_jobs_that_came_from_another_node(
         for node in (here, there) if left % 50 == 0 else ():
             assert_consistent(node)
     for watcher, workers in zip(watchers, (int(bool(options)), 1), strict=True):
-        eventually(lambda: counted(watcher, function) == Counted(0, 0, workers), "all have ended")  # noqa: B023 - at once
+        eventually(lambda: counted(watcher, function) == Counted(0, 0, workers), "all jobs have ended")  # noqa: B023 - at once
 
 
-# ---- what a worker is told that asks
+# ---- the answers to polling workers
 
 
 @contextmanager
-def a_look_under_way(store: Store) -> Iterator[None]:
-    """Hold up a node that has just asked the database what waits there, until the end of the block."""
+def pending_backlog_query(store: Store) -> Iterator[None]:
+    """Block the node's next query for queued jobs until the block ends."""
     with psycopg.connect(store.url) as holder, psycopg.connect(store.url, autocommit=True) as observer:
         holder.execute("LOCK TABLE mainspring.counts IN ACCESS EXCLUSIVE MODE")
         waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%journal%inbox%'"
-        eventually(lambda: observer.execute(waiting).fetchall(), "a node looks what waits")
+        eventually(lambda: observer.execute(waiting).fetchall(), "a node queries its backlog")
         yield
         holder.rollback()
 
 
-def test_a_job_is_there_for_the_first_worker_that_asks_once_it_is_acknowledged(
+def test_the_first_grab_after_the_acknowledgement_returns_the_job(
     fleet: Fleet, store: Store, function: bytes, stack: ExitStack
 ) -> None:
-    """The look that was under way when it came does not know it. The worker does not sleep: nothing wakes it later."""
+    """A query for queued jobs that began earlier does not return the job. The worker does not sleep: no later event wakes it."""
     node = fleet.start("n1")
     client, worker, watcher = (stack.enter_context(node.peer()) for _ in range(3))
     worker.can_do(function)
-    with a_look_under_way(store):
+    with pending_backlog_query(store):
         client.send(Kind.SUBMIT_JOB_BG, function, b"", b"payload")
         eventually(lambda: counted(watcher, function).total, "the node has read it")
     (handle,) = client.expect(Kind.JOB_CREATED)
     assert worker.grab() == got(Kind.JOB_ASSIGN, handle, function, b"payload")
 
 
-# ---- foreground jobs that nobody waits for any more
+# ---- foreground jobs without waiting clients
 
 
 @on_each_store
 @pytest.mark.parametrize("there", [False, True], ids=["one-node", "two-nodes"])
-def test_a_foreground_job_whose_client_has_left_is_dropped_with_its_worker(
+def test_a_foreground_job_without_a_client_is_dropped_when_its_worker_leaves(
     fleet: Fleet, function: bytes, there: bool, stack: ExitStack
 ) -> None:
-    """It was stored, for no worker was there when it came."""
+    """The job is stored, because no worker was connected when it was submitted."""
     nodes = fleet.several("n1", "n2") if there else [fleet.start("n1")]
     client, watcher, worker, other = (
         stack.enter_context(node.peer()) for node in (nodes[0], nodes[0], nodes[-1], nodes[-1])
@@ -121,7 +121,7 @@ def test_a_foreground_job_whose_client_has_left_is_dropped_with_its_worker(
     unique = b"unique"
     handle = client.submit(function, unique, b"payload")
     worker.can_do(function)
-    assert taken(worker) == handle
+    assert grab_until_assigned(worker) == handle
     other.can_do(function)
     client.close()
     watcher.await_waiters(unique, 0)
@@ -132,7 +132,7 @@ def test_a_foreground_job_whose_client_has_left_is_dropped_with_its_worker(
 
 
 @on_each_store
-def test_a_foreground_job_that_a_client_of_another_node_waits_for_goes_to_another_worker(
+def test_a_foreground_job_with_a_client_at_another_node_goes_to_another_worker(
     fleet: Fleet, function: bytes, stack: ExitStack
 ) -> None:
     here, there = fleet.several("n1", "n2")
@@ -142,21 +142,21 @@ def test_a_foreground_job_that_a_client_of_another_node_waits_for_goes_to_anothe
     handle = client.submit(function, unique, b"payload")
     assert waiting.submit(function, unique, b"payload") == handle
     worker.can_do(function)
-    assert taken(worker) == handle
+    assert grab_until_assigned(worker) == handle
     client.close()
     other.await_waiters(unique, 0)
     other.can_do(function)
     worker.close()
-    assert taken(other) == handle
+    assert grab_until_assigned(other) == handle
     other.complete(handle, b"result")
     assert waiting.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
 
 
-# ---- a job that another node runs
+# ---- a job that runs at another node
 
 
 @on_each_store
-def test_what_a_running_job_does_is_told_at_any_node(fleet: Fleet, function: bytes, stack: ExitStack) -> None:
+def test_any_node_shows_the_progress_of_a_running_job(fleet: Fleet, function: bytes, stack: ExitStack) -> None:
     here, there = fleet.several("n1", "n2")
     client, worker = stack.enter_context(here.extended()), stack.enter_context(there.worker(function, places=0))
     handle = client.put(function)
@@ -178,8 +178,8 @@ def test_what_a_running_job_does_is_told_at_any_node(fleet: Fleet, function: byt
     assert (silent["worker"], silent["started_at"]) == (None, None), "its node does not answer"
 
 
-def taken(worker: ExtensionPeer) -> bytes:
-    """Ask for a job as plain workers do, asleep in between; returns its handle."""
+def grab_until_assigned(worker: ExtensionPeer) -> bytes:
+    """Grab a job as plain workers do, asleep in between, and return its handle."""
     while True:
         packet = worker.grab()
         while packet.kind is Kind.NOOP:

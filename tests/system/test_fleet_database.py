@@ -1,4 +1,4 @@
-"""The database under a fleet goes away and comes back: nothing acknowledged is lost, and the nodes go on by themselves."""
+"""The database of a fleet fails and returns: no acknowledged job is lost, and the nodes recover by themselves."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ROUNDS = 3
 
 @pytest.fixture(scope="module")
 def server(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """Give a server that the module's tests disturb."""
+    """Return a server that the module's tests disturb."""
     del postgres_programs
     with PostgresServer(parent=memory_directory()) as server:
         yield server
 
 
-def survives(chaos: Chaos, disturb: Callable[[Chaos], None], rounds: int) -> Findings:
-    """Say that a run has lost and doubled nothing; returns what it has shown."""
+def assert_survives(chaos: Chaos, disturb: Callable[[Chaos], None], rounds: int) -> Findings:
+    """Run the disturbances, assert that nothing was lost or run twice, and return the findings."""
     found = chaos.run(disturb, rounds)
     assert (found.lost, found.violations) == ([], [])
     assert found.acknowledged
@@ -39,7 +39,7 @@ def survives(chaos: Chaos, disturb: Callable[[Chaos], None], rounds: int) -> Fin
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_database_that_is_restarted_under_load(
+def test_a_fleet_survives_a_restart_of_the_database_under_load(
     fork_server: ForkServer, server: PostgresServer, tmp_path: Path, how: str
 ) -> None:
     def disturb(chaos: Chaos) -> None:
@@ -51,20 +51,24 @@ def test_a_database_that_is_restarted_under_load(
             server.start()
 
     store = server.create_database()
-    survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, ROUNDS)
+    assert_survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, ROUNDS)
 
 
-def test_a_database_that_hangs_under_load(fork_server: ForkServer, server: PostgresServer, tmp_path: Path) -> None:
+def test_a_fleet_survives_a_hanging_database_under_load(
+    fork_server: ForkServer, server: PostgresServer, tmp_path: Path
+) -> None:
     def disturb(chaos: Chaos) -> None:
         server.pause()
         time.sleep(chaos.random.uniform(0, 2 * LEASE))
         server.resume()
 
     store = server.create_database()
-    survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, ROUNDS)
+    assert_survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, ROUNDS)
 
 
-def test_a_failover_to_a_synchronous_standby_under_load(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_a_fleet_survives_a_failover_to_a_synchronous_standby_under_load(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
     with PostgresServer(parent=memory_directory()) as primary, primary.replica() as standby:
         store = several(name_of(primary.create_database()), primary, standby)
 
@@ -72,6 +76,6 @@ def test_a_failover_to_a_synchronous_standby_under_load(fork_server: ForkServer,
             primary.kill()
             standby.promote()
 
-        survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, 1)
-        # What was acknowledged before is there now: the run has asked for each job at the new primary.
+        assert_survives(Chaos(fork_server, tmp_path, [StoreRoute(store)] * 3, 1), disturb, 1)
+        # The run has asked the new primary for each acknowledged job.
         assert not primary.is_running

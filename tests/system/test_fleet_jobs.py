@@ -1,4 +1,4 @@
-"""Three nodes on one store: what is submitted at one runs at another, and neither client nor worker notices anything."""
+"""Three nodes on one store: a job may run at another node than it was submitted at, without any effect on clients and workers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from .extension import ExtensionPeer
     from .fleet import ForkServer
 
-HEARD = 0.5
-"""Seconds after which whoever hands out the jobs of several nodes has heard of them: on ZooKeeper that is the master."""
+VISIBILITY_DELAY = 0.5
+"""Seconds after which the assigner of several nodes' jobs has read new ones: on ZooKeeper the assigner is the master."""
 
 
 @pytest.fixture(scope="module", params=STORES)
 def fleet(
     fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Fleet]:
-    """Give three nodes that the module's tests share."""
+    """Return three nodes that the module's tests share."""
     with (
         STORES[request.param](request.getfixturevalue) as store,
         Fleet(fork_server, tmp_path_factory.mktemp("fleet"), store.url, lease=15) as fleet,
@@ -50,7 +50,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def plain(node: FleetNode, stack: ExitStack, *functions: bytes) -> ExtensionPeer:
-    """Connect a plain Gearman peer, as a worker where functions are named."""
+    """Connect a plain Gearman peer, as a worker if functions are named."""
     peer = stack.enter_context(node.peer())
     if functions:
         peer.can_do(*functions)
@@ -58,7 +58,7 @@ def plain(node: FleetNode, stack: ExitStack, *functions: bytes) -> ExtensionPeer
 
 
 def grabbed(worker: ExtensionPeer) -> tuple[bytes, bytes]:
-    """Ask for a job as plain workers do, asleep in between; returns handle and payload."""
+    """Grab a job as plain workers do, asleep in between, and return its handle and payload."""
     while True:
         worker.send(Kind.GRAB_JOB)
         packet = worker.receive()
@@ -71,7 +71,7 @@ def grabbed(worker: ExtensionPeer) -> tuple[bytes, bytes]:
         assert worker.receive() == got(Kind.NOOP)
 
 
-# ---- the way from one node to another
+# ---- from one node to another
 
 
 def test_a_job_runs_where_its_worker_is(nodes: list[FleetNode], function: bytes) -> None:
@@ -83,7 +83,7 @@ def test_a_job_runs_where_its_worker_is(nodes: list[FleetNode], function: bytes)
         assert client.outcome(handle).data == b"result"
 
 
-def test_a_handle_names_the_node_that_made_it(nodes: list[FleetNode], function: bytes) -> None:
+def test_a_handle_names_the_node_that_created_it(nodes: list[FleetNode], function: bytes) -> None:
     for node in nodes:
         with node.extended() as client:
             handle = client.put(function)
@@ -91,7 +91,7 @@ def test_a_handle_names_the_node_that_made_it(nodes: list[FleetNode], function: 
             assert client.call("jobs.cancel", handle=handle.decode())["state"] == "cancelled"
 
 
-def test_a_foreground_client_hears_everything_in_order_from_another_node(
+def test_a_foreground_client_receives_everything_in_order_from_another_node(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     client, worker = plain(nodes[0], stack), plain(nodes[1], stack, function)
@@ -102,7 +102,7 @@ def test_a_foreground_client_hears_everything_in_order_from_another_node(
         worker.send(Kind.WORK_DATA, handle, binary + b"%d" % number)
         worker.send(Kind.WORK_WARNING, handle, b"careful %d" % number)
         worker.send(Kind.WORK_STATUS, handle, b"%d" % number, b"20")
-    worker.send(Kind.WORK_DATA, handle, b"x" * 100_000)  # in many pieces between nodes
+    worker.send(Kind.WORK_DATA, handle, b"x" * 100_000)  # sent in many pieces between nodes
     worker.send(Kind.WORK_STATUS, handle, b"20", b"20")
     for number in range(20):
         assert client.receive() == got(Kind.WORK_DATA, handle, binary + b"%d" % number)
@@ -114,7 +114,7 @@ def test_a_foreground_client_hears_everything_in_order_from_another_node(
     assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"result")
 
 
-def test_progress_comes_before_the_end_however_fast_the_worker_is(
+def test_progress_arrives_before_the_result_of_a_fast_worker(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     client, worker = plain(nodes[0], stack), plain(nodes[1], stack, function)
@@ -131,20 +131,20 @@ def test_progress_comes_before_the_end_however_fast_the_worker_is(
         assert [client.receive() for _ in packets] == packets
 
 
-def test_a_client_elsewhere_is_told_of_a_failure_and_of_an_exception(
+def test_a_client_at_another_node_receives_failures_and_exceptions(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     client, asking, worker = plain(nodes[0], stack), plain(nodes[2], stack), plain(nodes[1], stack, function)
     asking.option(b"exceptions")
-    for end, told in (
+    for end, forwarded in (
         ((Kind.WORK_FAIL,), (Kind.WORK_FAIL,)),
         ((Kind.WORK_EXCEPTION, b"boom"), (Kind.WORK_EXCEPTION, b"boom")),
     ):
-        for peer, hears in ((client, (Kind.WORK_FAIL,)), (asking, told)):
+        for peer, expected in ((client, (Kind.WORK_FAIL,)), (asking, forwarded)):
             handle = peer.submit(function, b"", b"payload")
             assert grabbed(worker) == (handle, b"payload")
             worker.send(end[0], handle, *end[1:])
-            assert peer.receive() == got(hears[0], handle, *hears[1:])
+            assert peer.receive() == got(expected[0], handle, *expected[1:])
 
 
 def test_listeners_at_three_nodes_share_one_run(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
@@ -182,10 +182,10 @@ def test_a_submit_joins_the_live_job_of_another_node(nodes: list[FleetNode], fun
         peers[2].request(function, b"later", b"unique")
         return peers[2].expect(More.SUBMITTED)[0] != handle
 
-    eventually(is_another, "its name is free: on ZooKeeper with the publication, on PostgreSQL at once")
+    eventually(is_another, "the unique is free: on ZooKeeper after the publication, on PostgreSQL at once")
 
 
-def test_the_results_of_one_node_are_read_at_all(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+def test_results_of_one_node_are_read_at_every_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     client, worker = (stack.enter_context(node.extended()) for node in nodes[:2])
     worker.register(function)
     handles = [client.put(function, b"%d" % number) for number in range(50)]
@@ -198,7 +198,7 @@ def test_the_results_of_one_node_are_read_at_all(nodes: list[FleetNode], functio
         job = worker.job()
         assert worker.settled_as(job, b"succeeded", b"result of " + job.payload) == b"recorded"
     for peer in waiting:
-        if peer is waiting[2]:  # asks when all is over
+        if peer is waiting[2]:  # requests the results after the last end
             for handle in handles:
                 peer.wait(handle)
         results = {result.handle: result.data for result in (peer.result() for _ in handles)}
@@ -211,7 +211,7 @@ def only_listed(node: FleetNode, function: bytes) -> tuple[str, int]:
     return job["state"], job["attempt"]
 
 
-def test_what_runs_at_another_node_is_shown_with_its_attempt(nodes: list[FleetNode], function: bytes) -> None:
+def test_a_job_that_runs_at_another_node_is_shown_with_its_attempt(nodes: list[FleetNode], function: bytes) -> None:
     with nodes[0].extended() as client, nodes[1].worker(function) as worker:
         handle = client.put(function)
         job = worker.job()
@@ -231,7 +231,7 @@ def test_what_runs_at_another_node_is_shown_with_its_attempt(nodes: list[FleetNo
 # ---- no job is stranded
 
 
-def test_jobs_of_all_nodes_come_to_the_only_worker(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+def test_jobs_of_all_nodes_reach_the_only_worker(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     handles = set()
     for node in nodes:
         client = stack.enter_context(node.extended())
@@ -249,7 +249,7 @@ def test_jobs_leave_a_node_with_its_last_worker(nodes: list[FleetNode], function
     first.close()
     jobs = [second.job() for _ in handles]
     assert {job.handle for job in jobs} == handles
-    assert {job.info["attempt"] for job in jobs} == {1}, "the lost delivery counts none"
+    assert {job.info["attempt"] for job in jobs} == {1}, "the lost delivery does not count"
 
 
 def test_two_nodes_with_workers_share_a_backlog_and_run_nothing_twice(
@@ -272,7 +272,7 @@ def test_two_nodes_with_workers_share_a_backlog_and_run_nothing_twice(
     assert seen == dict.fromkeys(handles, 1)
 
 
-def test_a_foreground_job_is_dropped_when_nobody_waits_anywhere(
+def test_a_foreground_job_is_dropped_when_no_client_waits_at_any_node(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     one, other = nodes[0].peer(), nodes[1].peer()
@@ -282,7 +282,7 @@ def test_a_foreground_job_is_dropped_when_nobody_waits_anywhere(
     one.close()
     last = stack.enter_context(nodes[0].peer())
     last.await_waiters(b"unique", 0)
-    # What this node asks the store now is answered behind its word that nobody waits there any more.
+    # The store answers this node's request after the node's message that no client waits there any more.
     assert last.status(handle) == asking.status(handle) == (b"1", b"0", b"0", b"0")
     other.close()
     eventually(lambda: asking.status(handle) == (b"0", b"0", b"0", b"0"), "the job is dropped")
@@ -296,7 +296,7 @@ def test_a_delayed_job_starts_at_another_node_in_time(
     before = time.time()
     handle = client.put(function, delay=0.7)
     assert worker.job().handle == handle
-    # By the relay, or with the look into the store at the latest.
+    # The relay wakes the node, or its regular query of the store finds the job.
     assert 0.65 <= time.time() - before < 20  # nodes know the store's clock to some milliseconds
 
 
@@ -307,14 +307,14 @@ def test_a_high_job_of_one_node_comes_before_the_backlog_of_another(
     for _ in range(5):
         client.put(function)
     high = stack.enter_context(nodes[2].extended()).put(function, b"", priority="high")
-    time.sleep(HEARD)
+    time.sleep(VISIBILITY_DELAY)
     assert stack.enter_context(nodes[1].worker(function)).job().handle == high
 
 
-# ---- looking and interfering from anywhere
+# ---- queries and cancellations at any node
 
 
-def test_the_state_of_a_job_is_known_at_every_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
+def test_every_node_shows_the_state_of_a_job(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     peers = [stack.enter_context(node.extended()) for node in nodes]
     unique = b"unique of " + function[-40:]
     handle = peers[0].put(function, b"payload", unique)
@@ -352,7 +352,7 @@ def test_a_running_job_is_cancelled_from_any_node(nodes: list[FleetNode], functi
         assert peers[0].outcome(handle).state == b"cancelled"
 
 
-def test_the_result_of_a_plain_worker_is_dropped_where_its_job_was_cancelled_elsewhere(
+def test_a_plain_workers_result_is_dropped_if_its_job_was_cancelled_elsewhere(
     nodes: list[FleetNode], function: bytes, stack: ExitStack
 ) -> None:
     client = stack.enter_context(nodes[0].extended())
@@ -365,9 +365,7 @@ def test_the_result_of_a_plain_worker_is_dropped_where_its_job_was_cancelled_els
     assert client.outcome(handle).state == b"cancelled"
 
 
-def test_a_dead_letter_is_tried_again_from_another_node(
-    nodes: list[FleetNode], function: bytes, stack: ExitStack
-) -> None:
+def test_a_dead_letter_is_redriven_from_another_node(nodes: list[FleetNode], function: bytes, stack: ExitStack) -> None:
     client, other = (stack.enter_context(node.extended()) for node in nodes[:2])
     worker = stack.enter_context(nodes[2].worker(function))
     handle = client.put(function)

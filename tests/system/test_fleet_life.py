@@ -1,4 +1,4 @@
-"""A fleet's daily life: nodes that start together, are listed, drained and removed; what it costs when nothing is to be done."""
+"""The life of a fleet: nodes start at the same time, are listed, drained and removed; and the cost of an idle fleet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .stores import Store
 
 RECEIVE_TIMEOUT = 30.0
-HELD = 10_000
+JOBS = 10_000
 
 
 def names(node: FleetNode) -> list[str]:
@@ -52,13 +52,13 @@ def test_a_node_that_may_not_migrate_says_what_to_run(database: str, tmp_path: P
 
 
 @on_each_store
-def test_a_node_starts_without_migrating_once_somebody_else_has(fleet: Fleet, store: Store, tmp_path: Path) -> None:
+def test_a_node_starts_without_migrating_on_a_migrated_store(fleet: Fleet, store: Store, tmp_path: Path) -> None:
     assert mainspring("migrate", "--store", store.url, cwd=tmp_path).returncode == 0
     assert names(fleet.start("n1", "--no-migrate")) == ["n1"]
 
 
 @on_each_store
-def test_a_name_is_used_again_under_another_term(fleet: Fleet, stack: ExitStack) -> None:
+def test_a_name_is_reused_with_another_term(fleet: Fleet, stack: ExitStack) -> None:
     first = fleet.start("n1")
     before = first.term
     client = first.extended()
@@ -69,7 +69,7 @@ def test_a_name_is_used_again_under_another_term(fleet: Fleet, stack: ExitStack)
     client.close()
     second = fleet.start("n1")
     assert second.term > before
-    # Both rows are there until the lease of the first has ended: their names are not enough then.
+    # Both rows exist until the first one's lease has ended: until then the name is ambiguous.
     with pytest.raises(FaultError, match="name one of the terms"):
         second.ask("nodes.show", node="n1")
     assert second.ask("nodes.show", node=str(before))["state"] == "live"
@@ -92,14 +92,14 @@ def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> 
     assert {worker.job().handle for _ in handles} == handles
 
 
-# ---- looking after nodes
+# ---- administration of nodes
 
 
 @on_each_store
 def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None:
     n1, n2 = fleet.several("n1", "n2")
     with n2.worker(b"f"):
-        eventually(lambda: n1.ask("nodes.show", node="n2")["capacity"] == 1, "n2 has told of its worker")
+        eventually(lambda: n1.ask("nodes.show", node="n2")["capacity"] == 1, "n2 has reported its worker")
         listed = mainspring("nodes", "list", "--server", n1.address, cwd=tmp_path)
         shown = mainspring("nodes", "show", "n2", "--server", n1.address, cwd=tmp_path)
     assert listed.returncode == shown.returncode == 0
@@ -122,11 +122,11 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     running = first.job()
     assert running.handle == handles[0]
     assert mainspring("nodes", "drain", "n1", "--server", n2.address, cwd=tmp_path).returncode == 0
-    eventually(lambda: "the node drains" in n1.log_text(), "it has heard of it")
+    eventually(lambda: "the node drains" in n1.log_text(), "n1 has begun to drain")
     second = stack.enter_context(n2.worker(b"f", places=30))
     second.socket.settimeout(RECEIVE_TIMEOUT)
     assert {second.job().handle for _ in handles[1:]} == set(handles[1:])
-    # What runs there runs to its end, and what is submitted there is run by the others.
+    # Jobs that run there run to their ends; the other nodes run the jobs that are submitted there.
     assert first.settled_as(running, b"succeeded", b"result") == b"recorded"
     first.ready()
     late = client.put(b"f", b"late")
@@ -135,7 +135,7 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
     assert n2.ask("nodes.show", node="n1")["state"] == "draining"
 
     assert mainspring("nodes", "drain", "n1", "--off", "--server", n2.address, cwd=tmp_path).returncode == 0
-    eventually(lambda: "takes part again" in n1.log_text(), "it has heard of that")
+    eventually(lambda: "takes part again" in n1.log_text(), "n1 no longer drains")
     own = client.put(b"g", b"again")
     first.register(b"g")
     first.socket.settimeout(RECEIVE_TIMEOUT)
@@ -143,7 +143,7 @@ def test_a_node_that_is_drained_leaves_its_work_to_the_others(fleet: Fleet, tmp_
 
 
 @on_each_store
-def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
+def test_a_live_node_is_removed_by_force_and_begins_a_new_term(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n2.extended())
     holder = stack.enter_context(n1.worker(b"f"))
@@ -158,11 +158,11 @@ def test_a_live_node_is_removed_by_force_and_begins_anew(fleet: Fleet, tmp_path:
     assert successor.job().handle == handle
     assert holder.stopped() == (handle, job.lease, b"lost")
     assert holder.settled_as(job, b"succeeded", b"late") == b"stale"
-    eventually(lambda: n1.term > before, "it takes part again")
+    eventually(lambda: n1.term > before, "n1 has a new term")
     eventually(lambda: sorted(names(n2)) == ["n1", "n2"], "both are listed")
     holder.ready()
-    again = client.put(b"f", b"again")
-    assert holder.job().handle == again
+    next_job = client.put(b"f", b"again")
+    assert holder.job().handle == next_job
 
 
 @on_each_store
@@ -184,7 +184,7 @@ def test_a_dead_node_is_removed_without_waiting_for_its_lease(
 
 
 @on_each_store
-def test_a_node_that_stops_politely_leaves_nothing_behind(fleet: Fleet, stack: ExitStack) -> None:
+def test_a_node_that_shuts_down_leaves_nothing_behind(fleet: Fleet, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n2.extended())
     handle = client.put(b"f")
@@ -199,25 +199,25 @@ def test_a_node_that_stops_politely_leaves_nothing_behind(fleet: Fleet, stack: E
 # ---- figures
 
 
-def test_what_a_dead_node_held_is_all_recovered(
+def test_all_jobs_of_a_dead_node_are_recovered(
     fleet: Fleet, stack: ExitStack, record_property: Callable[[str, object], None]
 ) -> None:
     n1, n2, n3 = fleet.several("n1", "n2", "n3")
     client = stack.enter_context(n3.extended())
     client.socket.settimeout(RECEIVE_TIMEOUT)
-    holder = stack.enter_context(n1.worker(b"f", places=HELD))
+    holder = stack.enter_context(n1.worker(b"f", places=JOBS))
     handles = set()
-    for start in range(0, HELD, 500):
+    for start in range(0, JOBS, 500):
         client.write(b"".join(encode(More.SUBMIT, b"f", b"", b"", b"%d" % (start + number)) for number in range(500)))
         handles |= {client.expect(More.SUBMITTED)[0] for _ in range(500)}
     holder.socket.settimeout(RECEIVE_TIMEOUT)
-    assert {holder.job().handle for _ in range(HELD)} == handles
-    successors = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (n2, n3)]
+    assert {holder.job().handle for _ in range(JOBS)} == handles
+    successors = [stack.enter_context(node.worker(b"f", places=JOBS)) for node in (n2, n3)]
     n1.kill()
     began = time.monotonic()
     seen: dict[bytes, int] = {}
-    while len(seen) < HELD:
-        assert time.monotonic() < began + RECEIVE_TIMEOUT, f"{len(seen)} of {HELD} are recovered"
+    while len(seen) < JOBS:
+        assert time.monotonic() < began + RECEIVE_TIMEOUT, f"{len(seen)} of {JOBS} are recovered"
         for successor in successors:
             for packet in successor.drain():
                 if packet.kind is More.ASSIGN:
@@ -227,7 +227,7 @@ def test_what_a_dead_node_held_is_all_recovered(
     assert max(seen.values()) == 1
 
 
-def test_an_idle_fleet_asks_the_database_rarely(
+def test_an_idle_fleet_queries_the_database_rarely(
     fork_server: ForkServer, tmp_path: Path, postgres_programs: Path
 ) -> None:
     del postgres_programs
@@ -254,7 +254,7 @@ def test_an_idle_fleet_asks_the_database_rarely(
     assert len(statements) / seconds < 10, Counter(statements).most_common()
 
 
-def test_a_node_that_is_looked_into_tells_what_its_tasks_wait_for(fleet: Fleet) -> None:
+def test_a_node_can_log_what_its_tasks_await(fleet: Fleet) -> None:
     node = fleet.start("n1")
     node.log_tasks()
     assert "_watch_the_lease" in node.log_text()

@@ -1,4 +1,4 @@
-"""The tasks of `examples/from-celery`, each as its user would run it."""
+"""The tasks of `examples/from-celery`, run as users run them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 pytestmark = pytest.mark.system
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "from-celery"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 NIGHTS = """
 import json
@@ -72,26 +72,26 @@ class Shop:
 
     def result(self, function: str, *arguments: Any) -> Any:
         """Submit a job and return its result."""
-        return json.loads(self.submit(function, *arguments).result(PATIENCE) or b"null")
+        return json.loads(self.submit(function, *arguments).result(TIMEOUT) or b"null")
 
     def program(self, code: str) -> Any:
-        """Run a program beside the tasks; return what it prints, as JSON."""
+        """Run a program in the example's directory, and return the JSON that it prints."""
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.directory,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
 
-    def rows(self, question: str) -> list[tuple[Any, ...]]:
-        """Read the shop's own database."""
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Query the shop's own database."""
         with closing(sqlite3.connect(self.directory / "shop.sqlite3", timeout=30)) as connection:
-            return connection.execute(question).fetchall()
+            return connection.execute(query).fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -107,26 +107,26 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         shop.app.close()
 
 
-def test_etl_tells_its_progress(shop: Shop) -> None:
+def test_etl_reports_its_progress(shop: Shop) -> None:
     rows = "".join(f"{number},2026-01-{1 + number % 28:02},1.50\n" for number in range(1000, 11_000))
     (shop.directory / "many.csv").write_text(f"id,day,euros\n{rows}")
     job = shop.submit("load_sales", "many.csv")
-    told = list(job.stream(PATIENCE))
-    assert told[-1] == Progress(10_000, 10_000)
-    assert job.result(PATIENCE) == b"10000"
+    progress = list(job.stream(TIMEOUT))
+    assert progress[-1] == Progress(10_000, 10_000)
+    assert job.result(TIMEOUT) == b"10000"
     assert shop.result("load_sales", "many.csv") == 10_000
     assert shop.rows("SELECT count(*), sum(cents) FROM sales WHERE id >= 1000") == [
         (10_000, 1_500_000)
-    ]  # twice is once
+    ]  # the second load changed nothing
 
 
 def test_mail_backs_off_and_leaves_a_dead_letter(shop: Shop) -> None:
     assert shop.result("send_mail", "ada@example.busy", "Hello") == "sent to ada@example.busy at attempt 3"
     with pytest.raises(JobFailed, match="does not answer") as failed:
-        shop.submit("send_mail", "ada@example.down", "Hello").result(PATIENCE)
+        shop.submit("send_mail", "ada@example.down", "Hello").result(TIMEOUT)
     assert failed.value.attempt == 4
     with pytest.raises(JobFailed, match="there is no") as refused:
-        shop.submit("send_mail", "ada@example.invalid", "Hello").result(PATIENCE)
+        shop.submit("send_mail", "ada@example.invalid", "Hello").result(TIMEOUT)
     assert refused.value.attempt == 1
     listed = subprocess.run(
         [sys.executable, "-m", "mainspring", "jobs", "list", "--state", "failed", "--function", "send_mail", "--json"],
@@ -138,20 +138,20 @@ def test_mail_backs_off_and_leaves_a_dead_letter(shop: Shop) -> None:
 def test_a_computation_without_end_is_killed(shop: Shop) -> None:
     assert shop.result("render", 40, 50) > 100
     with pytest.raises(JobFailed) as failed:
-        shop.submit("render", 10**9, 10**9).result(PATIENCE)
+        shop.submit("render", 10**9, 10**9).result(TIMEOUT)
     assert failed.value.type_name == "Timeout"
-    assert shop.result("render", 4, 2) >= 0  # another process has come
+    assert shop.result("render", 4, 2) >= 0  # another process has replaced the killed one
 
 
 def test_a_chain_runs_to_its_end(shop: Shop) -> None:
-    shop.submit("charge", 41).result(PATIENCE)
+    shop.submit("charge", 41).result(TIMEOUT)
     _until(lambda: shop.rows("SELECT state FROM orders WHERE id = 41") == [("shipped",)])
-    # A repeated step joins what there is: the order is not shipped twice.
-    first, again = shop.program(
+    # A repeated step joins the earlier job: the order is not shipped twice.
+    first, second = shop.program(
         "import json\nfrom shop.orders import ship\n"
         "jobs = [ship.submit(41), ship.submit(41)]\nprint(json.dumps([job.handle for job in jobs]))"
     )
-    assert first == again
+    assert first == second
 
 
 def test_a_chord_adds_up(shop: Shop) -> None:
@@ -165,10 +165,10 @@ def test_a_chord_adds_up(shop: Shop) -> None:
 
 def test_more_chords_than_places_end(shop: Shop) -> None:
     jobs = [shop.submit("sum_days", [f"2025-01-{day:02}" for day in range(1, 8)]) for _ in range(20)]
-    assert all(json.loads(job.result(PATIENCE))["total"] == 0 for job in jobs)
+    assert all(json.loads(job.result(TIMEOUT))["total"] == 0 for job in jobs)
 
 
-def test_the_night_comes_once_when_clocks_change(shop: Shop) -> None:
+def test_the_nightly_job_runs_once_when_clocks_change(shop: Shop) -> None:
     """On 2026-03-29 there is no 2:30 in Berlin, on 2026-10-25 there are two."""
     spring, autumn = shop.program(NIGHTS)
     assert spring == ["2026-03-28T01:30", "2026-03-29T01:00", "2026-03-30T00:30"]
@@ -184,9 +184,9 @@ def test_each_customer_has_a_rate(shop: Shop) -> None:
     calls = shop.rows("SELECT customer, at FROM calls ORDER BY at")
     of_one = [at for customer, at in calls if customer == 1]
     assert len(of_one) == 12
-    # Two at once, then five a second: ten more take two seconds, and less would be above the rate.
+    # A burst of two, then five a second: the other ten calls take two seconds, unless they exceed the rate.
     assert of_one[-1] - of_one[0] > 1.7
-    assert [customer for customer, _ in calls].index(2) < 6  # the other customer did not wait for all of them
+    assert [customer for customer, _ in calls].index(2) < 6  # the other customer did not wait for all calls of this one
 
 
 def test_equal_work_is_done_once(shop: Shop) -> None:
@@ -212,7 +212,7 @@ def test_fastapi_gives_results(shop: Shop, free_port: int) -> None:
         assert _http(f"{place}/H:nowhere:1")[0] == 404
 
 
-def test_django_submits_what_is_committed(shop: Shop, free_port: int) -> None:
+def test_django_submits_committed_orders(shop: Shop, free_port: int) -> None:
     manage = [sys.executable, "manage.py"]
     subprocess.run(
         [*manage, "migrate", "--run-syncdb"], cwd=shop.directory, env=shop.environment, check=True, capture_output=True
@@ -231,10 +231,10 @@ def test_django_submits_what_is_committed(shop: Shop, free_port: int) -> None:
         env=shop.environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert {job["unique"] for job in json.loads(charged.stdout)} >= {"charge-1", "charge-2"}
-    assert "charge-None" not in charged.stdout  # what was rolled back had no job
+    assert "charge-None" not in charged.stdout  # the rolled-back order has no job
 
 
-# What the tests share.
+# Helpers of the tests.
 
 
 def _clean() -> dict[str, str]:
@@ -245,7 +245,7 @@ def _clean() -> dict[str, str]:
 def _started(
     command: list[str], directory: Path, environment: dict[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run a program until the block ends; what it prints goes to a file."""
+    """Run a program until the block ends; write its output to a file."""
     log = directory / f"{command[2].replace(':', '-')}.log"
     with (
         log.open("wb") as out,
@@ -258,15 +258,15 @@ def _started(
         finally:
             process.terminate()
             try:
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _eventually(look: Callable[[], T], process: subprocess.Popen[bytes], log: Path) -> T:
-    """Look until there is an answer, for as long as the program runs."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
+def _eventually(probe: Callable[[], T], process: subprocess.Popen[bytes], log: Path) -> T:
+    """Poll until a probe returns a value, and return it. Raises AssertionError if the program ends first."""
+    deadline = time.monotonic() + TIMEOUT
+    while not (found := probe()):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
@@ -274,14 +274,14 @@ def _eventually(look: Callable[[], T], process: subprocess.Popen[bytes], log: Pa
 
 
 def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def _word_after(log: Path, mark: str) -> str:
-    """Return the first word behind a mark, empty where it is not there yet."""
+    """Return the first word after a mark, empty if it is not there yet."""
     _, found, rest = log.read_text().partition(mark)
     return rest.split()[0] if found and "\n" in rest else ""
 
@@ -289,7 +289,7 @@ def _word_after(log: Path, mark: str) -> str:
 def _http(place: str, body: bytes | None = None, kind: str = "application/x-www-form-urlencoded") -> tuple[int, Any]:
     request = urllib.request.Request(place, body, {"Content-Type": kind})
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

@@ -1,6 +1,6 @@
-"""A server under each attack that is known to have hurt: who has nothing to do with it is served as before.
+"""A server under each attack that once did harm: its other clients must be served as before.
 
-The short form has small sizes; the long one those with which the attacks were found, and a server for each.
+The short form uses small sizes; the long form uses the sizes with which the attacks were found, and one server for each.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from tests.postgres.server import PostgresServer
 
-NAMES = ("--max-functions", "0")
-"""For servers that are attacked by numbers of names: the attack is not to end at this limit."""
-FILES = 400
-"""How many files the shared server may have open."""
+UNLIMITED_FUNCTIONS = ("--max-functions", "0")
+"""Option for servers that are attacked by numbers of names: the limit must not end the attack early."""
+OPEN_FILES = 400
+"""Limit of open files of the shared server."""
 
 SHORT: dict[str, Callable[[Server], None]] = {
     "poison": partial(crashing.poison, innocents=6, seconds=0.2, timeout=60.0),
     "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=8 * MIB),
     "small unread results": partial(hoarding.unread_results, connections=4, waits=1024, result=MIB // 4),
     "foreign writer": partial(writing.foreign_writer, seconds=2.0),
-    "idle connections": partial(crowding.idle_connections, count=FILES + 100),
+    "idle connections": partial(crowding.idle_connections, count=OPEN_FILES + 100),
     "client ids": partial(hoarding.client_ids, connections=10, size=4 * MIB),
     "names of functions": partial(naming.functions, count=20_000, listings=100, connections=5),
     "abilities": partial(naming.abilities, workers=10, count=10_000),
@@ -51,7 +51,7 @@ SMALL: dict[str, Callable[[Server], None]] = SHORT | {
     "schedules": partial(naming.schedules, count=500),
     "foreground jobs": partial(hoarding.foreground_jobs, count=20_000, left=48 * MIB),
 }
-"""For turns beside a load: so small that there are several in the time that the server has to warm up."""
+"""For repeated attacks during a load: small enough for several rounds within the server's warm-up time."""
 LONG: dict[str, Callable[[Server], None]] = {
     "poison": partial(crashing.poison, innocents=40, seconds=0.3, timeout=60.0),
     "poison beside long tasks": partial(crashing.poison, innocents=40, seconds=3.0, timeout=60.0),
@@ -67,19 +67,19 @@ LONG: dict[str, Callable[[Server], None]] = {
 
 
 def limited(files: int) -> tuple[str, ...]:
-    """Return a program that starts another one, which may have so many open files."""
+    """Return a program that starts another one with a limit of open files."""
     return ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh")
 
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("victim")
-    with serving(directory, "--http", "127.0.0.1:0", *NAMES, tracer=limited(FILES)) as server:
+    with serving(directory, "--http", "127.0.0.1:0", *UNLIMITED_FUNCTIONS, tracer=limited(OPEN_FILES)) as server:
         yield server
 
 
 @pytest.mark.parametrize("attack", SHORT)
-def test_an_attack_harms_nobody_else(victim: Server, attack: str) -> None:
+def test_an_attack_harms_no_other_client(victim: Server, attack: str) -> None:
     SHORT[attack](victim)
     victim.assert_healthy()
 
@@ -87,21 +87,21 @@ def test_an_attack_harms_nobody_else(victim: Server, attack: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("attack", LONG)
-def test_a_large_attack_harms_nobody_else(tmp_path: Path, attack: str) -> None:
-    with serving(tmp_path, "--http", "127.0.0.1:0", *NAMES) as server:
+def test_a_large_attack_harms_no_other_client(tmp_path: Path, attack: str) -> None:
+    with serving(tmp_path, "--http", "127.0.0.1:0", *UNLIMITED_FUNCTIONS) as server:
         LONG[attack](server)
         server.assert_healthy()
 
 
 @pytest.mark.long
-def test_idle_connections_in_thousands_harm_nobody_else(tmp_path: Path) -> None:
+def test_idle_connections_in_thousands_harm_no_other_client(tmp_path: Path) -> None:
     with serving(tmp_path, "--http", "127.0.0.1:0", tracer=limited(2000)) as server:
         crowding.idle_connections(server, count=300)
         crowding.idle_connections(server, count=2500)
         server.assert_healthy()
 
 
-def test_a_full_disk_is_said_once_and_the_node_is_not_ready(tmp_path: Path) -> None:
+def test_a_full_disk_is_logged_once_and_the_node_is_not_ready(tmp_path: Path) -> None:
     with (
         small_file_system(tmp_path) as disk,
         serving(tmp_path, "--http", "127.0.0.1:0", store=f"sqlite:///{disk / 'jobs.db'}") as server,
@@ -116,7 +116,7 @@ def test_more_functions_than_a_server_takes_are_refused(tmp_path: Path) -> None:
         server.assert_healthy()
 
 
-def test_files_are_for_their_owner(tmp_path: Path) -> None:
+def test_a_nodes_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     swapping.readable_files(tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
     swapping.links_in_the_way(tmp_path)
 
 
-def test_a_store_that_is_moved_away_takes_no_more(tmp_path: Path) -> None:
+def test_a_moved_store_accepts_no_more_jobs(tmp_path: Path) -> None:
     swapping.moved_away(tmp_path)
 
 
@@ -139,7 +139,7 @@ def own_role(postgres: PostgresServer, database: str) -> str:
 
 
 @pytest.mark.long
-def test_revoked_rights_are_said_once_and_the_node_is_not_ready(
+def test_revoked_rights_are_logged_once_and_the_node_is_not_ready(
     tmp_path: Path, postgres: PostgresServer, database: str
 ) -> None:
     store = own_role(postgres, database)
@@ -149,30 +149,32 @@ def test_revoked_rights_are_said_once_and_the_node_is_not_ready(
 
 
 @pytest.mark.long
-def test_a_read_only_role_is_no_standby(tmp_path: Path, postgres: PostgresServer, database: str) -> None:
+def test_a_read_only_role_is_not_reported_as_a_standby(tmp_path: Path, postgres: PostgresServer, database: str) -> None:
     store = own_role(postgres, database)
     postgres.sql("ALTER ROLE hostile SET default_transaction_read_only = on")
     server = launch(tmp_path, store=store)
     try:
-        eventually(lambda: "default_transaction_read_only" in server.log_text(), "it says what is wrong")
+        eventually(lambda: "default_transaction_read_only" in server.log_text(), "the log names the setting")
         assert "is a standby" not in server.log_text()
     finally:
         server.end()
 
 
 MINUTES = 10
-BUSY = 3.0
-"""Seconds for which nobody may be stalled by an attack beside a load that takes all of a processor."""
-KEPT = ("--retention", "20s", "--dead-retention", "20s")
+PING_UNDER_LOAD = 3.0
+"""Limit in seconds for a ping during an attack and a load that uses a whole processor."""
+RETENTION = ("--retention", "20s", "--dead-retention", "20s")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_what_a_server_has_in_use_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten minutes of jobs of all kinds, beside a client that tries each attack in turn."""
-    monkeypatch.setattr(watching, "LONGEST_PING", BUSY)
+def test_the_resource_usage_of_a_server_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run jobs of all kinds for ten minutes, next to a client that tries each attack in rotation."""
+    monkeypatch.setattr(watching, "LONGEST_PING", PING_UNDER_LOAD)
     with (
-        serving(tmp_path, "--http", "127.0.0.1:0", *KEPT, *NAMES, tracer=limited(FILES)) as server,
+        serving(
+            tmp_path, "--http", "127.0.0.1:0", *RETENTION, *UNLIMITED_FUNCTIONS, tracer=limited(OPEN_FILES)
+        ) as server,
         load(server) as served,
     ):
         vitals = Vitals(server, tmp_path / "jobs.db")
@@ -195,7 +197,7 @@ def test_what_a_server_has_in_use_stays_as_it_is(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["memory", "descriptors", "threads", "database", "wal", "log"])
-def test_what_grows_is_found(name: str) -> None:
+def test_growth_is_found(name: str) -> None:
     still = [Sample(float(second), 2**28, 50, 2, 0, 2**24, 2**25) for second in range(10 * 60)]
     assert growth(still) == []
     grows = [one._replace(**{name: getattr(one, name) + int(one.at) * 2**17}) for one in still]

@@ -1,4 +1,4 @@
-"""What is given to others: the archive of the sources, and the wheel that is built from it."""
+"""The distributions: the archive of the sources, and the wheel that is built from it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build both: the wheel comes from the archive, so that what it needs has to be there."""
+    """Build both; the wheel is built from the archive, so the archive must be complete."""
     return build(tmp_path_factory.mktemp("dist")).parent
 
 
-def test_the_archive_has_all_that_the_checks_need(dist: Path) -> None:
+def test_the_archive_has_all_tracked_files(dist: Path) -> None:
     if not (ROOT / ".git").exists():
-        pytest.skip("this is no checkout: nobody knows which files belong to it")
+        pytest.skip("this is no checkout, so the list of tracked files is not available")
     tracked = run("git", "-C", ROOT, "ls-files", "-z").rstrip("\0").split("\0")
     there = {name for name in tracked if (ROOT / name).exists()}
     (archive,) = dist.glob("*.tar.gz")
@@ -31,7 +31,7 @@ def test_the_archive_has_all_that_the_checks_need(dist: Path) -> None:
     assert there - packed == set()
 
 
-def test_the_wheel_has_all_of_the_package_and_nothing_else(dist: Path) -> None:
+def test_the_wheel_has_exactly_the_package(dist: Path) -> None:
     package = ROOT / "src" / "mainspring"
     files = {f"mainspring/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()}
     (wheel,) = dist.glob("*.whl")
@@ -43,9 +43,9 @@ def test_the_wheel_gives_the_command(dist: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     place = install(wheel, tmp_path / "installed")
     used = run(sys.executable, "-c", "import mainspring; print(mainspring.__file__)", PYTHONPATH=str(place))
-    assert Path(used.strip()).is_relative_to(place), "the one that is installed, not the one of the checkout"
+    assert Path(used.strip()).is_relative_to(place), "the installed one, not that of the checkout"
     command = place / "bin" / "mainspring"
     assert run(command, "--version", PYTHONPATH=str(place)).strip()
     store = tmp_path / "jobs.db"
     run(command, "migrate", "--store", f"sqlite:///{store}", PYTHONPATH=str(place))
-    assert store.exists(), "its SQL is installed with it"
+    assert store.exists(), "the wheel includes its SQL"
