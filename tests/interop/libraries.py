@@ -24,7 +24,7 @@ PYTHON = HERE / ".venv" / "bin" / "python"
 NODE_MODULES = HERE / "node" / "node_modules"
 PATIENCE = 20.0
 
-UPPER, FAIL, RAISE, NEWS = "upper", "fail", "raise", "news"
+UPPER, FAIL, RAISE, PROGRESS = "upper", "fail", "raise", "progress"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Library:
     name: str
     program: str
     """The file, or the interpreter's name, a space and the file."""
-    functions: frozenset[str] = frozenset({UPPER, FAIL, RAISE, NEWS})
+    functions: frozenset[str] = frozenset({UPPER, FAIL, RAISE, PROGRESS})
     """What its worker serves."""
     binary_results: bool = True
     """Its workers take and return any bytes; otherwise text alone."""
@@ -42,10 +42,10 @@ class Library:
     """Its clients take and show any bytes; otherwise text alone."""
     exceptions: bool = True
     """Its clients ask for exceptions; otherwise they are told of a failure."""
-    news: frozenset[str] = frozenset({"data", "warning", "status"})
+    progress: frozenset[str] = frozenset({"data", "warning", "status"})
     """What its clients tell of a running job."""
     whole: bytes = b"whole"
-    """How its clients show the result of `news`."""
+    """How its clients show the result of `progress`."""
     raised: bytes = b"boom"
     """How its worker writes down the exception `boom`."""
     fails_after_raising: bool = False
@@ -59,7 +59,7 @@ LIBRARIES = [
         whole=b"partwhole50% Complete\n",
         functions=frozenset({UPPER, FAIL}),
         exceptions=False,
-        news=frozenset(),
+        progress=frozenset(),
     ),
     Library("libgearman", "libgearman.c"),
     Library("perl", "perl gearman.pl", raised=b"\x05\x0b\x0a\x05boom\n", fails_after_raising=True),
@@ -68,7 +68,7 @@ LIBRARIES = [
     Library(
         "python3-gearman",
         "python python3_gearman_program.py",
-        functions=frozenset({UPPER, NEWS}),
+        functions=frozenset({UPPER, PROGRESS}),
         binary_results=False,
         binary_client=False,
         exceptions=False,
@@ -79,14 +79,14 @@ LIBRARIES = [
         functions=frozenset({UPPER, RAISE}),
         binary_results=False,
         binary_client=False,
-        news=frozenset(),
+        progress=frozenset(),
     ),
     Library("gearmanode", "node gearmanode.js", binary_results=False, exceptions=False),
     Library(
         "abraxas",
         "node abraxas.js",
         functions=frozenset({UPPER, RAISE}),
-        news=frozenset({"warning", "status"}),
+        progress=frozenset({"warning", "status"}),
         whole=b"partwhole",
         raised=b"Error: boom",
         fails_after_raising=True,

@@ -16,8 +16,8 @@ from .libraries import (
     BY_NAME,
     FAIL,
     LIBRARIES,
-    NEWS,
     PATIENCE,
+    PROGRESS,
     RAISE,
     UPPER,
     Library,
@@ -122,8 +122,8 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
 
     if FAIL in library.functions:
         assert called(client, prefix, FAIL) == [got(Kind.WORK_FAIL)]
-    if NEWS in library.functions:
-        assert called(client, prefix, NEWS) == [
+    if PROGRESS in library.functions:
+        assert called(client, prefix, PROGRESS) == [
             got(Kind.WORK_DATA, b"part"),
             got(Kind.WORK_WARNING, b"careful"),
             got(Kind.WORK_STATUS, b"1", b"2"),
@@ -197,7 +197,7 @@ def serve(worker: Peer, count: int) -> list[tuple[bytes, bytes]]:
                 worker.send(Kind.WORK_FAIL, handle)
             case "raise":
                 worker.send(Kind.WORK_EXCEPTION, handle, b"boom")
-            case "news":
+            case "progress":
                 worker.send(Kind.WORK_DATA, handle, b"part")
                 worker.send(Kind.WORK_WARNING, handle, b"careful")
                 worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
@@ -208,7 +208,7 @@ def serve(worker: Peer, count: int) -> list[tuple[bytes, bytes]]:
 
 @every_library
 def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> None:
-    functions = [f"{prefix}-{name}" for name in ("1-upper", "2-upper", "fail", "news")]
+    functions = [f"{prefix}-{name}" for name in ("1-upper", "2-upper", "fail", "progress")]
     worker = server.worker(*[function.encode() for function in functions])
     payload = BINARY if library.binary_client else TEXT
     wanted = [(functions[0], payload), (functions[1], b"two"), (functions[2], b"three"), (functions[3], b"four")]
@@ -220,11 +220,11 @@ def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> No
     assert f"{functions[1]} complete {b'TWO'.hex()}" in lines
     assert f"{functions[2]} failed" in lines
     assert f"{functions[3]} complete {library.whole.hex()}" in lines
-    if "data" in library.news:
+    if "data" in library.progress:
         assert f"{functions[3]} data {b'part'.hex()}" in lines
-    if "warning" in library.news:
+    if "warning" in library.progress:
         assert f"{functions[3]} warning {b'careful'.hex()}" in lines
-    if "status" in library.news:
+    if "status" in library.progress:
         assert any(line.startswith(f"{functions[3]} status ") for line in lines)
 
 

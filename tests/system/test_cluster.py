@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,12 +32,13 @@ def watched(fork_server: ForkServer, tmp_path: Path, database: str, zookeeper: s
 
 
 def await_join(*nodes: FleetNode) -> None:
-    """Wait until nodes have await_join the cluster."""
+    """Wait until nodes have joined the cluster."""
     for node in nodes:
-        eventually(
-            lambda node=node: "the cluster tells who lives" in node.log_text(),
-            f"{node.name} has await_join the cluster",
-        )  # type: ignore[misc]
+        eventually(partial(has_joined, node), f"{node.name} has joined the cluster")
+
+
+def has_joined(node: FleetNode) -> bool:
+    return "the cluster tells who lives" in node.log_text()
 
 
 def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fleet, stack: ExitStack) -> None:
@@ -85,7 +87,7 @@ def test_without_the_ensemble_the_store_alone_detects_dead_nodes(
             assert other.job().handle == handle
             ensemble.start()
             await_join(fleet.start("n3"))
-            eventually(lambda: n2.log_text().count("the cluster tells who lives") == 2, "n2 has await_join again")
+            eventually(lambda: n2.log_text().count("the cluster tells who lives") == 2, "n2 has joined again")
 
 
 def test_a_cluster_is_for_a_store_on_postgresql(tmp_path: Path) -> None:

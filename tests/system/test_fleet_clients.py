@@ -101,9 +101,9 @@ def test_a_program_calls_a_worker_at_another_node(
         assert f"{library.name}-{FAIL} failed" in lines
     if PROGRESS in library.functions:
         for kind, data in (("data", b"part"), ("warning", b"careful")):
-            if kind in library.news:
+            if kind in library.progress:
                 assert f"{library.name}-{PROGRESS} {kind} {data.hex()}" in lines
-        if "status" in library.news:
+        if "status" in library.progress:
             assert any(line.startswith(f"{library.name}-{PROGRESS} status ") for line in lines)
         assert f"{library.name}-{PROGRESS} complete {library.whole.hex()}" in lines
     if RAISE in library.functions and library.exceptions and not library.fails_after_raising:

@@ -70,7 +70,7 @@ def worker(port: int, prefix: str) -> None:
     worker = gear.Worker("interop")
     worker.addServer("127.0.0.1", port)
     worker.waitForServer()
-    for name in ("upper", "fail", "raise", "news"):
+    for name in ("upper", "fail", "raise", "progress"):
         worker.registerFunction(f"{prefix}-{name}")
     while True:
         job = worker.getJob()
@@ -81,7 +81,7 @@ def worker(port: int, prefix: str) -> None:
                 job.sendWorkFail()
             case "raise":
                 job.sendWorkException(b"boom")
-            case "news":
+            case "progress":
                 job.sendWorkData(b"part")
                 job.sendWorkWarning(b"careful")
                 job.sendWorkStatus(1, 2)

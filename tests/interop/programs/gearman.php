@@ -53,7 +53,7 @@ function worker(int $port, string $prefix): int
         $job->sendException('boom');
         $job->setReturn(GEARMAN_WORK_EXCEPTION);
     });
-    $worker->addFunction("$prefix-news", function (GearmanJob $job) {
+    $worker->addFunction("$prefix-progress", function (GearmanJob $job) {
         $job->sendData('part');
         $job->sendWarning('careful');
         $job->sendStatus(1, 2);

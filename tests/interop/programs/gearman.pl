@@ -39,7 +39,7 @@ sub worker {
     $worker->register_function("$prefix-upper" => sub { (my $data = $_[0]->arg) =~ tr/a-z/A-Z/; $data });
     $worker->register_function("$prefix-fail" => sub { undef });
     $worker->register_function("$prefix-raise" => sub { die "boom\n" });
-    $worker->register_function("$prefix-news" => sub {
+    $worker->register_function("$prefix-progress" => sub {
         my $job = shift;
         $worker->send_work_data($job, 'part');
         $worker->send_work_warning($job, 'careful');

@@ -33,7 +33,7 @@ function runWorker(prefix) {
   worker.addFunction(`${prefix}-upper`, (job) => job.workComplete(job.payload.toString().toUpperCase()));
   worker.addFunction(`${prefix}-fail`, (job) => job.reportError());
   worker.addFunction(`${prefix}-raise`, (job) => job.reportException('boom'));
-  worker.addFunction(`${prefix}-news`, (job) => {
+  worker.addFunction(`${prefix}-progress`, (job) => {
     job.sendWorkData('part');
     job.reportWarning('careful');
     job.reportStatus(1, 2);

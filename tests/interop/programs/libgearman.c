@@ -116,7 +116,7 @@ static void *raise_boom(gearman_job_st *job, void *context, size_t *size, gearma
     return NULL;
 }
 
-static void *news(gearman_job_st *job, void *context, size_t *size, gearman_return_t *result) {
+static void *progress(gearman_job_st *job, void *context, size_t *size, gearman_return_t *result) {
     (void)context;
     gearman_job_send_data(job, "part", 4);
     gearman_job_send_warning(job, "careful", 7);
@@ -138,7 +138,7 @@ static int run_worker(int port, const char *prefix) {
     serve(worker, prefix, "upper", upper);
     serve(worker, prefix, "fail", fail);
     serve(worker, prefix, "raise", raise_boom);
-    serve(worker, prefix, "news", news);
+    serve(worker, prefix, "progress", progress);
     while (1) {
         gearman_return_t result = gearman_worker_work(worker);
         if (gearman_failed(result) && result != GEARMAN_WORK_FAIL && result != GEARMAN_WORK_EXCEPTION) {

@@ -43,14 +43,14 @@ def worker(port: int, prefix: str) -> None:
         worker.send_job_failure(job)
         return ""
 
-    def news(_: Any, job: Any) -> str:
+    def progress(_: Any, job: Any) -> str:
         worker.send_job_data(job, "part")
         worker.send_job_warning(job, "careful")
         worker.send_job_status(job, 1, 2)
         return "whole"
 
     worker.register_task(f"{prefix}-upper", lambda _, job: job.data.upper())
-    worker.register_task(f"{prefix}-news", news)
+    worker.register_task(f"{prefix}-progress", progress)
     worker.work()
 
 
