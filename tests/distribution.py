@@ -47,9 +47,12 @@ LONG: Final = (
     "tests/system/test_cli.py",
     "tests/system/test_logs.py",
     "tests/simulation/test_fleet.py",
+    "tests/conformance/test_engines.py",
     "tests/system/",
     "tests/simulation/",
     "tests/interop/",
+    "tests/conformance/",
+    "tests/on_servers/",
 )
 """What comes after them, in this order: files, or all of a directory. Everything else comes last."""
 
