@@ -254,7 +254,9 @@ class Client:
             lives = self.world.content.read(paths.worker(self.node.who)) is not None
             if lives and self.service.table.term == self.began:  # it has not given up, not for a moment
                 history.fault(f"job {job.id} was dropped although a client waits for it")
-        elif job.id in history.stored:
+        # Where a term ends and nobody knows whether it has stored a job, the job runs in the memory of its node; the copy in the
+        # tree, for which nobody waits any more, is dropped.
+        elif job.id in history.stored.keys() - history.dropped:
             told, state = history.ended.get(job.id), State(job.state).name.lower()
             if state in history.undone.get(job.id, ()):
                 return
