@@ -233,9 +233,9 @@ def test_a_node_recovers_from_silently_dropped_connections(
         successor.assert_silent()
         successor.close()
     else:
-        again = successor.job()
-        assert again.handle == handle
-        assert successor.settled_as(again, b"succeeded", b"in time") == b"recorded"
+        redelivered = successor.job()
+        assert redelivered.handle == handle
+        assert successor.settled_as(redelivered, b"succeeded", b"in time") == b"recorded"
         # The settlement was under way when the lease ended: the node had no job left to stop.
         assert worker.verdict(job) == b"stale"
         assert client.outcome(handle).data == b"in time"

@@ -219,9 +219,8 @@ def test_a_job_that_runs_at_another_node_is_shown_with_its_attempt(nodes: list[F
             named = {"handle": handle.decode()}
             shown = node.ask("jobs.show", **named)
             assert (shown["state"], shown["attempt"]) == ("running", 1)
-        for node in nodes[
-            :2
-        ]:  # the list of another node is what the store has, which is told of what runs for over a second
+        for node in nodes[:2]:
+            # A list comes from the store. The job's node stores that it runs after about a second.
             listed = ("running", 1)
             eventually(lambda: only_listed(node, function) == listed, "it is listed as running")  # noqa: B023
         assert worker.settled_as(job, b"succeeded") == b"recorded"

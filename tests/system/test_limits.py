@@ -1,4 +1,4 @@
-"""Memory is bounded by what runs, not by what waits; work is handed to one of many, and to another one where he is silent."""
+"""Bounds of memory, which depends on running jobs and not on queued ones, and the waking of one worker among many."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 2**20
-WINDOW = 2000
+UNREAD_ANSWERS = 2000
 
 
 def submit_uniques(peer: ExtensionPeer, first: int, count: int) -> float:
-    """Submit jobs with uniques of their own, thousands before an answer is read; returns the seconds that it took."""
+    """Submit jobs with distinct uniques, thousands before an answer is read, and return the duration in seconds."""
     start = time.monotonic()
-    for at in range(first, first + count, WINDOW):
-        numbers = range(at, min(at + WINDOW, first + count))
+    for at in range(first, first + count, UNREAD_ANSWERS):
+        numbers = range(at, min(at + UNREAD_ANSWERS, first + count))
         peer.write(b"".join(encode(Kind.SUBMIT_JOB_BG, b"f", b"unique-%d" % number, b"payload") for number in numbers))
         for _ in numbers:
             peer.expect(Kind.JOB_CREATED)
     return time.monotonic() - start
 
 
-def pile_up(directory: Path, total: int, growth: int) -> None:
-    """Let uniques wait in the store: memory stays where it was, and the last ones are as quick as the first."""
+def queue_uniques(directory: Path, total: int, growth: int) -> None:
+    """Queue many jobs with uniques: memory must not grow with them, and the last ones must be as fast as the first."""
     with serving(directory) as server, server.peer() as peer:
         warm = total // 10
         first = submit_uniques(peer, 0, warm)
@@ -42,7 +42,7 @@ def pile_up(directory: Path, total: int, growth: int) -> None:
         submit_uniques(peer, warm, total - 2 * warm)
         last = submit_uniques(peer, total - warm, warm)
         assert server.rss() - before < growth
-        assert last < 4 * max(first, 0.5), "the machine may be busy, but looking a unique up takes no time that grows"
+        assert last < 4 * max(first, 0.5), "the machine may be busy, but a unique's lookup time does not grow"
         client = server.peer()
         client.extend()
         client.request(b"f", b"", b"unique-%d" % (total // 2))
@@ -54,18 +54,18 @@ def pile_up(directory: Path, total: int, growth: int) -> None:
         server.assert_healthy()
 
 
-def test_uniques_that_wait_cost_no_memory(tmp_path: Path) -> None:
-    pile_up(tmp_path, 100_000, growth=24 * MIB)
+def test_queued_uniques_use_no_memory(tmp_path: Path) -> None:
+    queue_uniques(tmp_path, 100_000, growth=24 * MIB)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_million_uniques_that_wait_cost_no_memory(tmp_path: Path) -> None:
-    pile_up(tmp_path, 1_000_000, growth=64 * MIB)
+def test_a_million_queued_uniques_use_no_memory(tmp_path: Path) -> None:
+    queue_uniques(tmp_path, 1_000_000, growth=64 * MIB)
 
 
-def test_jobs_that_have_ended_cost_no_memory(healthy: Server, function: bytes) -> None:
-    """Also where they had a time limit that is far from over."""
+def test_ended_jobs_use_no_memory(healthy: Server, function: bytes) -> None:
+    """Also if they had a time limit that is far from over."""
 
     def churn(count: int) -> None:
         options = b'{"timeout": 3600, "heartbeat": 3600, "wait": true}'
@@ -84,12 +84,12 @@ def test_jobs_that_have_ended_cost_no_memory(healthy: Server, function: bytes) -
         churn(4000)
         before = healthy.rss()
         churn(12_000)
-        # SQLite's cache grows by 10 to 20 MiB meanwhile; a timer kept for each job makes it 39.
+        # SQLite's cache grows by 10 to 20 MiB during the test; a timer for each job makes it 39.
         assert healthy.rss() - before < 26 * MIB
 
 
-def test_a_worker_that_does_not_read_is_handed_no_more(healthy: Server, function: bytes) -> None:
-    """However many jobs it said that it is ready for; it gets them all once it reads."""
+def test_a_worker_that_does_not_read_is_assigned_no_more_jobs(healthy: Server, function: bytes) -> None:
+    """Even if it has sent READY for more; it receives all of them once it reads."""
     with healthy.extended() as client, healthy.worker(function, places=0) as worker:
         before = healthy.rss()
         worker.ready(1000)
@@ -109,7 +109,7 @@ def test_a_worker_that_does_not_read_is_handed_no_more(healthy: Server, function
 
 @pytest.fixture
 def sleepers(healthy: Server, function: bytes) -> Iterator[list[ExtensionPeer]]:
-    """Give a thousand workers that sleep."""
+    """Return a thousand workers that sleep."""
     with ExitStack() as stack:
         workers = [stack.enter_context(healthy.peer()) for _ in range(1000)]
         for worker in workers:
@@ -120,7 +120,7 @@ def sleepers(healthy: Server, function: bytes) -> Iterator[list[ExtensionPeer]]:
 
 
 def woken(workers: list[ExtensionPeer]) -> list[ExtensionPeer]:
-    """Return the workers that have a packet to read: NOOP, once each."""
+    """Return the workers that have a packet to read, which must be one NOOP."""
     found = []
     for worker in workers:
         worker.socket.setblocking(False)
@@ -169,7 +169,7 @@ def test_a_woken_worker_that_is_silent_strands_no_job(
 
 
 @pytest.mark.parametrize("how", ["leaves", "sleeps again", "takes another", "cannot do it any more"])
-def test_a_woken_worker_that_does_something_else_strands_no_job(healthy: Server, function: bytes, how: str) -> None:
+def test_a_woken_worker_that_takes_no_job_strands_none(healthy: Server, function: bytes, how: str) -> None:
     with healthy.peer() as client, healthy.peer() as first, healthy.peer() as second:
         for worker in (first, second):
             worker.can_do(function)
@@ -183,7 +183,7 @@ def test_a_woken_worker_that_does_something_else_strands_no_job(healthy: Server,
             first.close()
         elif how == "sleeps again":
             first.send(Kind.PRE_SLEEP)
-            first.expect(Kind.NOOP)  # there is work: it is told so at once
+            first.expect(Kind.NOOP)  # a job is queued: the server wakes the worker at once
             first.close()
         elif how == "takes another":
             client.submit(function + b"2", b"", b"other", Kind.SUBMIT_JOB_BG)
@@ -191,14 +191,14 @@ def test_a_woken_worker_that_does_something_else_strands_no_job(healthy: Server,
             assert first.assigned()[2] == b"other"
         else:
             first.send(Kind.CANT_DO, function)
-        second.socket.settimeout(0.9)  # sooner than silence is noticed
+        second.socket.settimeout(0.9)  # before the server would wake another worker because of silence
         second.expect(Kind.NOOP)
         assert second.assigned()[0] == handle
 
 
 @pytest.mark.long
-def test_foreground_jobs_that_wait_are_bounded(tmp_path: Path) -> None:
-    """They are nowhere but in memory, so that there is a point where no more are taken."""
+def test_queued_foreground_jobs_are_bounded(tmp_path: Path) -> None:
+    """They exist only in memory, so the server must refuse more at some point."""
     with serving(tmp_path) as server, server.peer() as client, server.peer() as other:
         before = server.rss()
         packet = encode(Kind.SUBMIT_JOB, b"nobody", b"", bytes(MIB))
@@ -215,8 +215,8 @@ def test_foreground_jobs_that_wait_are_bounded(tmp_path: Path) -> None:
         server.assert_healthy()
 
 
-def test_when_all_files_are_open_a_connection_is_told_so(tmp_path: Path, free_port: int) -> None:
-    """Idle connections take no files from workers and clients, nor do these from health checks."""
+def test_a_connection_beyond_the_limit_of_open_files_is_refused_with_an_error(tmp_path: Path, free_port: int) -> None:
+    """Idle connections take no file descriptors from workers and clients, nor do those from health checks."""
     few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
     options = ("--http", f"127.0.0.1:{free_port}", "--max-connections", "1000")
     with serving(tmp_path, *options, tracer=few) as server, ExitStack() as stack:

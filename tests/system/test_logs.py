@@ -1,4 +1,4 @@
-"""What tasks log, and what becomes of it: real workers in threads, coroutines and processes."""
+"""The log lines of tasks in threads, coroutines and processes, and of failed attempts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EXECUTORS = ("thread", "coroutine", "process")
 
 
 def run_all(running: Node, directory: Path) -> dict[str, str]:
-    """Run each task once; return the handles by functions."""
+    """Run each task once, and return the handles by function."""
     handles = {}
     for executor in EXECUTORS:
         ended = mainspring("submit", executor, cwd=directory, MAINSPRING_SERVER=running.address)
@@ -74,7 +74,7 @@ def write(directory: Path, configuration: str = "") -> None:
 
 
 @pytest.mark.parametrize("level", ["info", "debug", "warning"])
-def test_what_tasks_log_follows_the_level_and_names_the_job(tmp_path: Path, level: str) -> None:
+def test_log_lines_of_tasks_follow_the_level_and_name_the_job(tmp_path: Path, level: str) -> None:
     write(tmp_path)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", "--log-level", level)
     with node("run", "app.py", *options, cwd=tmp_path) as running:
@@ -84,7 +84,7 @@ def test_what_tasks_log_follows_the_level_and_names_the_job(tmp_path: Path, leve
     own = [line for line in lines if line.get("logger") == "x" or line["event"] == "structured"]
     for executor in EXECUTORS:
         job = {"function": executor, "handle": handles[executor], "attempt": 1}
-        said = [line for line in own if line.get("function") == executor]
+        logged = [line for line in own if line.get("function") == executor]
         expected = {
             "debug": [f"debug in {executor}", f"info in {executor}", "structured"],
             "info": [f"info in {executor}", "structured"],
@@ -92,8 +92,8 @@ def test_what_tasks_log_follows_the_level_and_names_the_job(tmp_path: Path, leve
         }[level]
         if executor == "coroutine" and level != "warning":
             expected = [*expected, "a thread of a coroutine"]
-        assert [line["event"] for line in said] == expected
-        assert all(job.items() <= line.items() for line in said)
+        assert [line["event"] for line in logged] == expected
+        assert all(job.items() <= line.items() for line in logged)
         trouble = [line for line in lines if line["event"] == f"trouble in {executor}"]
         assert len(trouble) == 1
         assert job.items() <= trouble[0].items()
@@ -117,7 +117,7 @@ def test_a_configuration_of_the_users_module_is_left_alone(tmp_path: Path) -> No
         assert text.count(f"MINE {executor} {handles[executor]} 1 info in {executor}\n") == 1
         assert text.count(f"info in {executor}") == 1
         assert text.count(f"trouble in {executor}") == 1
-    assert text.count("noise") == len(EXECUTORS)  # as the user's configuration has it
+    assert text.count("noise") == len(EXECUTORS)  # the user's configuration logs it
     assert "debug in" not in text
 
 
@@ -152,22 +152,24 @@ def test_structlog_of_the_users_module_is_left_alone(tmp_path: Path) -> None:
         running.stop()
         lines = entries(running.log.read_text())
     for executor in EXECUTORS:
-        (said,) = [
+        (logged,) = [
             line["event"] for line in lines if "event='structured'" in line["event"] and repr(executor) in line["event"]
         ]
-        assert repr(handles[executor]) in said
+        assert repr(handles[executor]) in logged
 
 
-def test_a_log_file_has_the_lines_of_tasks_also_after_it_was_moved(tmp_path: Path) -> None:
+def test_a_log_file_has_the_lines_of_tasks_also_after_a_move(tmp_path: Path) -> None:
     write(tmp_path)
     log = tmp_path / "mainspring.log"
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", "--log-file", log.name)
     with node("run", "app.py", *options, cwd=tmp_path) as running:
         run_all(running, tmp_path)
-        eventually(lambda: log.read_text().count("info in") == len(EXECUTORS), "the lines of the tasks")
+        eventually(lambda: log.read_text().count("info in") == len(EXECUTORS), "the file has the lines of the tasks")
         log.rename(tmp_path / "mainspring.log.1")
         run_all(running, tmp_path)
-        eventually(lambda: log.exists() and log.read_text().count("info in") == len(EXECUTORS), "them in the new file")
+        eventually(
+            lambda: log.exists() and log.read_text().count("info in") == len(EXECUTORS), "the new file has the lines"
+        )
         running.stop()
         assert "info in" not in running.log.read_text()
 
@@ -239,7 +241,7 @@ def test_each_attempt_that_failed_is_logged_once(tmp_path: Path, processes: str)
         with ExtensionPeer(running.port) as gone:
             gone.can_do(b"gone")
             gone.assigned()
-        eventually(lambda: len(failures(running)) >= len(FAILURES), "a line for each")
+        eventually(lambda: len(failures(running)) >= len(FAILURES), "each failed attempt has a line")
         running.stop()
         lines = failures(running)
     assert {(line["function"], line["attempt"]): (line["event"], line["error"]) for line in lines} == FAILURES
@@ -252,19 +254,19 @@ def test_each_attempt_that_failed_is_logged_once(tmp_path: Path, processes: str)
 
 
 @pytest.mark.parametrize("option", [("--log-level", "debug"), ("--log-tracebacks",)])
-def test_tracebacks_are_logged_where_they_are_wanted(tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_tracebacks_are_logged_with_the_option(tmp_path: Path, option: tuple[str, ...]) -> None:
     (tmp_path / "app.py").write_text(FAILING)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", *option)
     with node("run", "app.py", *options, cwd=tmp_path) as running:
         submit("process", running, tmp_path)
-        eventually(lambda: failures(running), "the line")
+        eventually(lambda: failures(running), "the line is logged")
         (line,) = failures(running)
     assert line["exception"].startswith("Traceback (most recent call last):\n")
     assert line["exception"].endswith("OSError: no space")
     assert "app.py" in line["exception"]
 
 
-def test_a_function_that_fails_often_has_a_few_lines_a_second(tmp_path: Path) -> None:
+def test_a_function_that_fails_often_logs_a_few_lines_a_second(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(FAILING)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0")
     with node("run", "app.py", *options, cwd=tmp_path) as running:
@@ -273,10 +275,10 @@ def test_a_function_that_fails_often_has_a_few_lines_a_second(tmp_path: Path) ->
             for _ in range(300):
                 client.put(b"often")
 
-        def told() -> int:
+        def logged_or_counted() -> int:
             lines = entries(running.log.read_text())
             left_out = [line["left_out"] for line in lines if "left_out" in line and line["function"] == "often"]
             return int(sum(left_out)) + len(failures(running))
 
-        eventually(lambda: told() == 300, "all are logged or counted")
+        eventually(lambda: logged_or_counted() == 300, "all are logged or counted")
         assert len(failures(running)) < 300

@@ -1,4 +1,4 @@
-"""A task that crashes ends its own jobs, and no others."""
+"""A task that crashes its process fails only its own jobs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ STORE = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
 
 
 @pytest.fixture
-def working(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    """A server, and the workers; `run` is both."""
+def node_and_workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    """Run a server and workers; ``run`` is both in one."""
     (tmp_path / "app.py").write_text(APP)
     if request.param == "run":
         with node("run", "app.py", *STORE, cwd=tmp_path) as both:
@@ -61,9 +61,11 @@ def working(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[No
         yield server, workers
 
 
-@pytest.mark.parametrize("working", ["1", "2", "run"], indirect=True)
-def test_a_task_that_crashes_ends_as_a_dead_letter_and_costs_others_nothing(working: tuple[Node, Node]) -> None:
-    server, workers = working
+@pytest.mark.parametrize("node_and_workers", ["1", "2", "run"], indirect=True)
+def test_a_crashing_task_ends_as_a_dead_letter_and_costs_other_jobs_no_attempt(
+    node_and_workers: tuple[Node, Node],
+) -> None:
+    server, workers = node_and_workers
     with contextlib.closing(App(server.address)) as client:
         names = ["poison", *["innocent", "waits"] * 8]
         jobs = [client.function(name).submit(b"[]" if name == "poison" else b"[0.3]") for name in names]
@@ -71,18 +73,18 @@ def test_a_task_that_crashes_ends_as_a_dead_letter_and_costs_others_nothing(work
             jobs[0].result(60)
         for job in jobs[1:]:
             job.result(60)
-        assert {job.info()["attempt"] for job in jobs} == {1}, "what was lost beside it counts for nobody"
+        assert {job.info()["attempt"] for job in jobs} == {1}, "jobs that were lost with it do not count the attempt"
     assert workers.process.poll() is None
     log = workers.log.read_text()
     assert log.count('"worker ended"') == 2, log
     assert '"left_out": {' in log
 
 
-@pytest.mark.parametrize("working", ["1"], indirect=True)
-def test_a_worker_process_that_is_killed_is_replaced_and_none_outlives_its_supervisor(
-    working: tuple[Node, Node],
+@pytest.mark.parametrize("node_and_workers", ["1"], indirect=True)
+def test_a_worker_process_that_is_killed_is_replaced_and_no_process_outlives_its_supervisor(
+    node_and_workers: tuple[Node, Node],
 ) -> None:
-    server, workers = working
+    server, workers = node_and_workers
     with contextlib.closing(App(server.address)) as client:
         first = int(client.function("waits").submit(b"[0]").result(30))
         os.kill(first, signal.SIGKILL)

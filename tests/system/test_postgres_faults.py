@@ -1,4 +1,4 @@
-"""Whatever happens to the server or to the way there: what was acknowledged is there, once, and the node goes on by itself."""
+"""Faults of the PostgreSQL server and its connections: acknowledged operations are kept exactly once, and the node recovers."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-MARK = b"a mark in a group that is one statement"
-NEVER = b"what no server says"
+MARK = b"text in a group that is one statement"
+NEVER = b"text that no server sends"
 
 
 @pytest.fixture
 def own(postgres_programs: Path) -> Iterator[PostgresServer]:
-    """Return a server that may be disturbed."""
+    """Return a server that the test may disturb."""
     with PostgresServer() as server:
         yield server
 
 
 class Load:
-    """Groups one after the other, and what their answers promise."""
+    """Commits groups one after another, and records the promises in their answers."""
 
     def __init__(self, on: Node) -> None:
         self.node = on
@@ -51,7 +51,7 @@ class Load:
         self.enough = False
 
     async def group(self) -> None:
-        """Submit leased and pending jobs, claim the pending ones, settle all but one, in three groups."""
+        """Submit leased and pending jobs, claim the pending ones, and settle all but one, in three groups."""
         one = self.node
         leased = [one.job(state=State.LEASED) for _ in range(3)]
         pending = [one.job() for _ in range(3)]
@@ -71,7 +71,7 @@ class Load:
         while not self.enough:
             await self.group()
 
-    async def goes_on(self, groups: int = 5) -> None:
+    async def await_groups(self, groups: int = 5) -> None:
         """Wait for further groups."""
         async with asyncio.timeout(60):
             goal = self.groups + groups
@@ -79,8 +79,8 @@ class Load:
                 self.more.clear()
                 await self.more.wait()
 
-    async def is_kept(self, by: Node) -> None:
-        """Assert that all that was promised is there, and nothing else."""
+    async def assert_kept(self, by: Node) -> None:
+        """Assert that the store has exactly the promised jobs."""
         (counts,) = await by.group(ops.Count())
         jobs = await everything(by.engine, ListJobs(limit=1_000_000))
         states = {job.id: job.state for job in jobs}
@@ -93,24 +93,24 @@ class Load:
 
 @contextlib.asynccontextmanager
 async def under_load(one: Node) -> AsyncIterator[Load]:
-    """Commit groups all the while, to the end of the last one."""
+    """Commit groups continuously until the block ends; the last group is awaited."""
     load = Load(one)
     running = asyncio.ensure_future(load.run())
     try:
-        await load.goes_on()
+        await load.await_groups()
         yield load
-        await load.goes_on()
+        await load.await_groups()
     finally:
         load.enough = True
         await asyncio.wait_for(running, 60)
 
 
-# ---- one answer ----
+# ---- single lost answers
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
 @pytest.mark.parametrize("kind", ["submit", "claim", "settle"])
-def test_a_commit_whose_outcome_is_unknown_happens_once(proxy: Proxy, database: str, kind: str, lost: str) -> None:
+def test_a_commit_with_an_unknown_outcome_happens_once(proxy: Proxy, database: str, kind: str, lost: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one, node(database, "b") as two:
             jobs = await two.submitted(6)
@@ -120,7 +120,7 @@ def test_a_commit_whose_outcome_is_unknown_happens_once(proxy: Proxy, database: 
                 "claim": one.claim(2),
                 "settle": ops.Settle([succeeded(job, MARK, NOW, NOW) for job in held]),
             }
-            last = b"COMMIT" if kind == "claim" else MARK  # the others are one statement, which commits
+            last = b"COMMIT" if kind == "claim" else MARK  # the other groups are one statement, which commits
             trap = proxy.lose_answer(to=last) if lost == "answer" else proxy.lose_request(of=last)
             (outcome,) = await one.group(operations[kind])
             assert trap.has_sprung
@@ -141,20 +141,20 @@ def test_a_commit_whose_outcome_is_unknown_happens_once(proxy: Proxy, database: 
     asyncio.run(test())
 
 
-def test_a_commit_that_comes_late_and_its_repetition_exclude_each_other(
+def test_a_late_commit_and_its_repetition_exclude_each_other(
     proxy: Proxy, database: str, postgres: PostgresServer
 ) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one, node(database, "b") as two, session(database) as other:
             await two.submitted(6)
             await one.group(one.claim(1))
-            # The COMMIT has reached the server and waits there; then the node's connection is lost, and the server's is not.
+            # The COMMIT waits at the server; then the node loses its connection, but the server keeps its end.
             await other.execute("BEGIN; LOCK TABLE journal IN EXCLUSIVE MODE")
             group = one.begin(one.claim(2))
-            await eventually(lambda: waiting_for(database, "journal"), "the group is at its end")
+            await eventually(lambda: waiting_for(database, "journal"), "the group is about to commit")
             proxy.forget()
             one.engine._writer.give_up()
-            await asyncio.sleep(0.1)  # whatever the repetition does while the first attempt is still there
+            await asyncio.sleep(0.1)  # let the repetition run while the first attempt is still open
             await other.execute("COMMIT")
             ((claimed,),) = await asyncio.wait_for(group, 30)
             counts = await two.counts()
@@ -168,7 +168,7 @@ def test_a_commit_that_comes_late_and_its_repetition_exclude_each_other(
 
 
 async def waiting_for(database: str, table: str) -> int:
-    """Return how many sessions wait for a lock on a table."""
+    """Return the number of sessions that wait for a lock on a table."""
     async with session(database) as other:
         number: int = await other.fetchval(
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = to_regclass($1)", table
@@ -176,7 +176,9 @@ async def waiting_for(database: str, table: str) -> int:
         return number
 
 
-def test_who_was_fenced_while_the_outcome_was_unknown_hears_what_was_committed(proxy: Proxy, database: str) -> None:
+def test_a_node_that_is_fenced_before_it_knows_the_outcome_receives_the_committed_one(
+    proxy: Proxy, database: str
+) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one, node(database, "b") as two:
             trap = proxy.lose_answer()
@@ -194,7 +196,7 @@ def test_who_was_fenced_while_the_outcome_was_unknown_hears_what_was_committed(p
     asyncio.run(test())
 
 
-def test_who_was_fenced_while_cut_off_has_committed_nothing(proxy: Proxy, database: str) -> None:
+def test_a_node_that_is_fenced_while_cut_off_has_committed_nothing(proxy: Proxy, database: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one, node(database, "b") as two:
             await one.submitted()
@@ -202,7 +204,7 @@ def test_who_was_fenced_while_cut_off_has_committed_nothing(proxy: Proxy, databa
             job = one.job()
             group = one.begin(one.submit(job))
             assert await two.engine.end(one.term)
-            assert not group.done(), "nobody knows yet"
+            assert not group.done(), "the outcome is unknown"
             proxy.heal()
             with pytest.raises(StoreFencedError):
                 await asyncio.wait_for(group, 30)
@@ -235,11 +237,11 @@ def test_a_new_term_may_begin_while_a_group_of_the_old_one_is_under_way(proxy: P
     asyncio.run(test())
 
 
-# ---- the way ----
+# ---- the connection
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_connections_that_end_at_any_byte(proxy: Proxy, database: str, direction: Direction) -> None:
+def test_a_connection_may_end_at_any_byte(proxy: Proxy, database: str, direction: Direction) -> None:
     chance = random.Random(direction.value)
 
     async def test() -> None:
@@ -254,38 +256,38 @@ def test_connections_that_end_at_any_byte(proxy: Proxy, database: str, direction
                 await load.group()
                 proxy.heal()
                 del trap
-            await load.is_kept(one)
+            await load.assert_kept(one)
 
     asyncio.run(test())
 
 
-def test_connections_that_are_cut_all_the_time(proxy: Proxy, database: str) -> None:
+def test_connections_may_be_cut_continuously(proxy: Proxy, database: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database)) as one:
             async with under_load(one) as load:
                 for _ in range(15):
                     proxy.cut()
-                    await load.goes_on(1)
-            await load.is_kept(one)
+                    await load.await_groups(1)
+            await load.assert_kept(one)
 
     asyncio.run(test())
 
 
-def test_a_way_that_swallows_everything_is_left(proxy: Proxy, database: str) -> None:
+def test_a_connection_without_answers_is_replaced(proxy: Proxy, database: str) -> None:
     async def test() -> None:
         async with node(proxy.through(database), slow=0.3) as one:
             async with under_load(one) as load:
                 proxy.forget()
                 began = time.monotonic()
-                await load.goes_on(1)
+                await load.await_groups(1)
                 assert time.monotonic() - began < 20
-            await load.is_kept(one)
+            await load.assert_kept(one)
 
     asyncio.run(test())
 
 
-def test_a_session_that_waits_for_us_within_a_statement_is_left(proxy: Proxy, database: str) -> None:
-    # The server takes what it has been asked so far for a part of a statement, and counts the session as active.
+def test_a_session_that_waits_for_the_rest_of_a_statement_is_replaced(proxy: Proxy, database: str) -> None:
+    # The server treats the bytes so far as part of a statement, and counts the session as active.
     async def test() -> None:
         async with node(proxy.through(database), slow=0.3) as one:
             proxy.lose_answer(b"FROM dead WHERE id = ANY", until=NEVER)
@@ -294,27 +296,27 @@ def test_a_session_that_waits_for_us_within_a_statement_is_left(proxy: Proxy, da
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_a_way_that_is_dead_when_the_next_term_begins_is_left(
-    proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch, *, anew: bool
+@pytest.mark.parametrize("new_connection", [False, True])
+def test_a_dead_connection_is_replaced_when_the_next_term_begins(
+    proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch, *, new_connection: bool
 ) -> None:
     monkeypatch.setattr(writer, "ANSWER", 0.3)
 
     async def test() -> None:
         async with node(proxy.through(database), slow=60.0) as one:
-            if anew:
+            if new_connection:
                 one.engine._writer.give_up()
-            proxy.lose_answer(b"pg_try_advisory_lock" if anew else b"pg_advisory_unlock_all", until=NEVER)
+            proxy.lose_answer(b"pg_try_advisory_lock" if new_connection else b"pg_advisory_unlock_all", until=NEVER)
             began = time.monotonic()
             async with asyncio.timeout(30):
                 await one.open()
-            assert time.monotonic() - began >= writer.ANSWER, "there was an answer"
+            assert time.monotonic() - began >= writer.ANSWER, "the node must have waited for an answer"
             assert await one.group(one.submit(one.job())) == [{}]
 
     asyncio.run(test())
 
 
-def test_a_way_that_is_dead_when_a_group_is_undone_is_left(
+def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
     proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "ANSWER", 0.3)
@@ -327,17 +329,17 @@ def test_a_way_that_is_dead_when_a_group_is_undone_is_left(
             proxy.lose_answer(b"ROLLBACK", until=NEVER)
             group = one.begin(one.submit(one.job()))
             pid = one.engine._writer.pid
-            await eventually(lambda: another(one, pid), "the connection is given up")
+            await eventually(lambda: replaced(one, pid), "the connection is given up")
             await other.execute("COMMIT")
             assert await asyncio.wait_for(group, 30) == [{}]
 
-    async def another(one: Node, pid: int | None) -> bool:
+    async def replaced(one: Node, pid: int | None) -> bool:
         return one.engine._writer.pid not in {None, pid}
 
     asyncio.run(test())
 
 
-def test_a_group_that_the_server_works_at_is_not_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "AGAIN", 0.01)
 
     async def test() -> None:
@@ -366,14 +368,14 @@ def test_a_server_that_is_killed_and_restarted_in_the_middle(own: PostgresServer
                 for _ in range(3):
                     await asyncio.to_thread(own.kill)
                     await asyncio.to_thread(own.start)
-                    await load.goes_on()
+                    await load.await_groups()
                 await asyncio.to_thread(own.restart)
-            await load.is_kept(one)
+            await load.assert_kept(one)
 
     asyncio.run(test())
 
 
-def test_a_server_that_stands_still_for_a_while(own: PostgresServer) -> None:
+def test_a_server_that_pauses_for_a_while(own: PostgresServer) -> None:
     async def test() -> None:
         async with node(own.dsn(), slow=0.3) as one:
             async with under_load(one) as load:
@@ -382,12 +384,12 @@ def test_a_server_that_stands_still_for_a_while(own: PostgresServer) -> None:
                 await asyncio.sleep(2)
                 assert load.groups <= groups + 1
                 own.resume()
-            await load.is_kept(one)
+            await load.assert_kept(one)
 
     asyncio.run(test())
 
 
-def test_too_many_connections_are_waited_for(postgres_programs: Path) -> None:
+def test_a_node_waits_while_there_are_too_many_connections(postgres_programs: Path) -> None:
     with PostgresServer(max_connections=7, superuser_reserved_connections=0, max_wal_senders=0) as small:
 
         async def test() -> None:
@@ -396,7 +398,7 @@ def test_too_many_connections_are_waited_for(postgres_programs: Path) -> None:
                 for _ in range(4):
                     await others.enter_async_context(session(small.dsn()))
                 one.engine._writer.give_up()
-                await others.enter_async_context(await free_place(small.dsn()))
+                await others.enter_async_context(await take_free_connection(small.dsn()))
                 group = one.begin(one.submit(one.job()))
                 await asyncio.wait({group}, timeout=0.5)
                 assert not group.done()
@@ -406,19 +408,19 @@ def test_too_many_connections_are_waited_for(postgres_programs: Path) -> None:
         asyncio.run(test())
 
 
-async def free_place(dsn: str) -> contextlib.AsyncExitStack:
-    """Take the one place that is about to become free."""
+async def take_free_connection(dsn: str) -> contextlib.AsyncExitStack:
+    """Open the connection that is about to become free."""
     while True:
         stack = contextlib.AsyncExitStack()
         try:
             await stack.enter_async_context(session(dsn))
-        except Exception:  # noqa: BLE001 - not free yet
+        except Exception:  # noqa: BLE001 - none is free yet
             await asyncio.sleep(0.01)
         else:
             return stack
 
 
-def test_a_standby_that_takes_over_has_all_that_was_acknowledged(own: PostgresServer) -> None:
+def test_a_standby_that_takes_over_has_all_acknowledged_jobs(own: PostgresServer) -> None:
     dsn = own.create_database()
     with own.replica() as standby:
 
@@ -428,7 +430,7 @@ def test_a_standby_that_takes_over_has_all_that_was_acknowledged(own: PostgresSe
                 async with under_load(one) as load:
                     await asyncio.to_thread(own.kill)
                     await asyncio.to_thread(standby.promote)
-                await load.is_kept(one)
+                await load.assert_kept(one)
 
         asyncio.run(test())
 
@@ -443,13 +445,13 @@ def test_closing_takes_a_few_seconds_at_most(own: PostgresServer, state: str) ->
             began = time.monotonic()
             await one.engine.close()
             assert time.monotonic() - began < 5
-            assert len(asyncio.all_tasks()) == 1, "all that it had started has ended"
+            assert len(asyncio.all_tasks()) == 1, "the engine's tasks have ended"
             await one.engine.close()
 
     asyncio.run(test())
 
 
-def test_a_node_that_is_closed_in_the_middle_of_a_group_leaves_it_whole_or_not_at_all(database: str) -> None:
+def test_a_node_that_is_closed_in_the_middle_of_a_group_commits_all_or_nothing(database: str) -> None:
     async def test() -> None:
         async with node(database, "b") as two:
             for wait in (0.0, 0.0005, 0.001, 0.002, 0.005):

@@ -1,4 +1,4 @@
-"""The Python API against a real server, with workers in processes of their own."""
+"""The Python API against a real server, with workers in separate processes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def leaves_a_thread() -> int:
 
 
 class Fleet:
-    """A server, and workers of the tasks; all ends with the test."""
+    """A server and workers of the tasks; they end with the test."""
 
     def __init__(self, directory: Path, store: str) -> None:
         self.directory = directory
@@ -209,11 +209,11 @@ def tasks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules[fleet.tasks.stem]
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for what another process does to the file system or a job."""
+def poll_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Poll a condition that another process makes true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
@@ -227,7 +227,7 @@ def test_all_kinds_of_tasks(fleet: Fleet, tasks: Any) -> None:
     assert tasks.app.function("add").submit(a=1).result(20) == b"2"
 
 
-def test_what_a_task_knows(fleet: Fleet, tasks: Any) -> None:
+def test_a_task_reads_its_jobs_data(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     job = tasks.facts.options(unique="u-1", timeout=60).submit()
     facts = job.result(20)
@@ -251,7 +251,7 @@ def test_failures_and_retries(fleet: Fleet, tasks: Any) -> None:
     assert tasks.sleepy.submit(str(fleet.directory / "slept")).result(20) == "awake at attempt 1"
 
 
-def test_times_that_run_out(fleet: Fleet, tasks: Any) -> None:
+def test_timeouts_and_expiry(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     for task in (tasks.too_slow, tasks.spins):
         with pytest.raises(JobFailed) as failed:
@@ -274,7 +274,7 @@ def test_cancel_waiting_and_running(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     mark = fleet.directory / "running"
     running = tasks.hold.submit(str(mark))
-    until(mark.exists)
+    poll_until(mark.exists)
     assert running.cancel("enough") == "running"
     with pytest.raises(JobCancelled):
         running.result(20)
@@ -312,11 +312,11 @@ def test_many_from_threads_and_asyncio(fleet: Fleet, tasks: Any) -> None:
     assert asyncio.run(main()) == [*range(1, 1_001), *range(1, 101)]
 
 
-def test_a_polite_stop_hands_jobs_back_without_counting(fleet: Fleet, tasks: Any) -> None:
+def test_a_stopped_worker_releases_jobs_without_counting_the_attempt(fleet: Fleet, tasks: Any) -> None:
     first = fleet.work("--grace", "100ms")
     mark = fleet.directory / "held"
     job = tasks.hold.submit(str(mark))
-    until(mark.exists)
+    poll_until(mark.exists)
     first.send_signal(signal.SIGTERM)
     assert first.wait(20) == 0
     (fleet.directory / "held.go").touch()
@@ -328,13 +328,13 @@ def test_a_polite_stop_hands_jobs_back_without_counting(fleet: Fleet, tasks: Any
 def test_a_worker_that_dies_costs_no_attempt(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     job = tasks.dies.options(retry=Retry(max_attempts=1)).submit(str(fleet.directory / "died"))
-    until((fleet.directory / "died").exists)
+    poll_until((fleet.directory / "died").exists)
     fleet.work()
     assert job.result(20) == "second worker"
     assert job.info()["attempt"] == 1
 
 
-def test_a_fork_is_no_worker(fleet: Fleet, tasks: Any) -> None:
+def test_a_fork_of_a_worker_is_no_worker(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     pid, code = tasks.terminates_a_fork.submit().result(30)
     assert code == -signal.SIGTERM
@@ -342,29 +342,29 @@ def test_a_fork_is_no_worker(fleet: Fleet, tasks: Any) -> None:
     assert tasks.terminates_a_fork.submit().result(30) == [pid, code]
 
 
-def test_a_worker_that_dies_before_its_forks_is_seen_to_die(fleet: Fleet, tasks: Any) -> None:
+def test_the_death_of_a_worker_is_detected_before_that_of_its_forks(fleet: Fleet, tasks: Any) -> None:
     fleet.work()
     pids = fleet.directory / "pids"
     tasks.forks_and_waits.submit(str(pids))
-    until(lambda: pids.exists() and pids.read_text() != "")
+    poll_until(lambda: pids.exists() and pids.read_text() != "")
     first = pids.read_text()
     worker, fork = map(int, first.split())
     os.kill(worker, signal.SIGKILL)
     fleet.work()
     try:
-        until(lambda: pids.read_text() not in {"", first})  # its job runs again
+        poll_until(lambda: pids.read_text() not in {"", first})  # its job runs again
     finally:
         for number in {fork, int((pids.read_text() or first).split()[1])}:
             os.kill(number, signal.SIGKILL)
 
 
-def test_what_tasks_leave_behind_does_not_keep_a_worker_from_being_replaced(fleet: Fleet, tasks: Any) -> None:
+def test_a_worker_with_leftover_threads_is_replaced(fleet: Fleet, tasks: Any) -> None:
     fleet.work("--max-jobs", "1")
     first = tasks.leaves_a_thread.submit().result(20)
     assert tasks.leaves_a_thread.submit().result(30) != first
 
 
-def test_a_server_that_is_killed_and_started_again(fleet: Fleet, tasks: Any) -> None:
+def test_clients_survive_a_restart_of_a_killed_server(fleet: Fleet, tasks: Any) -> None:
     server = fleet.processes[0]
     jobs = tasks.add.submit_many(range(200))
     server.kill()
@@ -382,6 +382,6 @@ def test_recycled_workers_lose_nothing(fleet: Fleet, tasks: Any) -> None:
     assert list(tasks.app.results(jobs, timeout=100)) == list(range(1, 301))
 
 
-def test_current_job_is_for_tasks() -> None:
+def test_current_job_is_available_only_in_tasks() -> None:
     with pytest.raises(Exception, match="inside a task"):
         current_job()

@@ -1,4 +1,4 @@
-"""``mainspring run`` keeps jobs where the App says, unless it is told another place."""
+"""``mainspring run`` uses the App's store, unless a setting names another one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def double(number: int) -> int:
     return 2 * number
 """
 OPTIONS = ("--gearman", "127.0.0.1:0", "--grace", "1s")
-OVERRULED = "the App's store is not used"
+IGNORED = "the App's store is not used"
 
 
 def write(directory: Path, store: str) -> None:
@@ -46,43 +46,43 @@ def is_logged(running: Node, words: str) -> bool:
     return any(words in event["event"] for event in events(running))
 
 
-def started(running: Node) -> dict[str, Any]:
+def started_event(running: Node) -> dict[str, Any]:
     (event,) = [event for event in events(running) if event["event"] == "started"]
     return event
 
 
-def stopped(running: Node) -> None:
-    """Stop it once it has begun: then the log says what there was to be said."""
+def stop_after_start(running: Node) -> None:
+    """Stop the node once its worker is connected: then its log is complete."""
     eventually(lambda: is_logged(running, "connected"), "the worker connects")
     assert running.stop() == 0
 
 
-def test_jobs_are_kept_where_the_app_says(tmp_path: Path) -> None:
+def test_jobs_are_kept_in_the_apps_store(tmp_path: Path) -> None:
     write(tmp_path, "'sqlite:///mine.db'")
     with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
         done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
         assert (done.returncode, done.stdout) == (0, b"8"), done
-        stopped(running)
-    assert started(running)["store"] == f"sqlite:///{tmp_path}/mine.db"
-    assert not is_logged(running, OVERRULED)
+        stop_after_start(running)
+    assert started_event(running)["store"] == f"sqlite:///{tmp_path}/mine.db"
+    assert not is_logged(running, IGNORED)
     assert not (tmp_path / "mainspring.db").exists()
 
 
-def test_the_log_says_whether_the_core_is_compiled(tmp_path: Path) -> None:
+def test_the_log_names_the_kind_of_core(tmp_path: Path) -> None:
     with node("serve", *OPTIONS[:2], "--store", "memory://", cwd=tmp_path) as running:
         assert running.stop() == 0
-    assert started(running)["core"] == core()
+    assert started_event(running)["core"] == core()
 
 
-def test_an_app_without_a_store_has_the_usual_one(tmp_path: Path) -> None:
+def test_an_app_without_a_store_has_the_default_one(tmp_path: Path) -> None:
     write(tmp_path, "None")
     with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
-        stopped(running)
-    assert started(running)["store"] == f"sqlite:///{tmp_path}/mainspring.db"
+        stop_after_start(running)
+    assert started_event(running)["store"] == f"sqlite:///{tmp_path}/mainspring.db"
 
 
 @pytest.mark.parametrize("where", ["option", "variable", "file"])
-def test_what_is_given_wins_and_the_log_says_so(tmp_path: Path, where: str) -> None:
+def test_a_setting_overrides_the_app_and_the_log_reports_it(tmp_path: Path, where: str) -> None:
     write(tmp_path, "'postgresql://jobs:secret@localhost/jobs'")
     given: tuple[str, ...] = ()
     variables: dict[str, str] = {}
@@ -93,26 +93,26 @@ def test_what_is_given_wins_and_the_log_says_so(tmp_path: Path, where: str) -> N
     else:
         (tmp_path / "mainspring.toml").write_text('store = "sqlite:///given.db"\n')
     with node("run", "app.py", *OPTIONS, *given, cwd=tmp_path, faces=("gearman",), **variables) as running:
-        eventually(lambda: is_logged(running, OVERRULED), "the log says it")
-        stopped(running)
-    assert started(running)["store"] == f"sqlite:///{tmp_path}/given.db"
-    (event,) = [event for event in events(running) if OVERRULED in event["event"]]
-    assert event["given"] == started(running)["store"]
+        eventually(lambda: is_logged(running, IGNORED), "the log reports it")
+        stop_after_start(running)
+    assert started_event(running)["store"] == f"sqlite:///{tmp_path}/given.db"
+    (event,) = [event for event in events(running) if IGNORED in event["event"]]
+    assert event["given"] == started_event(running)["store"]
     assert event["app"] == "postgresql://jobs:***@localhost/jobs"
 
 
-def test_nothing_is_said_where_both_name_the_same(tmp_path: Path) -> None:
-    # The App is asked after the start: what it has to say is there when its process has ended, which the file tells.
+def test_nothing_is_logged_if_both_name_the_same_store(tmp_path: Path) -> None:
+    # A process of its own imports the App after the start. When that process has ended, a message would be in the log.
     write(tmp_path, "'sqlite:///mine.db'")
     code = "\nimport os, sys\nif 'app_store' in sys.orig_argv[2]: open('asked', 'w').write(str(os.getpid()))\n"
     path = tmp_path / "app.py"
     path.write_text(path.read_text() + code)
     with node("run", "app.py", *OPTIONS, "--store", f"sqlite:///{tmp_path}/mine.db", cwd=tmp_path) as running:
         asked = tmp_path / "asked"
-        eventually(lambda: asked.exists() and asked.read_text(), "the App is asked")
+        eventually(lambda: asked.exists() and asked.read_text(), "the App is imported")
         eventually(lambda: not is_alive(int(asked.read_text())), "its process has ended")
-        stopped(running)
-    assert not is_logged(running, OVERRULED)
+        stop_after_start(running)
+    assert not is_logged(running, IGNORED)
 
 
 @pytest.mark.parametrize("more", [(), ("--daemon",)])
@@ -134,7 +134,7 @@ def test_the_store_of_the_app_is_checked_with_the_other_options(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_stop_while_the_app_is_asked(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_stop_while_the_app_is_imported(tmp_path: Path, number: signal.Signals) -> None:
     fifo = tmp_path / "began"
     os.mkfifo(fifo)
     (tmp_path / "app.py").write_text("import threading\nopen('began', 'w').close()\nthreading.Event().wait()\n")
@@ -147,17 +147,17 @@ def test_a_stop_while_the_app_is_asked(tmp_path: Path, number: signal.Signals) -
         assert running.returncode == 0
 
 
-def test_an_app_on_zookeeper_is_run_there(tmp_path: Path, zookeeper: str, chroot: str) -> None:
+def test_run_uses_an_apps_store_on_zookeeper(tmp_path: Path, zookeeper: str, chroot: str) -> None:
     url = f"zookeeper://{zookeeper}{chroot}"
     write(tmp_path, f"ZooKeeper({url!r})")
     with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
         done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
         assert (done.returncode, done.stdout) == (0, b"8"), done
-        stopped(running)
-    assert started(running)["store"] == url
+        stop_after_start(running)
+    assert started_event(running)["store"] == url
 
 
-def test_a_limit_on_zookeeper_ends_run_with_what_to_do(tmp_path: Path) -> None:
+def test_a_limit_on_zookeeper_ends_run_with_the_remedy(tmp_path: Path) -> None:
     write(tmp_path, "ZooKeeper('zookeeper://localhost')")
     path = tmp_path / "app.py"
     path.write_text(path.read_text().replace("@app.task", "@app.task(concurrency=1)"))

@@ -1,4 +1,4 @@
-"""Schedules of real nodes: whoever is killed, frozen or started again, each fire time has one row and one job."""
+"""Schedules of real nodes that are killed, frozen and restarted: each fire time has one row and one job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.server import PostgresServer
 
-EVERY = 0.5
+INTERVAL = 0.5
 APP = """
 import os
 from mainspring import App, current_job
@@ -39,8 +39,8 @@ def f(name: str) -> None:
 
 
 @contextmanager
-def working(directory: Path, servers: str) -> Iterator[None]:
-    """Run a worker of the task."""
+def task_worker(directory: Path, servers: str) -> Iterator[None]:
+    """Run a worker with the task."""
     (directory / "app.py").write_text(APP)
     command = [sys.executable, "-m", "mainspring", "worker", "app.py", "--server", servers]
     with (directory / "worker.log").open("wb") as log:
@@ -61,26 +61,28 @@ def instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def assert_whole(runs: list[dict[str, Any]], until: float) -> list[dict[str, Any]]:
-    """Say that the fire times until a time follow on each other without a gap, each once; returns them, the oldest first."""
+def assert_complete(runs: list[dict[str, Any]], until: float) -> list[dict[str, Any]]:
+    """Assert that the fire times until a time have no gap and no repetition; return their runs, the oldest first."""
     ordered = [run for run in reversed(runs) if instant(run["fire_time"]) <= until]
     times = [instant(run["fire_time"]) for run in ordered]
-    expected = [times[0] + EVERY * number for number in range(len(times))]
+    expected = [times[0] + INTERVAL * number for number in range(len(times))]
     assert times == pytest.approx(expected, abs=1e-4)
-    assert times[-1] > until - 2 * EVERY
+    assert times[-1] > until - 2 * INTERVAL
     handles = [run["handle"] for run in ordered if run["handle"]]
     assert len(set(handles)) == len(handles)
     return ordered
 
 
-def test_a_fleet_whose_nodes_die_and_freeze(tmp_path: Path, postgres: PostgresServer, database: str) -> None:
+def test_a_fleet_fires_all_times_while_nodes_die_and_freeze(
+    tmp_path: Path, postgres: PostgresServer, database: str
+) -> None:
     names = [f"s{number}" for number in range(20)]
     with ForkServer() as fork_server, Fleet(fork_server, tmp_path, database) as fleet:
         n1, n2, n3 = fleet.several("n1", "n2", "n3")
-        root = [schedule_spec(name, every=EVERY, misfire="all") for name in names]
+        root = [schedule_spec(name, every=INTERVAL, misfire="all") for name in names]
         child = schedule_spec("child", parents=["s0", "s1"])
         assert n1.ask("schedules.declare", app="test", schedules=[*root, child])["governs"]
-        with working(tmp_path, addresses(fleet.nodes)):
+        with task_worker(tmp_path, addresses(fleet.nodes)):
             time.sleep(3)
             n2.kill()
             time.sleep(3)
@@ -101,45 +103,45 @@ def test_a_fleet_whose_nodes_die_and_freeze(tmp_path: Path, postgres: PostgresSe
 
             eventually(ended, "all runs have ended")
             for name in names:
-                runs = assert_whole(n1.ask("schedules.history", name=name, limit=1000)["runs"], until)
+                runs = assert_complete(n1.ask("schedules.history", name=name, limit=1000)["runs"], until)
                 assert {run["state"] for run in runs} == {"fired"}
                 assert {run["outcome"] for run in runs} == {"succeeded"}
-            children = assert_whole(n1.ask("schedules.history", name="child", limit=1000)["runs"], until)
+            children = assert_complete(n1.ask("schedules.history", name="child", limit=1000)["runs"], until)
             assert {run["outcome"] for run in children} == {"succeeded"}
     ran = Counter(line.rsplit(" ", 1)[0] for line in (tmp_path / "ran").read_text().splitlines())
     jobs = {tuple(line.split()) for line in (tmp_path / "ran").read_text().splitlines()}
-    assert len(jobs) == len(ran), "no fire time had two jobs, although a job may have run twice"
+    assert len(jobs) == len(ran), "no fire time had two jobs, even if a job ran twice"
 
 
-def test_a_server_that_was_killed_makes_up_for_what_it_missed(tmp_path: Path) -> None:
+def test_a_restarted_server_makes_up_for_missed_fire_times(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         with server.extended() as tool:
             for misfire in ("once", "skip", "all"):
-                tool.call("schedules.add", **schedule_spec(misfire, every=EVERY, misfire=misfire))
-        with working(tmp_path, f"127.0.0.1:{server.port}"):
+                tool.call("schedules.add", **schedule_spec(misfire, every=INTERVAL, misfire=misfire))
+        with task_worker(tmp_path, f"127.0.0.1:{server.port}"):
             time.sleep(2)
             killed = time.time()
             server.kill()
     time.sleep(3)
-    with serving(tmp_path) as server, working(tmp_path, f"127.0.0.1:{server.port}"):
+    with serving(tmp_path) as server, task_worker(tmp_path, f"127.0.0.1:{server.port}"):
         silent = time.time() - killed
         time.sleep(3)
         until = time.time() - 1
         with server.extended() as tool:
             runs = {
-                name: assert_whole(tool.call("schedules.history", name=name, limit=1000)["runs"], until)
+                name: assert_complete(tool.call("schedules.history", name=name, limit=1000)["runs"], until)
                 for name in ("once", "skip", "all")
             }
     reasons = {name: [run["reason"] or run["state"] for run in ordered] for name, ordered in runs.items()}
     assert set(reasons["all"]) == {"fired"}
-    assert 2 <= reasons["skip"].count("misfire") <= silent / EVERY + 1
-    # What was missed by more than a second is made up for once, by the newest.
+    assert 2 <= reasons["skip"].count("misfire") <= silent / INTERVAL + 1
+    # All times that were missed by more than a second are made up for once, at the newest one.
     assert 1 <= reasons["once"].count("misfire") <= reasons["skip"].count("misfire")
     assert reasons["once"][-1] == reasons["skip"][-1] == "fired"
     assert {run["outcome"] for run in runs["all"]} <= {"succeeded", None}
 
 
-QUIET = """
+CHAIN_APP = """
 from datetime import timedelta
 from mainspring import App
 
@@ -154,21 +156,21 @@ def child() -> None: ...
 
 
 def test_a_node_without_schedules_runs_them_by_hand_alone(tmp_path: Path) -> None:
-    (tmp_path / "quiet.py").write_text(QUIET)
+    (tmp_path / "quiet.py").write_text(CHAIN_APP)
     options = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db", "--no-schedules")
     with node("run", "quiet.py", *options, cwd=tmp_path) as running:
 
-        def asked(*words: str) -> Any:
+        def query(*words: str) -> Any:
             done = mainspring(*words, "--json", "--server", running.address, cwd=tmp_path)
             assert done.returncode == 0, done
             return json.loads(done.stdout)
 
-        eventually(lambda: len(asked("schedules", "list")) == 2, "the code's schedules are in the store")
+        eventually(lambda: len(query("schedules", "list")) == 2, "the code's schedules are in the store")
         time.sleep(2)
-        assert asked("schedules", "history", "root") == []
-        assert asked("status")["schedules"] is False
+        assert query("schedules", "history", "root") == []
+        assert query("status")["schedules"] is False
         mainspring("schedules", "trigger", "root", "--server", running.address, cwd=tmp_path)
-        eventually(lambda: [run["outcome"] for run in asked("schedules", "history", "child")], "the child follows")
-        assert len(asked("schedules", "history", "root")) == 1
+        eventually(lambda: [run["outcome"] for run in query("schedules", "history", "child")], "the child follows")
+        assert len(query("schedules", "history", "root")) == 1
         assert running.stop() == 0
         assert "this node fires no schedules" in running.log.read_text()

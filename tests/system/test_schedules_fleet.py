@@ -1,4 +1,4 @@
-"""Schedules of three nodes on one database, of which one is killed and one frozen: each due time has one row, and runs once."""
+"""Schedules of three nodes on one store, of which some are killed and frozen: each fire time has one row and runs once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("n1", "n2", "n3")
 
 
 @on_each_store
-def test_no_fire_time_is_doubled_or_missed_whatever_becomes_of_the_nodes(fleet: Fleet) -> None:
+def test_no_fire_time_is_doubled_or_missed_while_nodes_fail(fleet: Fleet) -> None:
     nodes = dict(zip(NAMES, fleet.several(*NAMES), strict=True))
     with ScheduleWorkers(nodes) as schedule_workers:
         roots = add(nodes["n1"])

@@ -1,4 +1,4 @@
-"""`SIGKILL` at random points: what was acknowledged is not lost, what was settled does not run again."""
+"""`SIGKILL` at random points: no acknowledged job is lost, no settled job runs again."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SEEDS = 20
 LONG_SEEDS = 500
 KILLS = 8
 PARALLEL_SEEDS = 4
-"""Seeds run side by side: most of a run is waiting for the disk."""
+"""Seeds that run in parallel: a run mostly waits for the disk."""
 
 
 def survive(fork_server: ForkServer, directory: Path, seed: int, *, plant: str | None = None) -> Findings:
-    """Run one seed in a directory of its own."""
+    """Run one seed in its own directory."""
     own = directory / str(seed)
     own.mkdir()
     return Chaos(fork_server, own, [StoreRoute("sqlite:///jobs.db")], seed, scenario=SINGLE_SERVER, plant=plant).run(
@@ -35,7 +35,7 @@ def survive(fork_server: ForkServer, directory: Path, seed: int, *, plant: str |
 
 
 def check(fork_server: ForkServer, directory: Path, seeds: range) -> None:
-    """Run seeds, and say what any of them has shown."""
+    """Run seeds, and assert that none of them broke a promise."""
     with ThreadPoolExecutor(PARALLEL_SEEDS) as pool:
         findings = dict(zip(seeds, pool.map(lambda seed: survive(fork_server, directory, seed), seeds), strict=True))
     broken = {seed: found for seed, found in findings.items() if found.lost or found.violations}
@@ -53,7 +53,7 @@ def test_many_kills_lose_nothing_and_run_nothing_again(fork_server: ForkServer, 
     check(fork_server, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
 
 
-# The check has to fail where a server promises before it commits; otherwise it proves nothing.
+# The check must fail if a server makes promises before it commits; otherwise it proves nothing.
 
 
 def test_an_early_acknowledgement_is_found(fork_server: ForkServer, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_early_confirmation_is_found(fork_server: ForkServer, tmp_path: Path)
     assert any("ran again" in violation for found in findings for violation in found.violations)
 
 
-def test_a_restarted_server_takes_its_jobs_back_at_once(tmp_path: Path) -> None:
+def test_a_restarted_server_assigns_its_leased_jobs_at_once(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         client = server.extended()
         handles = [client.put(b"f", b"%d" % number, b"u%d" % number) for number in range(4)]
@@ -76,7 +76,7 @@ def test_a_restarted_server_takes_its_jobs_back_at_once(tmp_path: Path) -> None:
         worker.close()
     with serving(tmp_path) as server:
         client, worker = server.extended(), server.worker(b"f", places=4)
-        # No lease has to run out first: what comes within a socket's patience comes at once.
+        # No lease must end first: the jobs arrive within the socket's time-out.
         worker.socket.settimeout(2)
         assert [worker.job().handle for _ in range(4)] == handles
         client.request(b"f", b"again", b"u0")
@@ -85,7 +85,7 @@ def test_a_restarted_server_takes_its_jobs_back_at_once(tmp_path: Path) -> None:
         worker.close()
 
 
-def test_a_completion_before_the_answer_to_an_echo_survives(tmp_path: Path) -> None:
+def test_a_completion_that_an_echo_has_confirmed_survives(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.peer() as peer:
         peer.can_do(b"f")
         handles = [peer.submit(b"f", b"", b"%d" % number, Kind.SUBMIT_JOB_BG) for number in range(20)]

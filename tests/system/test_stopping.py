@@ -1,4 +1,4 @@
-"""Signals stop a node or workers: what they wait for, what they say, and how to stop them at once."""
+"""Signals that stop a node or workers: which jobs they wait for, their messages, and an immediate stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_for(path: str) -> str:
 """
 STORE = ("--gearman", "127.0.0.1:0", "--store", "sqlite:///jobs.db")
 WAITING = "1 job running; waiting up to 1 min; Ctrl-C again to stop now"
-"""With a grace of a minute, a command that ends within the patience of these tests was hurried."""
+"""The grace is a minute, so a command that ends within these tests' time-outs was ended early."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +52,15 @@ def server(tmp_path: Path) -> Iterator[Node]:
 
 @contextlib.contextmanager
 def workers(server: Node, directory: Path, *options: str) -> Iterator[Node]:
-    """Run ``mainspring worker``, connected."""
+    """Run ``mainspring worker`` until it is connected."""
     arguments = ("worker", "app.py", "--server", server.address, "--grace", "1m", *options)
     with node(*arguments, cwd=directory, faces=()) as running:
         eventually(lambda: "connected" in running.log.read_text(), "the worker connects")
         yield running
 
 
-def begin(server: Node, directory: Path) -> str:
-    """Submit a job that runs until the file ``gate`` is there; returns its handle once it runs."""
+def submit_blocked(server: Node, directory: Path) -> str:
+    """Submit a job that runs until the file ``gate`` exists, and return its handle once it runs."""
     done = mainspring("submit", "wait_for", '["gate"]', "--background", "--server", server.address, cwd=directory)
     handle = done.stdout.decode().strip()
     assert handle, done
@@ -75,22 +75,22 @@ def shown(server: Node, directory: Path, handle: str) -> dict[str, Any]:
 
 
 def count_logged(running: Node, words: str) -> int:
-    """Count the lines of the log that say something."""
+    """Count the lines of the log that contain a text."""
     return sum(words in line for line in running.log.read_text().splitlines())
 
 
 def assert_handed_back(directory: Path, handle: str) -> None:
-    """Start a node on the same store, and look whether the job waits there as if it had never run."""
-    with node("serve", *STORE, cwd=directory) as again:
-        job = shown(again, directory, handle)
+    """Start a node on the same store, and assert that the job is pending as if it had never run."""
+    with node("serve", *STORE, cwd=directory) as restarted:
+        job = shown(restarted, directory, handle)
         assert (job["state"], job["attempt"]) == ("pending", 0), job
 
 
-def test_ctrl_c_on_run_says_what_it_waits_for_and_another_stops_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_on_run_reports_running_jobs_and_a_second_one_stops_at_once(tmp_path: Path) -> None:
     with node("run", "app.py", *STORE, "--grace", "1m", "--processes", "2", cwd=tmp_path) as running:
-        handle = begin(running, tmp_path)
+        handle = submit_blocked(running, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: count_logged(running, WAITING), "it says what it waits for")
+        eventually(lambda: count_logged(running, WAITING), "it reports the running job")
         assert running.process.poll() is None
         running.press_ctrl_c()
         assert running.wait() == 0
@@ -100,23 +100,23 @@ def test_ctrl_c_on_run_says_what_it_waits_for_and_another_stops_at_once(tmp_path
     assert_handed_back(tmp_path, handle)
 
 
-def test_a_second_sigint_ends_a_server_and_jobs_of_connected_workers_count(tmp_path: Path, server: Node) -> None:
+def test_a_second_sigint_ends_a_server_also_with_jobs_of_connected_workers(tmp_path: Path, server: Node) -> None:
     with workers(server, tmp_path):
-        handle = begin(server, tmp_path)
+        handle = submit_blocked(server, tmp_path)
         server.press_ctrl_c()
-        eventually(lambda: count_logged(server, WAITING), "it says what it waits for")
+        eventually(lambda: count_logged(server, WAITING), "it reports the running job")
         server.press_ctrl_c()
         assert server.wait() == 0
-        (tmp_path / "gate").touch()  # else the worker would wait for its job
+        (tmp_path / "gate").touch()  # otherwise the worker would wait for its job
     assert_handed_back(tmp_path, handle)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: int) -> None:
     with workers(server, tmp_path, "--processes", str(processes)) as running:
-        handle = begin(server, tmp_path)
+        handle = submit_blocked(server, tmp_path)
         running.press_ctrl_c()
-        eventually(lambda: count_logged(running, WAITING), "it says what it waits for")
+        eventually(lambda: count_logged(running, WAITING), "it reports the running job")
         running.press_ctrl_c()
         assert running.wait() == 0
         log = running.log.read_text()
@@ -127,15 +127,15 @@ def test_a_second_sigint_ends_workers(tmp_path: Path, server: Node, processes: i
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_repeated_sigterm_does_not_hurry_workers(tmp_path: Path, server: Node, processes: int) -> None:
+def test_repeated_sigterm_does_not_shorten_the_grace_of_workers(tmp_path: Path, server: Node, processes: int) -> None:
     with workers(server, tmp_path, "--processes", str(processes)) as running:
-        handle = begin(server, tmp_path)
+        handle = submit_blocked(server, tmp_path)
         running.signal(signal.SIGTERM)
-        eventually(lambda: count_logged(running, "waiting up to"), "it says what it waits for")
+        eventually(lambda: count_logged(running, "waiting up to"), "it reports the running job")
         for _ in range(3):
-            os.killpg(running.process.pid, signal.SIGTERM)  # as systemd and containers do, all processes get it
+            os.killpg(running.process.pid, signal.SIGTERM)  # systemd and containers signal all processes
             time.sleep(0.2)
-        time.sleep(1.5)  # a worker in a hurry would hand the job back after a second
+        time.sleep(1.5)  # a worker without grace would release the job after a second
         assert shown(server, tmp_path, handle)["state"] == "running"
         (tmp_path / "gate").touch()
         assert running.wait() == 0
@@ -143,20 +143,20 @@ def test_repeated_sigterm_does_not_hurry_workers(tmp_path: Path, server: Node, p
     assert shown(server, tmp_path, handle)["state"] == "succeeded"
 
 
-def test_repeated_sigterm_does_not_hurry_a_node(tmp_path: Path) -> None:
+def test_repeated_sigterm_does_not_shorten_the_grace_of_a_node(tmp_path: Path) -> None:
     with node("run", "app.py", *STORE, "--grace", "1m", cwd=tmp_path) as running:
-        handle = begin(running, tmp_path)
+        handle = submit_blocked(running, tmp_path)
         for _ in range(3):
             running.signal(signal.SIGTERM)
-            eventually(lambda: count_logged(running, WAITING), "it says what it waits for")
+            eventually(lambda: count_logged(running, WAITING), "it reports the running job")
         (tmp_path / "gate").touch()
         assert running.wait() == 0
         assert (count_logged(running, WAITING), count_logged(running, "handed back")) == (1, 0)
-    with node("serve", *STORE, cwd=tmp_path) as again:
-        assert shown(again, tmp_path, handle)["state"] == "succeeded"
+    with node("serve", *STORE, cwd=tmp_path) as restarted:
+        assert shown(restarted, tmp_path, handle)["state"] == "succeeded"
 
 
-def test_a_stop_after_the_work_is_done_warns_of_nothing(tmp_path: Path) -> None:
+def test_a_stop_without_running_jobs_logs_no_warning(tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     with node("run", "app.py", *STORE, cwd=tmp_path) as running:
         done = mainspring("submit", "wait_for", '["gate"]', "--server", running.address, cwd=tmp_path)
@@ -168,7 +168,7 @@ def test_a_stop_after_the_work_is_done_warns_of_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--log-format", "json"), ("--log-file", "own.log")])
-def test_a_terminal_shows_the_sentence_alone(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, ...]) -> None:
     ours, theirs = pty.openpty()
     arguments = command("run", "app.py", *STORE, "--grace", "1m", *options)
     process = subprocess.Popen(
@@ -180,7 +180,7 @@ def test_a_terminal_shows_the_sentence_alone(tmp_path: Path, options: tuple[str,
     assert process.stdout is not None
     running.ports["gearman"] = process.stdout.readline().decode().split()[2]
     try:
-        begin(running, tmp_path)
+        submit_blocked(running, tmp_path)
         running.press_ctrl_c()
         shown_lines = _until(ours, WAITING)
         running.press_ctrl_c()
@@ -199,7 +199,7 @@ def test_a_terminal_shows_the_sentence_alone(tmp_path: Path, options: tuple[str,
 
 
 def _until(terminal: int, words: str) -> str:
-    """Read what a terminal shows until some words are there and their line has ended."""
+    """Read a terminal until a text and the end of its line have arrived."""
     shown = ""
     while words not in shown or not shown.endswith("\n"):
         try:

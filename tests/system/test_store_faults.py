@@ -1,4 +1,4 @@
-"""What befalls a store: each fault has a message that says what to do, and takes nothing that was acknowledged."""
+"""Faults of a store's file and disk: each has a message with the remedy, and loses nothing that was acknowledged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.system
 
 CHILD = Path(__file__).with_name("store_child.py")
 SOURCES = Path(mainspring.__file__).parents[1]
-ROOT = os.geteuid() == 0
+IS_ROOT = os.geteuid() == 0
 KIB_10 = 10_000
 
 
@@ -69,7 +69,7 @@ def store_at(path: Path) -> Iterator[Store]:
 
 @contextmanager
 def child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that commits groups; it is gone afterwards."""
+    """Run a process that commits groups, and end it afterwards."""
     process = subprocess.Popen(
         [*before, sys.executable, str(CHILD), str(path), str(groups), *more],
         stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ def child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ()) -> 
 
 
 def lines(process: subprocess.Popen[str], until: str) -> list[str]:
-    """Read what a process prints, up to a line that begins with a word."""
+    """Read a process's lines up to one that begins with a word."""
     assert process.stdout is not None
     read: list[str] = []
     for line in process.stdout:
@@ -100,14 +100,14 @@ def stored(printed: list[str]) -> list[int]:
 
 
 def wait_for_port(port: int) -> None:
-    """Wait until somebody listens on a port of 127.0.0.1."""
+    """Wait until a server listens on a port of 127.0.0.1."""
     for _ in range(500):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
-        # A program of somebody else's says nothing when it is ready: all that can be done is to ask again.
+        # The program reports nothing when it is ready, so poll.
         threading.Event().wait(0.02)
-    raise AssertionError(f"nobody listens on {port}")
+    raise AssertionError(f"no server listens on {port}")
 
 
 def digest(path: Path) -> str:
@@ -119,16 +119,16 @@ def digest(path: Path) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
-    if not ROOT:
-        pytest.skip("only root may mount a small file system; a limit of the file's size is tested in any case")
+    """Mount a file system of 4 MB."""
+    if not IS_ROOT:
+        pytest.skip("only root may mount a small file system; another test limits the file's size")
     mount = tmp_path / "disk"
     mount.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"no file system may be mounted here ({mounted.stderr.strip()})")
+        pytest.skip(f"cannot mount a file system here ({mounted.stderr.strip()})")
     try:
         yield mount
     finally:
@@ -165,7 +165,7 @@ def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
         assert [job.id for job in reversed(store.list())] == ids
 
 
-def test_a_full_disk_at_the_start_says_so(small_disk: Path) -> None:
+def test_a_full_disk_at_the_start_is_reported(small_disk: Path) -> None:
     fill(small_disk / "ballast")
     with pytest.raises(StoreError, match="no space is left"):
         opened(small_disk / "jobs.db")
@@ -174,7 +174,7 @@ def test_a_full_disk_at_the_start_says_so(small_disk: Path) -> None:
         store.submitted()
 
 
-def test_a_node_that_has_no_space_to_begin_with_says_that_it_does_not_start(path: Path) -> None:
+def test_a_node_without_space_at_its_start_reports_the_remedy(path: Path) -> None:
     node = f"{sys.executable} -m mainspring.cli.main serve --gearman 127.0.0.1:0 --store sqlite:///{path}"
     ended = subprocess.run(
         ["sh", "-c", f"ulimit -f 1; exec {node}"], capture_output=True, text=True, check=False, timeout=60
@@ -184,7 +184,7 @@ def test_a_node_that_has_no_space_to_begin_with_says_that_it_does_not_start(path
     assert "by itself" not in ended.stderr
 
 
-def test_a_limit_of_the_files_size_is_no_space(path: Path) -> None:
+def test_a_limit_of_the_files_size_counts_as_a_full_disk(path: Path) -> None:
     with child(path, 1000, str(2**20)) as process:
         printed = lines(process, "Store")
         assert process.wait() == 3
@@ -197,11 +197,11 @@ def test_a_limit_of_the_files_size_is_no_space(path: Path) -> None:
 
 
 def without_privileges(require: Callable[[str], str]) -> tuple[str, ...]:
-    """Return what to put before a command, so that modes of files mean something to it."""
-    return (require("setpriv"), "--bounding-set=-all", "--inh-caps=-all") if ROOT else ()
+    """Return a command prefix that drops root's privileges, so that permissions apply."""
+    return (require("setpriv"), "--bounding-set=-all", "--inh-caps=-all") if IS_ROOT else ()
 
 
-def test_a_read_only_directory_says_so(tmp_path: Path, require: Callable[[str], str]) -> None:
+def test_a_read_only_directory_is_reported(tmp_path: Path, require: Callable[[str], str]) -> None:
     directory = tmp_path / "locked"
     directory.mkdir()
     directory.chmod(0o555)
@@ -213,7 +213,7 @@ def test_a_read_only_directory_says_so(tmp_path: Path, require: Callable[[str], 
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o000])
-def test_a_file_without_permission_says_so(path: Path, mode: int, require: Callable[[str], str]) -> None:
+def test_a_file_without_permission_is_reported(path: Path, mode: int, require: Callable[[str], str]) -> None:
     opened(path).close()
     path.chmod(mode)
     with child(path, 1, before=without_privileges(require)) as process:
@@ -222,39 +222,39 @@ def test_a_file_without_permission_says_so(path: Path, mode: int, require: Calla
     assert message.startswith(f"StoreError cannot {'write' if mode else 'read'} {path}")
 
 
-def test_a_missing_directory_says_so(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"the directory .*nowhere does not exist; create it first"):
         opened(tmp_path / "nowhere" / "jobs.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_in_the_files_place_says_so(path: Path) -> None:
+def test_a_directory_at_the_files_path_is_reported(path: Path) -> None:
     path.mkdir()
     with pytest.raises(StoreError, match="cannot read"):
         opened(path)
 
 
 def test_too_many_open_files_are_named_as_the_reason(path: Path) -> None:
-    store = opened(path)  # it keeps its loop, which would want more of them than there are
+    store = opened(path)  # keep the loop: a new one would need more files than the limit allows
     store.close_engine()
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken: list[int] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors: list[int] = []
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, usual[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
         with suppress(OSError):
             while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
+                descriptors.append(os.open(os.devnull, os.O_RDONLY))
         for _ in range(3):  # the lock, the file, and the file again as SQLite opens it
-            os.close(taken.pop())
+            os.close(descriptors.pop())
         with pytest.raises(StoreError, match=r"cannot open .*: too many open files; raise the limit \(ulimit -n"):
             store.open()
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
-        for descriptor in taken:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
-# ---- somebody else ----
+# ---- other programs ----
 
 
 def test_a_second_node_is_refused_until_the_first_one_is_killed(path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_second_node_is_refused_until_the_first_one_is_killed(path: Path) -> N
                 opened(path)
 
 
-def test_a_second_node_is_refused_whatever_link_it_comes_by(path: Path, tmp_path: Path) -> None:
+def test_a_second_node_is_refused_by_any_link_to_the_file(path: Path, tmp_path: Path) -> None:
     link, directory = tmp_path / "link.db", tmp_path / "directory"
     link.symlink_to(path)
     directory.symlink_to(tmp_path)
@@ -287,8 +287,8 @@ def test_a_second_node_is_refused_whatever_link_it_comes_by(path: Path, tmp_path
     assert not list(tmp_path.glob("link.db?*"))
 
 
-def test_a_store_whose_node_was_killed_at_once_is_still_ours(path: Path) -> None:
-    """Nothing but the log has the tables then: the file's own header has to say whose it is."""
+def test_a_store_whose_node_was_killed_at_once_can_be_opened(path: Path) -> None:
+    """Only the log has the tables then: the file's own header must identify it as a store."""
     with child(path, 0) as process:
         lines(process, "waiting")
         process.kill()
@@ -298,7 +298,7 @@ def test_a_store_whose_node_was_killed_at_once_is_still_ours(path: Path) -> None
         assert store.opened.nodes == {1: "n1", 2: "n1"}
 
 
-def test_a_program_that_locks_the_file_is_named_as_the_reason(path: Path) -> None:
+def test_a_lock_of_another_program_is_named_as_the_reason(path: Path) -> None:
     with store_at(path) as store:
         assert isinstance(store.engine, SqliteEngine)
         other = apsw.Connection(str(path))
@@ -310,7 +310,7 @@ def test_a_program_that_locks_the_file_is_named_as_the_reason(path: Path) -> Non
         store.submitted()
 
 
-def test_a_program_that_locks_the_file_keeps_no_reader_out(path: Path) -> None:
+def test_a_lock_of_another_program_does_not_block_readers(path: Path) -> None:
     with store_at(path) as store:
         job = store.submitted()
         other = apsw.Connection(str(path))
@@ -323,7 +323,7 @@ def test_a_program_that_locks_the_file_keeps_no_reader_out(path: Path) -> None:
         assert len(store.list()) == 2
 
 
-def test_a_start_waits_for_a_program_that_has_locked_the_file_and_leaves_the_loop_to_others(path: Path) -> None:
+def test_a_start_waits_for_another_programs_lock_without_blocking_the_loop(path: Path) -> None:
     opened(path).close()
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
@@ -343,7 +343,7 @@ def test_a_start_waits_for_a_program_that_has_locked_the_file_and_leaves_the_loo
     asyncio.run(test())
 
 
-def test_a_start_beside_a_lock_that_lasts_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_reports_a_lasting_lock_of_another_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PAUSES", (0.001, 0.001))
     opened(path).close()
     other = apsw.Connection(str(path))
@@ -429,8 +429,8 @@ def test_damaged_pages_are_reported(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_log_that_ends_in_the_middle_holds_what_was_synced(tmp_path: Path, path: Path, seed: int) -> None:
-    """After a power cut, the log's tail may be missing or garbage: everything before it has to be there, in order."""
+def test_a_truncated_log_keeps_all_synced_groups(tmp_path: Path, path: Path, seed: int) -> None:
+    """After a power cut the log's tail may be missing or garbage; all groups before it must be there, in order."""
     chance = random.Random(seed)
     with store_at(path) as store:
         ids, ends = [], []
@@ -452,7 +452,7 @@ def test_a_log_that_ends_in_the_middle_holds_what_was_synced(tmp_path: Path, pat
                 revived.submitted()
 
 
-# ---- a disk that fails ----
+# ---- a failing disk ----
 
 
 @pytest.mark.parametrize("when", [1, 4, 9])
@@ -481,13 +481,13 @@ def test_a_failing_fsync_ends_the_store_and_loses_nothing_acknowledged(
         found = {job.id for job in store.list()}
         acknowledged = set(stored(printed))
         assert acknowledged <= found
-        assert len(found - acknowledged) <= 1, "the group that was under way may have reached the disk"
+        assert len(found - acknowledged) <= 1, "the last group may have reached the disk"
 
 
 def test_a_disk_that_fails_at_the_very_start_is_named(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """SQLite rolls the first transaction back by itself then: that there is none any more is not the reason."""
+    """SQLite then rolls back the first transaction itself; the error must not be that there is no transaction."""
     inject = ("-P", f"{path}-shm", "-e", "trace=fstat", "-e", "inject=fstat:error=EIO")
     with child(path, 1, before=(require("strace"), "-f", "-qq", "-o", str(tmp_path / "trace"), *inject)) as process:
         (message,) = lines(process, "Store")
@@ -495,10 +495,10 @@ def test_a_disk_that_fails_at_the_very_start_is_named(
     assert message.startswith(f"StoreBrokenError the disk failed under {path}")
 
 
-def test_a_log_that_was_left_is_on_the_disk_before_anything_is_added(
+def test_a_log_is_written_to_disk_again_before_anything_is_added(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Linux shows what a failed fsync could not write, and never writes it by itself: only what is written once more is there."""
+    """After a failed fsync, Linux shows unwritten data and never writes it by itself: the store must write it again."""
     with child(path, 20) as process:
         lines(process, "waiting")
         process.kill()
@@ -522,7 +522,7 @@ def test_a_log_that_was_left_is_on_the_disk_before_anything_is_added(
         assert len(store.list()) == 20
 
 
-def test_a_log_that_cannot_be_put_on_the_disk_is_not_added_to(
+def test_a_log_that_cannot_be_written_to_disk_is_not_extended(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
     with child(path, 3) as process:
@@ -538,10 +538,10 @@ def test_a_log_that_cannot_be_put_on_the_disk_is_not_added_to(
         assert len(store.list()) == 3
 
 
-def test_a_disk_that_fails_while_the_log_is_folded_ends_the_store(
+def test_a_disk_that_fails_during_a_checkpoint_ends_the_store(
     path: Path, require: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """The log's own writes succeed: nobody else would see that the file itself cannot be written."""
+    """The log's own writes succeed, so only the checkpoint detects that the database file cannot be written."""
     opened(path).close()
     inject = ("-P", str(path), "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1+")
     strace = (require("strace"), "-f", "-qq", "--seccomp-bpf", "-o", str(tmp_path / "trace"), *inject)
@@ -553,8 +553,8 @@ def test_a_disk_that_fails_while_the_log_is_folded_ends_the_store(
         assert {job.id for job in store.list()} == set(stored(printed)) != set()
 
 
-def test_a_broken_store_takes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once an fsync has failed, the next one proves nothing, even where it succeeds."""
+def test_a_broken_store_accepts_no_more_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed fsync, a successful one proves nothing."""
     with store_at(path) as store:
         engine = store.engine
         assert isinstance(engine, SqliteEngine)
@@ -572,13 +572,15 @@ def test_a_broken_store_takes_nothing_more(path: Path, monkeypatch: pytest.Monke
                 store.list()
         log = Path(f"{path}-wal").read_bytes()
         store.close_engine()
-        assert Path(f"{path}-wal").read_bytes() == log, "what may be wrong in memory is not folded into the file"
+        assert Path(f"{path}-wal").read_bytes() == log, (
+            "no checkpoint writes possibly wrong pages from memory into the file"
+        )
         store.open()
         assert store.state(before.id) is State.PENDING
         assert len(store.list()) == 1
 
 
-def test_a_defect_costs_one_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_fails_only_one_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with store_at(path) as store:
         engine = store.engine
         assert isinstance(engine, SqliteEngine)
@@ -593,7 +595,7 @@ def test_a_defect_costs_one_group(path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert [one.id for one in store.claim(b"new")] == [job.id]
 
 
-def test_a_group_with_an_id_that_is_taken_fails_as_a_whole(path: Path) -> None:
+def test_a_group_with_a_used_id_fails_as_a_whole(path: Path) -> None:
     with store_at(path) as store:
         job = store.submitted()
         with pytest.raises(StoreError, match="UNIQUE constraint failed"):
@@ -601,6 +603,6 @@ def test_a_group_with_an_id_that_is_taken_fails_as_a_whole(path: Path) -> None:
         assert [one.id for one in store.list()] == [job.id]
 
 
-def test_the_header_is_ours_from_the_first_page_on(path: Path) -> None:
+def test_the_header_identifies_the_store_from_the_first_page_on(path: Path) -> None:
     opened(path).close()
     assert int.from_bytes(path.read_bytes()[68:72], "big") == opening.APPLICATION_ID

@@ -1,4 +1,4 @@
-"""TLS on the Gearman port: who is let in, and that the others disturb nobody."""
+"""TLS on the Gearman port: accepted and refused clients, and the isolation between them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 ALERT = b"\x15"
-"""What a record of TLS begins with that says what is wrong."""
+"""The first byte of a TLS record that carries an alert."""
 
 
 class Certificates:
-    """All that the tests show to each other."""
+    """The certificates of the tests."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory, "authority")
@@ -59,14 +59,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory, require: Callable[[st
 
 def context(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
     """Return a client's context that trusts an authority."""
-    made = ssl.create_default_context(cafile=str(authority.pair.certificate))
+    tls = ssl.create_default_context(cafile=str(authority.pair.certificate))
     if own is not None:
-        made.load_cert_chain(own.certificate, own.key)
-    return made
+        tls.load_cert_chain(own.certificate, own.key)
+    return tls
 
 
 class TlsPeer(ExtensionPeer):
-    """A peer that speaks TLS."""
+    """A peer that uses TLS."""
 
     def __init__(self, port: int, tls: ssl.SSLContext) -> None:
         super().__init__(port)
@@ -91,14 +91,16 @@ def honest_at(port: int, tls: ssl.SSLContext) -> Honest:
 
 @pytest.fixture
 def mutual(certificates: Certificates, tmp_path: Path) -> Iterator[Server]:
-    """Give a server that wants clients' certificates."""
+    """Return a server that requires clients' certificates."""
     authority = ("--tls-client-ca", str(certificates.authority.pair.certificate))
     with serving(tmp_path, *certificates.server.options(), *authority, program=SHORT_TIMEOUTS) as server:
         yield server
         server.assert_healthy()
 
 
-def test_with_a_servers_certificate_anybody_may_come_encrypted(certificates: Certificates, tmp_path: Path) -> None:
+def test_with_only_a_servers_certificate_every_tls_client_may_connect(
+    certificates: Certificates, tmp_path: Path
+) -> None:
     with serving(tmp_path, *certificates.server.options()) as server, ExitStack() as stack:
         honest = stack.enter_context(honest_at(server.port, context(certificates.authority)))
         honest.round_trip()
@@ -115,9 +117,7 @@ def test_with_a_servers_certificate_anybody_may_come_encrypted(certificates: Cer
         server.assert_healthy()
 
 
-def test_the_administration_protocol_over_tls_answers_who_has_finished_speaking(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_the_administration_protocol_works_over_tls(certificates: Certificates, tmp_path: Path) -> None:
     with (
         serving(tmp_path, *certificates.server.options()) as server,
         TlsPeer(server.port, context(certificates.authority)) as peer,
@@ -135,18 +135,18 @@ def test_clients_show_a_certificate(mutual: Server, certificates: Certificates) 
             assert_refused(mutual.port, context(certificates.authority, own))
             honest.round_trip()
         assert b"honest" in b"".join(honest.client.table(b"workers"))
-        # Whoever was refused is gone: the client and the worker are all there is.
+        # The server has ended the refused connections: only the client and the worker are left.
         assert len(honest.client.table(b"workers")) == 2
 
 
 def assert_refused(port: int, tls: ssl.SSLContext) -> None:
-    """In TLS 1.3 a client learns only from the first read that its certificate was refused."""
+    """Assert that the server refuses a client. In TLS 1.3 the client detects that only at its first read."""
     with pytest.raises((ssl.SSLError, ConnectionError)):
         greet(port, tls)
 
 
 def greet(port: int, tls: ssl.SSLContext) -> None:
-    """Exchange a word."""
+    """Exchange one packet."""
     with TlsPeer(port, tls) as peer:
         peer.send(Kind.ECHO_REQ, b"hello")
         peer.receive()
@@ -197,7 +197,7 @@ CASES = {
 
 
 def tls_options(case: str, certificates: Certificates) -> list[str]:
-    """Return what a client gives who comes in one of the cases."""
+    """Return the TLS options of a client in one of the cases."""
     authority = certificates.stranger if case == "trust in another authority" else certificates.authority
     own = {"another authority's certificate": certificates.forged, "an expired certificate": certificates.expired}
     options = [] if case == "no TLS" else ["--tls-ca", str(authority.pair.certificate)]
@@ -212,13 +212,13 @@ def tls_context(case: str, certificates: Certificates) -> ssl.SSLContext | None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_refused_client_reads_what_is_missing_and_the_log_says_so(
+def test_a_refused_client_and_the_log_report_the_reason(
     mutual: Server, certificates: Certificates, case: str, loop: str
 ) -> None:
-    said, logged = CASES[case]
+    message, logged = CASES[case]
     tls = tls_context(case, certificates)
     if loop == "asyncio":
-        with pytest.raises(ServerError, match=said):
+        with pytest.raises(ServerError, match=message):
             Client([Address("127.0.0.1", mutual.port)], tls=tls).call("jobs.list")
 
     async def ask() -> None:
@@ -229,13 +229,13 @@ def test_a_refused_client_reads_what_is_missing_and_the_log_says_so(
             await client.close()
 
     with (
-        pytest.raises(ServerError, match=said),
+        pytest.raises(ServerError, match=message),
         asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner,
     ):
         runner.run(ask())
     if (case, loop) == ("trust in another authority", "uvloop"):
-        return  # event loops send no alert when they refuse a server: it only sees the connection end
-    eventually(lambda: refusals(mutual), "the log says so")
+        return  # uvloop sends no alert when it refuses a server, so the server only detects the end of the connection
+    eventually(lambda: refusals(mutual), "the log has the refusal")
     (line, *_) = refusals(mutual)
     assert (line["level"], line["peer"].rpartition(":")[0]) == ("warning", "127.0.0.1")
     assert line["reason"].startswith(logged)
@@ -247,14 +247,14 @@ def refusals(server: Server) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_commands_and_workers_that_are_refused_say_what_is_missing(
+def test_refused_commands_and_workers_report_the_reason(
     mutual: Server, certificates: Certificates, tmp_path: Path, case: str
 ) -> None:
-    said, _ = CASES[case]
+    message, _ = CASES[case]
     options = ["--server", f"127.0.0.1:{mutual.port}", *tls_options(case, certificates)]
     status = mainspring("status", *options, cwd=tmp_path)
     assert status.returncode == 3
-    assert re.search(said, status.stderr.decode())
+    assert re.search(message, status.stderr.decode())
     assert b"mainspring serve" not in status.stderr, "there is a server"
     (tmp_path / "app.py").write_text(APP)
     with subprocess.Popen(
@@ -266,7 +266,7 @@ def test_commands_and_workers_that_are_refused_say_what_is_missing(
     ) as worker:
         try:
             assert worker.stderr is not None
-            assert re.search(said, worker.stderr.readline().decode())
+            assert re.search(message, worker.stderr.readline().decode())
         finally:
             worker.kill()
 
@@ -278,7 +278,7 @@ def test_many_refusals_of_one_kind_make_few_lines_in_the_log(mutual: Server, cer
     assert 1 <= len(refusals(mutual)) < 20
 
 
-def test_a_client_with_tls_at_a_port_without_reads_so(certificates: Certificates, tmp_path: Path) -> None:
+def test_a_client_with_tls_at_a_port_without_tls_reports_that(certificates: Certificates, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         options = ("--server", f"127.0.0.1:{server.port}", "--tls-ca", str(certificates.authority.pair.certificate))
         status = mainspring("status", *options, cwd=tmp_path)
@@ -289,7 +289,7 @@ def test_a_client_with_tls_at_a_port_without_reads_so(certificates: Certificates
         )
 
 
-def test_silent_handshakes_keep_nobody_out_and_end(mutual: Server, certificates: Certificates) -> None:
+def test_silent_handshakes_do_not_block_other_clients_and_end(mutual: Server, certificates: Certificates) -> None:
     tls = context(certificates.authority, certificates.client)
     with ExitStack() as stack:
         silent = [
@@ -300,7 +300,7 @@ def test_silent_handshakes_keep_nobody_out_and_end(mutual: Server, certificates:
         start = time.monotonic()
         honest = stack.enter_context(honest_at(mutual.port, tls))
         honest.round_trip()
-        assert time.monotonic() - start < 5, "one after the other they would take 50 s"
+        assert time.monotonic() - start < 5, "the handshakes one after another would take 50 s"
         for half in silent:
             with suppress(ConnectionError):
                 while half.recv(1000):
@@ -308,7 +308,7 @@ def test_silent_handshakes_keep_nobody_out_and_end(mutual: Server, certificates:
         honest.round_trip()
 
 
-def test_certificates_are_read_again_at_hup(certificates: Certificates, tmp_path: Path) -> None:
+def test_certificates_are_reloaded_at_sighup(certificates: Certificates, tmp_path: Path) -> None:
     used = Pair(tmp_path / "used.pem", tmp_path / "used.key")
 
     def use(pair: Pair) -> None:
@@ -330,7 +330,7 @@ def test_certificates_are_read_again_at_hup(certificates: Certificates, tmp_path
         second = number()
         used.certificate.write_text("no certificate\n")
         server.signal(signal.SIGHUP)
-        eventually(lambda: "stay as they were" in server.log_text(), "the bad file is told of")
+        eventually(lambda: "stay as they were" in server.log_text(), "the bad file is reported")
         assert number() == second
         before.extend()
         assert before.put(b"f")
@@ -338,7 +338,7 @@ def test_certificates_are_read_again_at_hup(certificates: Certificates, tmp_path
 
 
 def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certificates, tmp_path: Path) -> None:
-    """What a peer has not read is bounded: the server stops reading from it."""
+    """The server stops reading from a peer, so the unread answers are bounded."""
     with (
         serving(tmp_path, *certificates.server.options()) as server,
         TlsPeer(server.port, context(certificates.authority)) as peer,
@@ -351,7 +351,7 @@ def test_a_client_that_reads_nothing_is_paused_over_tls_too(certificates: Certif
         server.assert_healthy()
 
 
-# ---- what tasks submit themselves ----
+# ---- jobs that tasks submit ----
 
 APP = """
 from mainspring import App
@@ -381,7 +381,7 @@ def in_a_process(number: int) -> int:
 
 
 @contextmanager
-def working(directory: Path, *arguments: str) -> Iterator[None]:
+def running_workers(directory: Path, *arguments: str) -> Iterator[None]:
     """Run workers of APP."""
     (directory / "app.py").write_text(APP)
     log = directory / "workers.log"
@@ -400,9 +400,11 @@ def working(directory: Path, *arguments: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_tasks_of_a_worker_submit_jobs_over_its_tls(certificates: Certificates, tmp_path: Path, processes: str) -> None:
+def test_tasks_of_a_worker_submit_jobs_with_its_tls_options(
+    certificates: Certificates, tmp_path: Path, processes: str
+) -> None:
     authority = str(certificates.authority.pair.certificate)
-    # Named from the worker's own directory: its processes have to find them from wherever they are.
+    # Relative paths: processes of the worker must find the files from other directories.
     for name, path in (
         ("ca.pem", authority),
         ("own.pem", certificates.client.certificate),
@@ -412,15 +414,15 @@ def test_tasks_of_a_worker_submit_jobs_over_its_tls(certificates: Certificates, 
     own = ("--tls-ca", "ca.pem", "--tls-cert", "own.pem", "--tls-key", "own.key")
     with serving(tmp_path, *certificates.server.options(), "--tls-client-ca", authority) as server:
         where = ("--server", f"127.0.0.1:{server.port}", *own)
-        with working(tmp_path, *where, "--processes", processes):
+        with running_workers(tmp_path, *where, "--processes", processes):
             for task in ("in_a_thread", "on_the_loop", "in_a_process"):
                 done = mainspring("submit", task, "[21]", *where, "--timeout", "30s", cwd=tmp_path)
                 assert (done.returncode, done.stdout) == (0, b"42"), (task, done.stderr)
         server.assert_healthy()
 
 
-def test_tasks_of_a_node_that_speaks_no_tls_speak_none(certificates: Certificates, tmp_path: Path) -> None:
-    """Files that the environment names are for other servers: the node's own workers have a way in of their own."""
+def test_tasks_of_a_node_without_tls_connect_without_tls(certificates: Certificates, tmp_path: Path) -> None:
+    """TLS files in the environment are for other servers: the node's own workers connect to it directly."""
     (tmp_path / "app.py").write_text(APP)
     authority = str(certificates.authority.pair.certificate)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0")

@@ -1,4 +1,4 @@
-"""Jobs that are submitted inside a user's own transaction, over each library's connection, and run by a node."""
+"""Jobs that are submitted inside a user's own transaction, with each library's connections, and run by a node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def double(number: int) -> int:
 
 @pytest.fixture
 def node(tmp_path: Path, database: str) -> Iterator[str]:
-    """A node on the database, with a worker of this module's tasks; gives the DSN."""
+    """Run a node on the database, with a worker of this module's tasks; return the DSN."""
     with serving(tmp_path, store=database) as server:
         before = app.connect_to(f"127.0.0.1:{server.port}")
         loop = asyncio.new_event_loop()
@@ -192,7 +192,7 @@ def test_a_job_exists_if_and_only_if_its_transaction_commits(
     assert (left, found) == (0, [(ids[1],)])
 
 
-def test_options_go_with_it_and_a_unique_joins(node: str) -> None:
+def test_a_submission_keeps_its_options_and_a_unique_joins(node: str) -> None:
     with psycopg.connect(node) as connection:
         later = double.options(connection=connection, unique="u", delay=3600, priority="high")
         first, second = later.submit(1), later.submit(2)
@@ -200,24 +200,24 @@ def test_options_go_with_it_and_a_unique_joins(node: str) -> None:
     assert [job.result(timeout=20) for job in many] == [6, 8]
     shown = app.connections.blocking().call("jobs.show", {"handle": first.handle})
     assert (shown["state"], shown["priority"], shown["unique"]) == ("scheduled", "high", "u")
-    # The second one joined the first: its handle leads there.
+    # The second job joined the first: its handle names the first job.
     assert app.job(second.handle).cancel() == "cancelled"
     assert first.state == "cancelled"
 
 
-def test_the_unique_of_a_task_goes_with_it(node: str) -> None:
+def test_a_submission_keeps_the_unique_of_its_task(node: str) -> None:
     with psycopg.connect(node) as connection:
         later = once.options(connection=connection, delay=3600)
         jobs = [later.submit(1), later.submit(2), *later.submit_many([1])]
         last = double.options(connection=connection).submit(3)
-    assert last.result(timeout=20) == 6, "the node has taken what was committed"
+    assert last.result(timeout=20) == 6, "the node has read the committed jobs"
     shown = [app.connections.blocking().call("jobs.show", {"handle": job.handle}) for job in jobs]
     assert [job["unique"] for job in shown] == ["once-1", "once-2", "once-1"]
     assert app.job(jobs[2].handle).cancel() == "cancelled"
     assert [job.state for job in jobs[:2]] == ["cancelled", "scheduled"]
 
 
-def test_who_waits_for_a_submission_that_has_joined_another_job_is_told(node: str) -> None:
+def test_a_client_of_a_joined_submission_receives_the_result(node: str) -> None:
     with psycopg.connect(node) as connection:
         shared = double.options(connection=connection, unique="u", delay=0.5)
         first, second = shared.submit(3), shared.submit(4)
@@ -225,10 +225,10 @@ def test_who_waits_for_a_submission_that_has_joined_another_job_is_told(node: st
     assert second.result(timeout=20) == 6, "also after its end"
 
 
-def test_an_open_transaction_holds_nobody_up(node: str) -> None:
+def test_an_open_transaction_blocks_no_other_submission(node: str) -> None:
     with psycopg.connect(node) as open_one:
         waiting = double.options(connection=open_one, unique="u").submit(1)
-        # The same unique, from others and by the wire, while the transaction is open.
+        # The same unique in another transaction and by the wire, while this transaction is open.
         assert double.options(unique="u").submit(5).result(timeout=20) == 10
         with psycopg.connect(node) as other:
             job = double.options(connection=other, unique="u").submit(7)
@@ -236,7 +236,7 @@ def test_an_open_transaction_holds_nobody_up(node: str) -> None:
     assert waiting.result(timeout=20) == 2
 
 
-def test_what_cannot_be_is_said(node: str) -> None:
+def test_invalid_submissions_are_refused(node: str) -> None:
     with pytest.raises(UsageError, match=r"connection is a builtins\.object"):
         double.options(connection=object())
     with psycopg.connect(node) as connection:

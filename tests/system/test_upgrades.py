@@ -1,4 +1,4 @@
-"""A fleet whose nodes are of two versions: nothing is lost, and nothing is done twice."""
+"""A fleet with nodes of two versions: no job is lost, and none is settled twice."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ OLD_SCHEMA = 7
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where the code of the earlier version is."""
+    """Return the directory with the code of the earlier version."""
     return unpack_source(tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="module")
 def old(source: Path) -> Iterator[ForkServer]:
-    """Give what starts nodes of the earlier version."""
+    """Return a server that starts nodes of the earlier version."""
     with ForkServer(source) as fork_server:
         yield fork_server
 
@@ -58,11 +58,10 @@ def fail() -> None:
 """
 
 
-class Renewal:
-    """The nodes of a fleet are ended in turns, politely or not, and each comes back in one of two versions.
+class RollingUpgrade:
+    """Ends the nodes of a fleet in rotation, by SIGTERM or SIGKILL, and restarts each in one of two versions.
 
-    The first new one brings the schema up to date beside two old ones. One goes back: so it is when something is amiss with a new
-    version.
+    The first new node migrates the schema beside two old ones. Later one returns to the old version, as after a failed upgrade.
     """
 
     STEPS = ("new", "old", "new", "old", "old", "new", "new")
@@ -70,12 +69,12 @@ class Renewal:
     def __init__(self, versions: dict[str, ForkServer]) -> None:
         self._versions = versions
         self._steps = iter(self.STEPS)
-        self._turn = 0
+        self._step = 0
 
     def __call__(self, chaos: Chaos) -> None:
-        """Do the next step."""
-        slot = chaos.slots[self._turn % len(chaos.slots)]
-        self._turn += 1
+        """Execute the next step."""
+        slot = chaos.slots[self._step % len(chaos.slots)]
+        self._step += 1
         assert slot.node is not None
         if chaos.random.random() < 0.5:
             slot.node.stop()
@@ -86,25 +85,25 @@ class Renewal:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_fleet_is_renewed_node_by_node_under_load(
+def test_a_fleet_is_upgraded_node_by_node_under_load(
     old: ForkServer, fork_server: ForkServer, tmp_path: Path, store: Store, seed: int
 ) -> None:
-    renew({"old": old, "new": fork_server}, tmp_path, store, seed)
+    upgrade({"old": old, "new": fork_server}, tmp_path, store, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEEDS, LONG_SEEDS))
-def test_many_fleets_are_renewed(
+def test_many_fleets_are_upgraded(
     old: ForkServer, fork_server: ForkServer, tmp_path: Path, store: Store, seed: int
 ) -> None:
-    renew({"old": old, "new": fork_server}, tmp_path, store, seed)
+    upgrade({"old": old, "new": fork_server}, tmp_path, store, seed)
 
 
-def renew(versions: dict[str, ForkServer], directory: Path, store: Store, seed: int) -> None:
-    """Renew a fleet, and say that its clients and workers have seen nothing of it that they may not see."""
+def upgrade(versions: dict[str, ForkServer], directory: Path, store: Store, seed: int) -> None:
+    """Upgrade a fleet, and assert that it has kept its promises to clients and workers."""
     with store.routes(3) as routes:
         chaos = Chaos(versions["old"], directory, routes, seed)
-        findings = chaos.run(Renewal(versions), len(Renewal.STEPS))
+        findings = chaos.run(RollingUpgrade(versions), len(RollingUpgrade.STEPS))
     assert not findings.lost, findings
     assert not findings.violations, findings
     assert findings.overlap <= STOP_DELAY, findings
@@ -140,7 +139,7 @@ def test_schedules_of_nodes_of_two_versions(
 
 
 @pytest.mark.parametrize("which", ["node", "worker"])
-def test_workers_and_commands_of_one_version_at_a_node_of_the_other(source: Path, tmp_path: Path, which: str) -> None:
+def test_workers_and_commands_of_one_version_use_a_node_of_the_other(source: Path, tmp_path: Path, which: str) -> None:
     (tmp_path / "app.py").write_text(APP)
     old = with_source(source, {})
     of_node: dict[str, Any]

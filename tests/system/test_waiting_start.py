@@ -1,4 +1,4 @@
-"""A node whose store is away at its start waits for it, and can be stopped meanwhile."""
+"""A node that starts without its store waits for it, and can be stopped during the wait."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_a_node_that_waits_for_its_store_can_be_stopped(tmp_path: Path, free_por
     try:
         assert process.stderr is not None
         assert b"waiting for it" in process.stderr.readline()
-        asked = time.monotonic()
+        signalled = time.monotonic()
         process.send_signal(number)
         assert process.wait(30) == 0
-        assert time.monotonic() - asked < 15
+        assert time.monotonic() - signalled < 15
         rest = process.stderr.read()
         assert b"stopped before it had started" in rest
         assert b"Traceback" not in rest

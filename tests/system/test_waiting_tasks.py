@@ -1,4 +1,4 @@
-"""Tasks that wait for jobs of their own worker, as users run them."""
+"""Tasks that wait for jobs of their own worker, run as users run them."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def limited(numbers: list[int]) -> int:
     return sum(app.results(double.submit_many(numbers)))
 """
 
-LONG = 50
-"""Seconds: nothing here is to wait for that long."""
+TIMEOUT = 50
+"""Limit in seconds for each result; no test should need that long."""
 
 
 class Fleet:
-    """A node with workers, and the tasks to submit to it."""
+    """A node with workers, and the tasks for submissions to it."""
 
     def __init__(self, running: Node, tasks: Any) -> None:
         self.running = running
@@ -110,19 +110,19 @@ def workers(*options: str) -> Callable[[Any], Any]:
 @workers("--store", "memory://")
 def test_sixteen_parents_in_sixteen_places(fleet: Fleet) -> None:
     jobs = fleet.tasks.total.submit_many([([1, 2, 3],)] * 16)
-    assert [job.result(LONG) for job in jobs] == [12] * 16
+    assert [job.result(TIMEOUT) for job in jobs] == [12] * 16
 
 
 @workers("--concurrency", "2")
 def test_many_more_parents_than_places(fleet: Fleet) -> None:
     jobs = fleet.tasks.total.submit_many([([1, 2, 3],)] * 100)
-    assert [job.result(LONG) for job in jobs] == [12] * 100
+    assert [job.result(TIMEOUT) for job in jobs] == [12] * 100
 
 
 @workers("--concurrency", "2", "--processes", "2")
 def test_two_workers(fleet: Fleet) -> None:
     jobs = fleet.tasks.total.submit_many([([1, 2, 3],)] * 20) + fleet.tasks.depth.submit_many([20, 20])
-    assert [job.result(LONG) for job in jobs] == [12] * 20 + [20] * 2
+    assert [job.result(TIMEOUT) for job in jobs] == [12] * 20 + [20] * 2
 
 
 @workers("--concurrency", "1")
@@ -130,22 +130,22 @@ def test_coroutines_and_threads_in_the_only_place(fleet: Fleet) -> None:
     numbers = list(range(20))
     tasks = fleet.tasks
     jobs = [task.submit(numbers) for task in (tasks.atotal, tasks.chord, tasks.total, tasks.limited)]
-    assert [job.result(LONG) for job in jobs] == [380] * 4
+    assert [job.result(TIMEOUT) for job in jobs] == [380] * 4
 
 
 @workers("--concurrency", "3")
 def test_a_limit_holds_for_parents_that_wait(fleet: Fleet) -> None:
     jobs = fleet.tasks.limited.submit_many([([1, 2],)] * 12)
-    assert [job.result(LONG) for job in jobs] == [6] * 12
+    assert [job.result(TIMEOUT) for job in jobs] == [6] * 12
 
 
 @workers("--concurrency", "1", "--waiting-places", "4")
 def test_nested_waits_go_to_the_bound_and_not_beyond(fleet: Fleet) -> None:
-    assert fleet.tasks.depth.submit(4).result(LONG) == 4
+    assert fleet.tasks.depth.submit(4).result(TIMEOUT) == 4
     with pytest.raises(JobFailed, match=r"WorkerFullError: job .* has not started") as failed:
-        fleet.tasks.depth.submit(5).result(LONG)
+        fleet.tasks.depth.submit(5).result(TIMEOUT)
     assert "1 place and 4 extra ones" in str(failed.value)
-    assert fleet.tasks.total.submit([1]).result(LONG) == 2  # the worker goes on
+    assert fleet.tasks.total.submit([1]).result(TIMEOUT) == 2  # the worker still works
 
 
 @workers("--concurrency", "2", "--waiting-places", "0")
@@ -154,17 +154,17 @@ def test_without_extra_places_the_wait_is_refused(fleet: Fleet) -> None:
     outcomes = []
     for job in jobs:
         try:
-            outcomes.append(job.result(LONG))
+            outcomes.append(job.result(TIMEOUT))
         except JobFailed as error:
             outcomes.append(error.type_name)
     assert "WorkerFullError" in outcomes
 
 
 @workers("--concurrency", "1")
-def test_processes_wait_too_and_are_warned_of(fleet: Fleet) -> None:
-    assert fleet.tasks.in_process.submit([1, 2]).result(LONG) == 6
-    assert fleet.tasks.in_process.submit([1, 2]).result(LONG) == 6
-    assert fleet.tasks.process_depth.submit(2).result(LONG) == 2
+def test_tasks_in_processes_may_wait_with_a_warning(fleet: Fleet) -> None:
+    assert fleet.tasks.in_process.submit([1, 2]).result(TIMEOUT) == 6
+    assert fleet.tasks.in_process.submit([1, 2]).result(TIMEOUT) == 6
+    assert fleet.tasks.process_depth.submit(2).result(TIMEOUT) == 2
     warnings = [line for line in fleet.log.splitlines() if "a task in a process waits for other jobs" in line]
     assert [name for line in warnings for name in ("in_process", "process_depth") if f'"{name}"' in line] == [
         "in_process",
@@ -174,7 +174,7 @@ def test_processes_wait_too_and_are_warned_of(fleet: Fleet) -> None:
 
 @on_each_store
 def test_two_nodes_of_one_store(store: Store, tmp_path: Path) -> None:
-    """Awaited jobs may wait in the store, be held by the other node, or run there."""
+    """The awaited jobs may be queued in the store, held by the other node, or run there."""
     options = ("--store", store.url, "--concurrency", "2")
     file = tmp_path / "other" / "tasks.py"
     file.parent.mkdir()
@@ -184,11 +184,11 @@ def test_two_nodes_of_one_store(store: Store, tmp_path: Path) -> None:
         tasks = fleet.tasks
         jobs = tasks.total.submit_many([([1, 2, 3],)] * 30) + tasks.atotal.submit_many([([1, 2, 3],)] * 10)
         deep = tasks.depth.submit_many([6, 6])
-        assert [job.result(LONG) for job in jobs] == [12] * 40
-        assert [job.result(LONG) for job in deep] == [6, 6]
+        assert [job.result(TIMEOUT) for job in jobs] == [12] * 40
+        assert [job.result(TIMEOUT) for job in deep] == [6, 6]
 
 
 @workers("--concurrency", "1", "--waiting-places", "1")
 def test_at_the_bound_a_process_is_refused_too(fleet: Fleet) -> None:
     with pytest.raises(JobFailed, match=r"WorkerFullError: job .* has not started"):
-        fleet.tasks.process_depth.submit(2).result(LONG)
+        fleet.tasks.process_depth.submit(2).result(TIMEOUT)

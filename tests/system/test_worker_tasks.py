@@ -1,4 +1,4 @@
-"""Which tasks workers have: some of an App's, and those of modules that the App includes."""
+"""The tasks that workers serve: a selection of an App's tasks, and the tasks of modules that the App includes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bulk() -> int:
 
 
 class Tool:
-    """Runs commands against a server."""
+    """Runs commands against a server, and decodes their output."""
 
     def __init__(self, server: Node, directory: Path) -> None:
         self._server = server
@@ -51,7 +51,7 @@ class Tool:
         return json.loads(done.stdout)
 
     def workers(self) -> dict[str, int]:
-        """Return how many workers each function has."""
+        """Return the number of workers of each function."""
         functions = self("status", "--json")["functions"]
         return {one["function"]: one["workers"] for one in functions if one["workers"]}
 
@@ -75,7 +75,7 @@ def worker(server: Node, directory: Path, app: str, *options: str) -> Iterator[N
 
 
 def parent(pid: int) -> int:
-    """Return the process that has started another one."""
+    """Return a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -138,7 +138,7 @@ FUNCTIONS = {"mail.send", "mail.digest", "images.shrink", "images.mail"}
 
 @pytest.fixture
 def package(tmp_path: Path) -> None:
-    """Tasks in several modules of a package, which import the App's."""
+    """Write a package whose modules define tasks of one App."""
     for name, text in PACKAGE.items():
         path = tmp_path / "shop" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def test_a_worker_has_the_tasks_of_all_included_modules(
         eventually(lambda: set(tool.workers()) == FUNCTIONS, "all tasks have a worker")
         assert tool("submit", "mail.send", '["bob"]') == "sent to bob"
         assert tool("submit", "images.mail") == "sent to ann"
-        assert isinstance(tool("submit", "images.shrink"), int), "its own process has included them, too"
+        assert isinstance(tool("submit", "images.shrink"), int), "the task's process has included the modules, too"
         eventually(lambda: tool("schedules", "list", "--json"), "the schedule is declared")
         assert "Traceback" not in running.log.read_text()
 

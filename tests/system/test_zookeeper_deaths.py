@@ -1,4 +1,4 @@
-"""Nodes on an ensemble die, alone, all at once, and with them the master: their tasks run elsewhere, soon and once."""
+"""Nodes on an ensemble die: one node, all at once, or also the master. Their tasks soon run elsewhere, once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
 RECEIVE_TIMEOUT = 40.0
 LEASE = 4.0
-"""Seconds: a node that holds a thousand jobs on a busy machine must not lose its term before it is killed. What was under way in
-two lost nodes is run alone, and a worker that never ends it would wait for the others for ever."""
-HELD = 1000
+"""Lease in seconds: long enough that a node with a thousand jobs on a busy machine keeps its term until the test kills it.
+Tasks that were under way in two lost nodes run in isolation, and a worker that never ends one would wait for the others."""
+HELD_TASKS = 1000
 RECOVERED_WITHIN = LEASE + 1
-"""Seconds after the death of a worker in which all that it held runs elsewhere: a figure of bench/, and here a report."""
+"""Seconds from a worker's death until all its tasks run elsewhere: measured in bench/, only reported here."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def tree(store: Store, fleet: Fleet) -> Iterator[TreeReader]:
 
 
 def submit(client: ExtensionPeer, number: int, function: bytes = b"f") -> set[bytes]:
-    """Submit many jobs; returns their handles."""
+    """Submit many jobs, and return their handles."""
     handles: set[bytes] = set()
     client.socket.settimeout(RECEIVE_TIMEOUT)
     for start in range(0, number, 500):
@@ -59,7 +59,7 @@ def submit(client: ExtensionPeer, number: int, function: bytes = b"f") -> set[by
 
 
 def gather(workers: list[ExtensionPeer], number: int, *, done: bool = False) -> dict[bytes, int]:
-    """Wait until workers have so many jobs, which they keep or end at once (``done``); returns how often each was given out."""
+    """Wait until workers have received a number of jobs, and settle them if ``done``; return how often each was assigned."""
     seen: dict[bytes, int] = {}
     deadline = time.monotonic() + RECEIVE_TIMEOUT
     while len(seen) < number:
@@ -76,7 +76,7 @@ def gather(workers: list[ExtensionPeer], number: int, *, done: bool = False) -> 
 
 
 def master_and_others(fleet: Fleet, tree: TreeReader) -> tuple[FleetNode, list[FleetNode]]:
-    """Return the node that is the master, and the others."""
+    """Return the master's node and the others."""
     eventually(tree.master, "there is a master", timeout=RECEIVE_TIMEOUT)
     name = tree.master().rpartition("-")[0]
     live = fleet.live()
@@ -85,22 +85,22 @@ def master_and_others(fleet: Fleet, tree: TreeReader) -> tuple[FleetNode, list[F
 
 
 @pytest.mark.parametrize("which", ["worker", "master"])
-def test_what_a_dead_node_held_runs_elsewhere(
+def test_tasks_of_a_dead_node_run_elsewhere(
     fleet: Fleet, tree: TreeReader, stack: ExitStack, record_property: Callable[[str, object], None], which: str
 ) -> None:
     fleet.several("n1", "n2", "n3")
     master, others = master_and_others(fleet, tree)
     dying, (first, second) = (master, others) if which == "master" else (others[0], [master, others[1]])
-    holder = stack.enter_context(dying.worker(b"f", places=HELD))
-    handles = submit(stack.enter_context(second.extended()), HELD)
-    assert set(gather([holder], HELD)) == handles
-    successors = [stack.enter_context(node.worker(b"f", places=HELD)) for node in (first, second)]
+    holder = stack.enter_context(dying.worker(b"f", places=HELD_TASKS))
+    handles = submit(stack.enter_context(second.extended()), HELD_TASKS)
+    assert set(gather([holder], HELD_TASKS)) == handles
+    successors = [stack.enter_context(node.worker(b"f", places=HELD_TASKS)) for node in (first, second)]
     dying.kill()
     began = time.monotonic()
-    seen = gather(successors, HELD, done=True)
+    seen = gather(successors, HELD_TASKS, done=True)
     seconds = time.monotonic() - began
     record_property("seconds", round(seconds, 2))
-    print(f"{HELD} tasks of a dead {which} run elsewhere after {seconds:.2f} s; the session lasts {LEASE} s")  # noqa: T201
+    print(f"{HELD_TASKS} tasks of a dead {which} run elsewhere after {seconds:.2f} s; the session lasts {LEASE} s")  # noqa: T201
     assert seen == dict.fromkeys(handles, 1)
     assert tree.names("/queues") == tree.names("/workers") != []
 
@@ -131,7 +131,7 @@ def test_the_master_dies_under_load(fleet: Fleet, tree: TreeReader, stack: ExitS
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
 
-def test_what_was_completed_without_a_master_is_published_by_the_next(
+def test_tasks_that_complete_without_a_master_are_published_by_the_next(
     fleet: Fleet, tree: TreeReader, stack: ExitStack
 ) -> None:
     fleet.several("n1", "n2")
@@ -144,7 +144,7 @@ def test_what_was_completed_without_a_master_is_published_by_the_next(
     for job in jobs:
         assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
     assert tree.names("/queues/" + next(who for who in tree.names("/workers") if who.startswith(other.name))) == []
-    eventually(lambda: not tree.tasks("/completed_tasks"), "all is published", timeout=RECEIVE_TIMEOUT)
+    eventually(lambda: not tree.tasks("/completed_tasks"), "all tasks are published", timeout=RECEIVE_TIMEOUT)
     assert not tree.tasks("/names")
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
@@ -180,9 +180,9 @@ def test_all_nodes_die_at_once_and_are_started_again(
         for node in nodes:
             node.kill()
     client.close()
-    time.sleep(seconds)  # their sessions go on for a while, or have ended
-    again = fleet.several("n1", "n2", "n3")
-    workers = [stack.enter_context(node.worker(b"waits", b"held", b"later", places=100)) for node in again]
+    time.sleep(seconds)  # their sessions are still open, or have ended
+    restarted = fleet.several("n1", "n2", "n3")
+    workers = [stack.enter_context(node.worker(b"waits", b"held", b"later", places=100)) for node in restarted]
     seen = gather(workers, 85, done=True)
     assert seen == dict.fromkeys(waiting | held | delayed, 1)
     assert len(tree.names("/workers")) == 3

@@ -1,4 +1,4 @@
-"""Members of the ensemble fail under load, and nodes with them: nothing acknowledged is lost, nothing settled runs again."""
+"""Members of the ensemble and nodes fail under load: no acknowledged job is lost, no settled job runs again."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ROUNDS = 4
 SEEDS = 2
 LONG_SEEDS = 100
 LONG_ROUNDS = 12
-LONGEST_AWAY = 2 * LEASE + 1
+LONGEST_DISTURBANCE = 2 * LEASE + 1
 RECEIVE_TIMEOUT = 40.0
 
 
 @pytest.fixture(scope="module")
 def own(zookeeper_program: str) -> Iterator[Ensemble]:
-    """Give an ensemble that the module's tests disturb."""
+    """Return an ensemble that the module's tests disturb."""
     del zookeeper_program
     with Ensemble(3, parent=memory_directory()) as ensemble:
         yield ensemble
@@ -54,7 +54,7 @@ def _healed(own: Ensemble) -> Iterator[None]:
 
 
 class SeedRunner:
-    """Where seeds are run."""
+    """Runs seeds on an ensemble."""
 
     def __init__(self, fork_server: ForkServer, ensemble: Ensemble, directory: Path) -> None:
         self._fork_server = fork_server
@@ -64,7 +64,7 @@ class SeedRunner:
     def survive(
         self, disturb: Callable[[Chaos], None], seed: int, *, rounds: int = ROUNDS, plant: str | None = None
     ) -> Findings:
-        """Run one seed in a directory and a tree of its own, each node with a way of its own to one of the members."""
+        """Run one seed in a directory and a tree of its own, with a separate route to one of the members for each node."""
         directory = self._directory / str(seed)
         directory.mkdir()
         self._store = place_of(self._ensemble)
@@ -74,7 +74,7 @@ class SeedRunner:
         return found
 
     def faults(self) -> list[str]:
-        """Say what is wrong with the tree of the last run."""
+        """Return the violations in the tree of the last run."""
         with TreeReader(self._store.url) as tree:
             return faults(tree)
 
@@ -84,8 +84,8 @@ def seed_runner(fork_server: ForkServer, own: Ensemble, tmp_path: Path) -> SeedR
     return SeedRunner(fork_server, own, tmp_path)
 
 
-def sound(found: Findings, *, overlap: float = STOP_DELAY) -> None:
-    """Say that a run has lost and doubled nothing."""
+def assert_promises_kept(found: Findings, *, overlap: float = STOP_DELAY) -> None:
+    """Assert that a run has lost no job and run none twice."""
     assert (found.lost, found.violations) == ([], [])
     assert found.overlap <= overlap
     assert found.acknowledged
@@ -93,33 +93,33 @@ def sound(found: Findings, *, overlap: float = STOP_DELAY) -> None:
 
 @pytest.mark.parametrize("event", sorted(EVENTS))
 def test_members_fail_under_load(fork_server: ForkServer, own: Ensemble, tmp_path: Path, event: str) -> None:
-    # The nodes know all members, and go to another one.
+    # The nodes know the addresses of all members, and connect to another one.
     routes = [place_of(own).route] * NODES
-    sound(Chaos(fork_server, tmp_path, routes, 1).run(lambda chaos: EVENTS[event](chaos, own), 1))
+    assert_promises_kept(Chaos(fork_server, tmp_path, routes, 1).run(lambda chaos: EVENTS[event](chaos, own), 1))
 
 
-def test_anything_loses_nothing_and_runs_nothing_again(seed_runner: SeedRunner, own: Ensemble) -> None:
+def test_random_disturbances_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner, own: Ensemble) -> None:
     for seed in range(SEEDS):
-        sound(seed_runner.survive(anything(own), seed), overlap=LONGEST_AWAY)
+        assert_promises_kept(seed_runner.survive(anything(own), seed), overlap=LONGEST_DISTURBANCE)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_much_of_anything_loses_nothing_and_runs_nothing_again(seed_runner: SeedRunner, own: Ensemble) -> None:
+def test_many_random_disturbances_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner, own: Ensemble) -> None:
     for seed in range(SEEDS, SEEDS + LONG_SEEDS):
-        sound(seed_runner.survive(anything(own), seed, rounds=LONG_ROUNDS), overlap=LONGEST_AWAY)
+        assert_promises_kept(seed_runner.survive(anything(own), seed, rounds=LONG_ROUNDS), overlap=LONGEST_DISTURBANCE)
 
 
-# The check has to fail where something is missing; otherwise it proves nothing.
+# The check must fail if a guard is missing; otherwise it proves nothing.
 
 
 def test_a_name_that_is_left_behind_is_found(seed_runner: SeedRunner) -> None:
-    with suppress(ConnectionError):  # a node that meets such a name ends: its store is broken
+    with suppress(ConnectionError):  # a node that finds such a name ends: its store is broken
         seed_runner.survive(kill, 1, rounds=1, plant="name")
     assert any("has a name and is nowhere" in fault for fault in seed_runner.faults())
 
 
-def test_what_a_worker_completes_without_its_ephemeral_node_is_refused(
+def test_a_completion_without_the_workers_ephemeral_node_is_refused(
     fork_server: ForkServer, own: Ensemble, tmp_path: Path
 ) -> None:
     store = place_of(own)
@@ -127,36 +127,36 @@ def test_what_a_worker_completes_without_its_ephemeral_node_is_refused(
         n1 = fleet.start("n1")
         for number in range(3):
             unique = b"%d" % number
-            assert completed_late(n1, tree, unique) == b"stale"
+            assert complete_late(n1, tree, unique) == b"stale"
             finish(n1, unique)
             with n1.extended() as client:
                 client.socket.settimeout(RECEIVE_TIMEOUT)
-                assert client.outcome(submitted(client, unique, keep_unique=60)).data == b"in time"
+                assert client.outcome(submit_until_stored(client, unique, keep_unique=60)).data == b"in time"
 
 
-def test_what_is_completed_without_a_check_of_the_ephemeral_node_is_noticed(
+def test_a_completion_without_a_check_of_the_ephemeral_node_is_found(
     fork_server: ForkServer, own: Ensemble, tmp_path: Path
 ) -> None:
     store = place_of(own)
     with Fleet(fork_server, tmp_path, store.url) as fleet, TreeReader(store.url) as tree:
         n1 = fleet.start("n1", plant="worker")
-        # A node that was frozen for long gives up by itself, and what it has completed is stale without any check.
-        assert any(completed_late(n1, tree, b"%d" % number) == b"recorded" for number in range(10))
+        # A node that was frozen for long fences itself, and then its completion is stale without any check.
+        assert any(complete_late(n1, tree, b"%d" % number) == b"recorded" for number in range(10))
 
 
-def completed_late(node: FleetNode, tree: TreeReader, unique: bytes) -> bytes:
-    """Have the only node complete a job once its ephemeral node is gone; returns the verdict.
+def complete_late(node: FleetNode, tree: TreeReader, unique: bytes) -> bytes:
+    """Let the only node complete a job after its ephemeral node is deleted, and return the verdict.
 
-    On a busy machine its term may end at any moment besides.
+    On a busy machine the node's term may also end at any moment.
     """
     with node.extended() as client, node.worker(b"f") as worker:
         for peer in (client, worker):
             peer.socket.settimeout(RECEIVE_TIMEOUT)
-        submitted(client, unique, keep_unique=60)
+        submit_until_stored(client, unique, keep_unique=60)
         job = worker.job()
-        # Nobody is there to take it away before the node speaks.
+        # No other node may take the job before the frozen node continues.
         node.freeze()
-        tree.client.sync(tree.chroot)  # or this member may not know of it yet
+        tree.client.sync(tree.chroot)  # otherwise this member may lag behind
         for who in tree.names("/workers"):
             with suppress(NoNodeError):
                 tree.client.delete(f"{tree.chroot}/workers/{who}")
@@ -165,8 +165,8 @@ def completed_late(node: FleetNode, tree: TreeReader, unique: bytes) -> bytes:
         return verdict(worker, job)
 
 
-def submitted(client: ExtensionPeer, unique: bytes, **options: Any) -> bytes:
-    """Submit as clients do, again where a node between two terms refuses; what was stored is joined. Returns the handle."""
+def submit_until_stored(client: ExtensionPeer, unique: bytes, **options: Any) -> bytes:
+    """Submit a job, again if the node is between two terms; a repetition joins the stored job. Return the handle."""
     handles: list[bytes] = []
 
     def stored() -> bool:
@@ -176,12 +176,12 @@ def submitted(client: ExtensionPeer, unique: bytes, **options: Any) -> bytes:
         handles.extend(answer.arguments[:1] if answer.kind is More.SUBMITTED else ())
         return bool(handles)
 
-    eventually(stored, "the node takes a job", timeout=RECEIVE_TIMEOUT)
+    eventually(stored, "the node accepts a job", timeout=RECEIVE_TIMEOUT)
     return handles[0]
 
 
 def verdict(worker: ExtensionPeer, job: Assigned) -> bytes:
-    """Await the verdict on a job, of which the worker may hear before that it is lost."""
+    """Wait for the verdict on a job. A STOP may arrive before it."""
     while (packet := worker.next()).kind is not More.SETTLED:
         assert packet.kind is More.STOP
     assert packet.arguments[:2] == (job.handle, job.lease)
@@ -189,7 +189,7 @@ def verdict(worker: ExtensionPeer, job: Assigned) -> bytes:
 
 
 def finish(node: FleetNode, unique: bytes) -> None:
-    """Complete a job, however often the node's term ends over it."""
+    """Complete a job, in further attempts if the node's term ends."""
 
     def once() -> bool:
         with node.worker(b"f") as worker:
@@ -202,10 +202,10 @@ def finish(node: FleetNode, unique: bytes) -> None:
     eventually(once, "the job is completed", timeout=RECEIVE_TIMEOUT)
 
 
-# ---- what a client sees of it
+# ---- the view of a client
 
 
-def test_without_a_majority_nothing_is_acknowledged_and_it_comes_in_the_end(
+def test_without_a_majority_no_job_is_acknowledged_until_it_returns(
     fork_server: ForkServer, own: Ensemble, tmp_path: Path
 ) -> None:
     with Fleet(fork_server, tmp_path, place_of(own).url) as fleet, ExitStack() as stack:
@@ -221,12 +221,12 @@ def test_without_a_majority_nothing_is_acknowledged_and_it_comes_in_the_end(
         client.socket.settimeout(RECEIVE_TIMEOUT)
         eventually(lambda: "has given up" in n1.log_text(), "the node fences itself", timeout=RECEIVE_TIMEOUT)
         own.heal()
-        answer = client.next()  # it is told either way
+        answer = client.next()  # acknowledged or refused
         assert answer.kind in {More.SUBMITTED, Kind.ERROR}
         acknowledged = {*before, *(answer.arguments[:1] if answer.kind is More.SUBMITTED else ())}
         worker = stack.enter_context(n2.worker(b"f", places=10))
         worker.socket.settimeout(RECEIVE_TIMEOUT)
-        eventually(lambda: take_part(n2) == 2, "both take part", timeout=RECEIVE_TIMEOUT)
+        eventually(lambda: count_members(n2) == 2, "both nodes are members", timeout=RECEIVE_TIMEOUT)
         seen: set[bytes] = set()
         while not acknowledged <= seen:
             job = worker.job()
@@ -235,8 +235,8 @@ def test_without_a_majority_nothing_is_acknowledged_and_it_comes_in_the_end(
         assert len(seen) <= len(before) + 1
 
 
-def take_part(node: FleetNode) -> int:
-    """Return how many nodes take part, as one of them says; none where it has lost its own term a moment ago."""
+def count_members(node: FleetNode) -> int:
+    """Return the number of nodes that a node lists; 0 if it has just lost its own term."""
     try:
         return len(node.ask("nodes.list")["nodes"])
     except FaultError:
@@ -250,10 +250,10 @@ def test_a_node_that_starts_without_a_majority_waits_for_it(
         own.kill(index)
     with Fleet(fork_server, tmp_path, place_of(own).url) as fleet:
         node = fleet.launch("n1")
-        eventually(node.log_text, "it says what it waits for")
+        eventually(node.log_text, "the node logs what it waits for")
         time.sleep(0.5)
         assert node.is_alive
         own.heal()
         with node.ready().extended() as client:
             client.socket.settimeout(RECEIVE_TIMEOUT)
-            submitted(client, b"u")
+            submit_until_stored(client, b"u")

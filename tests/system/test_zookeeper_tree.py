@@ -1,4 +1,4 @@
-"""What a person sees in the tree with ZooKeeper's own tools, and which part of it is whose by its permissions."""
+"""The tree as a person reads it with ZooKeeper's own tools, and the permissions of its parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RECEIVE_TIMEOUT = 30.0
 on_zookeeper = pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
-LARGEST = 480 * 1024
+PAYLOAD_LIMIT = 480 * 1024
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def tree(store: Store, fleet: Fleet) -> Iterator[TreeReader]:
 
 
 @on_zookeeper
-def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
+def test_the_tree_shows_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client = stack.enter_context(n1.extended())
     handle = client.put(b"resize", b"a.jpg", b"pictures/a b").decode()
@@ -68,10 +68,10 @@ def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack
     assert tree.names(f"/queues/{who}") == [task]
     assert not tree.tasks("/pending_tasks")
     assert tree.record(f"/running_tasks/{bucket}/{task}").items() >= {**expected, "state": "leased"}.items()
-    eventually(lambda: tree.record(f"/queues/{who}/{task}")["state"] == "running", "it is seen to run")
+    eventually(lambda: tree.record(f"/queues/{who}/{task}")["state"] == "running", "it is listed as running")
 
     assert worker.settled_as(job, b"succeeded", b"done") == b"recorded"
-    eventually(lambda: not tree.tasks("/completed_tasks"), "it is published")
+    eventually(lambda: not tree.tasks("/completed_tasks"), "the task is published")
     for root in ("/running_tasks", "/names", "/queues"):
         assert not tree.tasks(root)
     result = tree.record(f"/results/{block}/{handle}")
@@ -80,7 +80,7 @@ def test_the_tree_tells_the_life_of_a_task(fleet: Fleet, tree: TreeReader, stack
 
 
 @on_zookeeper
-def test_a_long_name_is_cut_and_is_single_still(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
+def test_a_long_name_is_cut_and_still_unique(fleet: Fleet, tree: TreeReader, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     one, other = (stack.enter_context(node.extended()) for node in (n1, n2))
     function = b"\xff" * 500
@@ -94,13 +94,13 @@ def test_a_long_name_is_cut_and_is_single_still(fleet: Fleet, tree: TreeReader, 
 
 
 @on_zookeeper
-def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, tree: TreeReader) -> None:
+def test_stopped_nodes_leave_nothing_behind(fleet: Fleet, tree: TreeReader) -> None:
     n1, n2 = fleet.several("n1", "n2")
     with n1.extended() as client, n2.worker(b"f") as worker:
         handle = client.put(b"f")
         assert worker.settled_as(worker.job(), b"succeeded", b"done") == b"recorded"
         assert client.outcome(handle).data == b"done"
-    eventually(lambda: not tree.tasks("/completed_tasks"), "it is published")
+    eventually(lambda: not tree.tasks("/completed_tasks"), "the task is published")
     n1.stop()
     n2.stop()
     for root in ("/workers", "/queues", "/wants", "/mail"):
@@ -111,7 +111,7 @@ def test_nothing_is_left_of_nodes_that_have_stopped(fleet: Fleet, tree: TreeRead
     )
 
 
-# ---- what is not to be had
+# ---- limits of this store
 
 
 @on_zookeeper
@@ -119,21 +119,21 @@ def test_a_payload_above_the_limit_is_refused_with_the_limit_and_what_to_do(flee
     n1 = fleet.start("n1")
     client, worker = stack.enter_context(n1.extended()), stack.enter_context(n1.worker(b"f"))
     worker.socket.settimeout(RECEIVE_TIMEOUT)
-    client.request(b"f", b"x" * (LARGEST + 1))
+    client.request(b"f", b"x" * (PAYLOAD_LIMIT + 1))
     code, message = client.expect(Kind.ERROR)
     assert code == b"ARGUMENT_TOO_LARGE"
-    assert b"%d" % LARGEST in message
+    assert b"%d" % PAYLOAD_LIMIT in message
     assert b"keep what is larger elsewhere, and submit where it is" in message
-    # At the limit, whatever JSON makes of it, and with as large a result.
+    # At the limit, also for bytes that JSON escapes, and with a result of the same size.
     for sign in (b'"', b"\n", b"\0", b"\xff"):
-        handle = client.put(b"f", sign * LARGEST)
+        handle = client.put(b"f", sign * PAYLOAD_LIMIT)
         job = worker.job()
-        assert job.payload == sign * LARGEST
-        assert worker.settled_as(job, b"succeeded", sign * LARGEST) == b"recorded"
-        assert client.outcome(handle).data == sign * LARGEST
+        assert job.payload == sign * PAYLOAD_LIMIT
+        assert worker.settled_as(job, b"succeeded", sign * PAYLOAD_LIMIT) == b"recorded"
+        assert client.outcome(handle).data == sign * PAYLOAD_LIMIT
         worker.ready()
     handle = client.put(b"f")
-    assert worker.settled_as(worker.job(), b"succeeded", b"x" * (LARGEST + 1)) == b"recorded"
+    assert worker.settled_as(worker.job(), b"succeeded", b"x" * (PAYLOAD_LIMIT + 1)) == b"recorded"
     outcome = client.outcome(handle)
     assert (outcome.state, outcome.error["type"]) == (b"failed", "ResultTooLarge")
 
@@ -155,7 +155,7 @@ def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_pat
 
 
 @on_zookeeper
-def test_the_commands_read_as_on_any_store(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
+def test_commands_print_the_same_as_on_other_stores(fleet: Fleet, tmp_path: Path, stack: ExitStack) -> None:
     n1, n2 = fleet.several("n1", "n2")
     client, worker = stack.enter_context(n1.extended()), stack.enter_context(n2.worker(b"f"))
     handle = client.put(b"f", b"payload", b"u")
@@ -170,7 +170,7 @@ def test_the_commands_read_as_on_any_store(fleet: Fleet, tmp_path: Path, stack: 
     def listed() -> list[list[str]]:
         return [row[:4] for row in run_command("jobs", "list", "--function", "f")[1:]]
 
-    # The node that has the job stores that it runs after about a second.
+    # The node that holds the job stores that it runs after about a second.
     eventually(lambda: listed() == [[handle.decode(), "f", "u", "running"]], "it is listed as running")
     assert ["state:", "running"] in run_command("jobs", "show", handle.decode())
     assert {(row[0], row[2]) for row in run_command("nodes", "list")[1:]} == {("n1", "live"), ("n2", "live")}
@@ -180,24 +180,26 @@ def test_the_commands_read_as_on_any_store(fleet: Fleet, tmp_path: Path, stack: 
     assert ["total", "running", "waiting"] in run_command("status")
 
 
-# ---- whose it is
+# ---- permissions
 
 
 @pytest.fixture(scope="module")
 def secured(zookeeper_program: str) -> Iterator[Ensemble]:
-    """Give an ensemble for trees with credentials, which becomes read only without a majority."""
+    """Return an ensemble for trees with credentials; it becomes read-only without a majority."""
     del zookeeper_program
     with Ensemble(3, parent=memory_directory(), java=["-Dreadonlymode.enabled=true"]) as ensemble:
         yield ensemble
 
 
-def named(url: str, credentials: str) -> str:
+def with_credentials(url: str, credentials: str) -> str:
     return url.replace("zookeeper://", f"zookeeper://{credentials}@")
 
 
-def test_a_tree_with_credentials_is_nobody_elses(fork_server: ForkServer, secured: Ensemble, tmp_path: Path) -> None:
+def test_a_tree_with_credentials_is_closed_to_other_clients(
+    fork_server: ForkServer, secured: Ensemble, tmp_path: Path
+) -> None:
     url = place_of(secured).url
-    with Fleet(fork_server, tmp_path, named(url, "me:right")) as fleet:
+    with Fleet(fork_server, tmp_path, with_credentials(url, "me:right")) as fleet:
         n1, n2 = fleet.several("n1", "n2")
         with n1.extended() as client, n2.worker(b"f") as worker:
             handle = client.put(b"f", b"secret")
@@ -209,7 +211,7 @@ def test_a_tree_with_credentials_is_nobody_elses(fork_server: ForkServer, secure
                 paths = []
                 asked = [(path, owner.client.get_acls_async(owner.chroot + path)) for path in ("", *owner.everything())]
                 for path, answer in asked:
-                    with suppress(NoNodeError):  # what nodes do not need any more goes meanwhile
+                    with suppress(NoNodeError):  # nodes delete unneeded entries in the meantime
                         for acl in answer.get(timeout=RECEIVE_TIMEOUT)[0]:
                             assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "me"), path
                         paths.append(path)
@@ -235,9 +237,9 @@ def test_a_tree_with_credentials_is_nobody_elses(fork_server: ForkServer, secure
 
 
 @pytest.mark.parametrize("credentials", ["me:wrong@", "you:right@", ""])
-def test_who_has_not_the_credentials_does_not_come_in(secured: Ensemble, tmp_path: Path, credentials: str) -> None:
+def test_a_node_without_the_credentials_is_refused(secured: Ensemble, tmp_path: Path, credentials: str) -> None:
     url = place_of(secured).url
-    assert mainspring("migrate", "--store", named(url, "me:right"), cwd=tmp_path).returncode == 0
+    assert mainspring("migrate", "--store", with_credentials(url, "me:right"), cwd=tmp_path).returncode == 0
     wrong = url.replace("zookeeper://", f"zookeeper://{credentials}")
     for command in (("migrate",), ("serve", "--name", "n1", "--gearman", "127.0.0.1:0")):
         refused = mainspring(*command, "--store", wrong, cwd=tmp_path)
@@ -247,7 +249,7 @@ def test_who_has_not_the_credentials_does_not_come_in(secured: Ensemble, tmp_pat
         assert b"Traceback" not in refused.stderr
 
 
-def test_a_member_that_is_read_only_counts_as_away(fork_server: ForkServer, secured: Ensemble, tmp_path: Path) -> None:
+def test_a_read_only_member_counts_as_unavailable(fork_server: ForkServer, secured: Ensemble, tmp_path: Path) -> None:
     with Fleet(fork_server, tmp_path, place_of(secured).url) as fleet:
         n1 = fleet.start("n1")
         with n1.extended() as client:
@@ -256,14 +258,16 @@ def test_a_member_that_is_read_only_counts_as_away(fork_server: ForkServer, secu
             left = (secured.leader() + 1) % 3
             for index in {0, 1, 2} - {left}:
                 secured.kill(index)
-            eventually(lambda: secured.mode(left) == "read-only", "the last one is read only", timeout=RECEIVE_TIMEOUT)
+            eventually(
+                lambda: secured.mode(left) == "read-only", "the last member is read-only", timeout=RECEIVE_TIMEOUT
+            )
             client.request(b"f", b"while nobody may write")
-            eventually(lambda: "read only" in n1.log_text(), "the node says so", timeout=RECEIVE_TIMEOUT)
+            eventually(lambda: "read only" in n1.log_text(), "the node logs it", timeout=RECEIVE_TIMEOUT)
             secured.heal()
             client.next()  # acknowledged or refused
 
-            def takes_part() -> bool:
-                """Say whether it has a term again: between two of them it answers that the store is away."""
+            def has_term() -> bool:
+                """Return whether the node has a term; between two terms it reports that the store is unavailable."""
                 try:
                     return bool(client.show(before)["state"] == "pending")
                 except FaultError as fault:
@@ -271,7 +275,7 @@ def test_a_member_that_is_read_only_counts_as_away(fork_server: ForkServer, secu
                         raise
                     return False
 
-            eventually(takes_part, "it takes part", timeout=RECEIVE_TIMEOUT)
+            eventually(has_term, "the node has a term", timeout=RECEIVE_TIMEOUT)
             with n1.worker(b"f", places=3) as worker:
                 worker.socket.settimeout(RECEIVE_TIMEOUT)
                 assert worker.job().handle == before
