@@ -67,6 +67,8 @@ bytecode: .venv/.check
 QUICK = tests/unit tests/docs tests/conformance --ignore-glob='tests/conformance/*zookeeper*' \
 	'tests/simulation/test_simulation.py::test_no_promise_is_broken_in_memory[0]'
 
+# Hardly anything waits there, and each tester imports all tests.
+quick: TESTERS = 3
 quick: lint types layers ## before each commit: all checks, and of the tests those that start no servers
 	$(PYTEST) $(QUICK) -m "not servers and not system" $(ARGS)
 
