@@ -344,7 +344,7 @@ def test_a_start_waits_for_another_programs_lock_without_blocking_the_loop(path:
 
 
 def test_a_start_reports_a_lasting_lock_of_another_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PAUSES", (0.001, 0.001))
+    monkeypatch.setattr(engine_module, "LOCK_RETRY_DELAYS", (0.001, 0.001))
     opened(path).close()
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")

@@ -72,7 +72,7 @@ class Counting:
         if asked:
             self._commits.put(
                 CountLive(list(asked)),
-                lambda counted: self._commits.afterwards(lambda: self._learn(asked, counted)),
+                lambda counted: self._commits.after_answers(lambda: self._learn(asked, counted)),
                 lambda error: self._not_counted(asked, error),
             )
 

@@ -181,7 +181,7 @@ class Ends:
         operation.rows += 1
         size = len(settlement.result) + 200
         operation.size += size
-        self._commits.grown(size)
+        self._commits.add_bytes(size)
 
     def _is_abandoned(self, settlement: Settlement) -> bool:
         """Say whether a foreground job goes back although no client of this node waits for it any more."""

@@ -292,14 +292,14 @@ class Serving:
         """A job of the store is not pending any more. Where another node submitted it, it may not have been counted."""
         queue.backlog[priority] -= 1
         if queue.backlog[priority] < 0:
-            self._commits.afterwards(queue.forget_debts)
+            self._commits.after_answers(queue.forget_debts)
 
     def no_longer_away(self, queue: FunctionQueue, number: int = 1) -> None:
         """Jobs of the store have become due, or those of another node have come back. They may not have been counted."""
         queue.away -= number
         if queue.away < 0:
             # The operation that counts them may be answered in the same group.
-            self._commits.afterwards(queue.forget_debts)
+            self._commits.after_answers(queue.forget_debts)
 
     def now_pending(self, pending: Mapping[tuple[bytes, int], int], *, were_away: bool) -> None:
         """Jobs of the store are pending now, by function and priority: have workers here get them."""

@@ -164,7 +164,7 @@ class Sharing:
 
         def looked(outlook: Outlook) -> None:
             # The rest of the group is counted first: the answer includes it already.
-            self._commits.afterwards(lambda: learn(outlook))
+            self._commits.after_answers(lambda: learn(outlook))
 
         def learn(outlook: Outlook) -> None:
             self._looking = False

@@ -145,7 +145,7 @@ class ScheduleService:
     def look(self) -> None:
         """Fetch what is due in the next seconds, now or as soon as a look that is under way has ended."""
         if self.fires:  # what is not fetched is not fired
-            self._agenda.look()
+            self._agenda.fetch()
 
     def _fire(self, due: Iterable[Due]) -> None:
         """Have schedules fired, together with those that wait for the store already."""
@@ -171,7 +171,7 @@ class ScheduleService:
     def _not_fired(self, due: Sequence[Due], error: StoreError) -> None:
         del error
         self._agenda.done(one.name for one in due)
-        self._agenda.look_again()
+        self._agenda.fetch_later()
 
     def _mend(self) -> None:
         def mended(number: int) -> None:

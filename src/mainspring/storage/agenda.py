@@ -1,7 +1,8 @@
-"""What is due soon: fetched ahead from the store, so that it is done at its time and not at that of the next look.
+"""The agenda of due items: fetched ahead from the store, so that each is handled at its time and not at the next fetch.
 
-On a store that several nodes share, each of them has what is due in its agenda. The one that is first in line does it; the others
-look a moment later whether that has happened, and do it where it has not. So what is done twice must change nothing.
+On a store that several nodes share, each node has all due items in its agenda. The node that is first in line handles an item.
+The others check `TAKEOVER_DELAY` later whether it was handled, and handle it if it was not. Handling an item twice must therefore
+change nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
 
-AHEAD = 5.0
-"""Seconds before its time that something is fetched."""
-LOOK_EVERY = 2.0
-"""Seconds between looks at what others have changed."""
-BACKUP = 0.4
-"""Seconds that a node waits for another one to do what is that one's."""
-AGAIN = 0.25
-"""Seconds after which the store is asked again where it could not answer."""
+FETCH_AHEAD = 5.0
+"""Seconds before its time at which an item is fetched."""
+FETCH_INTERVAL = 2.0
+"""Seconds between fetches, which find the changes of other nodes."""
+TAKEOVER_DELAY = 0.4
+"""Seconds after an item's time at which a node that is not first in line handles it."""
+RETRY_DELAY = 0.25
+"""Seconds between a failed fetch and the next one."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -34,27 +35,27 @@ class Timers(Protocol):
     """Calls functions at monotonic times."""
 
     def at(self, time: float, function: Callable[[], None]) -> Any:
-        """Call a function at a time; returns what `cancel` takes."""
+        """Call a function at a time. Return the timer for `cancel`."""
 
     def cancel(self, timer: Any) -> None:
-        """Do not call it."""
+        """Cancel a timer."""
 
 
 class Upcoming(Protocol[T_co]):
-    """What is due up to a time."""
+    """The items that are due up to a time."""
 
     @property
     def due(self) -> Sequence[tuple[T_co, int]]:
-        """What is due, with its time, the earliest first."""
+        """Return the due items with their times in microseconds, the earliest first."""
 
     @property
     def next_us(self) -> int | None:
-        """The first time of what was not read; None where there is nothing else."""
+        """Return the first time after the ones that were read; None if there is none."""
 
 
 class _Entry(NamedTuple):
     try_us: int
-    """When this node tries."""
+    """The time at which this node handles the item if nobody else has."""
     at_us: int
     number: int
     item: Any
@@ -62,7 +63,7 @@ class _Entry(NamedTuple):
 
 
 class _Alarm:
-    """One timer, at the earliest of the times that were asked for."""
+    """One timer, set to the earliest of the requested times."""
 
     def __init__(self, timers: Timers, ring: Callable[[], None]) -> None:
         self._timers = timers
@@ -71,7 +72,7 @@ class _Alarm:
         self._time_us = 0
 
     def set(self, time_us: int, monotonic: float) -> None:
-        """Ring at a wall time, which is this monotonic time as the clocks are now, if not before."""
+        """Ring at a wall time, now equal to this monotonic time, unless the timer is set to an earlier one."""
         if self._timer is not None:
             if self._time_us <= time_us:
                 return
@@ -85,12 +86,12 @@ class _Alarm:
 
 
 class Agenda(Generic[T]):
-    """Has things done at their times. ``tick`` is called at least every quarter of a second.
+    """Calls ``act`` with items when they are due. The owner calls ``tick`` at least every quarter of a second.
 
-    ``find`` asks the store for what is due up to a wall time, and calls the first of its functions with the answer, the second
-    where there is none. ``act`` is called with what is to be done now; nothing of it comes again before ``done`` is called with
-    its name. ``name`` tells things apart, also for ``first``, which says whether this node is first in line. ``paused``: nothing
-    is fetched or done.
+    ``find`` reads the items that are due up to a wall time. It calls the first of its functions with the result, the second with
+    the error. ``act`` receives the items that are due now. It does not receive an item again before ``done`` is called with the
+    item's name. ``name`` returns an item's unique name. ``first`` returns whether this node is first in line for a name. While
+    ``paused`` returns True, nothing is fetched or handled.
     """
 
     def __init__(
@@ -112,89 +113,89 @@ class Agenda(Generic[T]):
         self._first = first
         self._paused = paused
         self._queue: list[_Entry] = []
-        """Heap of what is to be tried."""
+        """Heap of the items, by the time at which this node handles them."""
         self._number = 0
         self._under_way: set[str] = set()
         self._next_try = _Alarm(timers, self._try)
-        self._next_look = _Alarm(timers, self.look)
-        self._looking = self._stale = False
-        self._looked = clock.monotonic()
+        self._next_fetch = _Alarm(timers, self.fetch)
+        self._is_fetching = self._is_stale = False
+        self._fetched_at = clock.monotonic()
         self.lateness = 0.0
-        """By how many seconds the last thing that this node tried was late when it was to be done."""
+        """Seconds by which the last item that this node handled was late."""
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
 
     def tick(self) -> None:
-        """Do what is due now and then."""
-        if self._clock.monotonic() - self._looked >= LOOK_EVERY:
-            self.look()
+        """Fetch if the interval has passed, and handle due items."""
+        if self._clock.monotonic() - self._fetched_at >= FETCH_INTERVAL:
+            self.fetch()
         self._try()  # the wall clock may have been stepped
 
     # ---- fetching ----
 
-    def look(self) -> None:
-        """Fetch what is due in the next seconds, now or as soon as a look that is under way has ended."""
-        if self._looking:
-            self._stale = True
+    def fetch(self) -> None:
+        """Fetch the items of the next seconds, now or as soon as the current fetch has ended."""
+        if self._is_fetching:
+            self._is_stale = True
         elif not self._paused():
-            self._looking = True
-            self._looked = self._clock.monotonic()
-            self._find(self._now_us() + to_us(AHEAD), self._found, self._not_found)
+            self._is_fetching = True
+            self._fetched_at = self._clock.monotonic()
+            self._find(self._now_us() + to_us(FETCH_AHEAD), self._found, self._not_found)
 
-    def look_again(self) -> None:
-        """Look in a moment: the store could not answer."""
-        self._timers.at(self._clock.monotonic() + AGAIN, self.look)
+    def fetch_later(self) -> None:
+        """Fetch after `RETRY_DELAY`, because the store could not answer."""
+        self._timers.at(self._clock.monotonic() + RETRY_DELAY, self.fetch)
 
     def _found(self, upcoming: Upcoming[T]) -> None:
-        self._looking = False
+        self._is_fetching = False
         if self._paused():
             return
         self._queue.clear()
-        late_us = self._now_us() - to_us(BACKUP)
+        late_us = self._now_us() - to_us(TAKEOVER_DELAY)
         for item, at_us in upcoming.due:
             self._enqueue(item, at_us, first=at_us <= late_us or self._first(self._name(item)))
         if upcoming.next_us is not None:
-            self._look_at(upcoming.next_us - to_us(AHEAD))
-        if self._stale:
-            self._stale = False
-            self.look()
+            self._fetch_at(upcoming.next_us - to_us(FETCH_AHEAD))
+        if self._is_stale:
+            self._is_stale = False
+            self.fetch()
         self._try()
 
     def _not_found(self, error: StoreError) -> None:
         del error
-        self._looking = False
-        self.look_again()
+        self._is_fetching = False
+        self.fetch_later()
 
-    def _look_at(self, time_us: int) -> None:
-        """Look at a wall time, if not before."""
-        wait = max(from_us(time_us) - self._clock.wall(), AGAIN)
-        self._next_look.set(time_us, self._clock.monotonic() + wait)
+    def _fetch_at(self, time_us: int) -> None:
+        """Fetch at a wall time, unless an earlier fetch is planned."""
+        wait = max(from_us(time_us) - self._clock.wall(), RETRY_DELAY)
+        self._next_fetch.set(time_us, self._clock.monotonic() + wait)
 
-    # ---- doing ----
+    # ---- handling ----
 
     def done(self, names: Iterable[str]) -> None:
-        """Things are no longer under way, whatever has become of them."""
+        """Mark items as no longer in progress, whatever their outcome."""
         self._under_way.difference_update(names)
 
     def add(self, items: Iterable[tuple[T, int]]) -> None:
-        """Note the next times of things, and do what is due by now."""
-        horizon_us = self._now_us() + to_us(AHEAD)
+        """Add items with their next times, and handle those that are due now."""
+        horizon_us = self._now_us() + to_us(FETCH_AHEAD)
         for item, at_us in items:
             if at_us <= horizon_us:
                 self._enqueue(item, at_us, first=self._first(self._name(item)))
             else:
-                self._look_at(at_us - to_us(AHEAD))
+                self._fetch_at(at_us - to_us(FETCH_AHEAD))
         self._try()
 
     def _enqueue(self, item: T, at_us: int, *, first: bool) -> None:
         if self._name(item) not in self._under_way:
             self._number += 1
-            try_us = at_us if first else at_us + to_us(BACKUP)
+            try_us = at_us if first else at_us + to_us(TAKEOVER_DELAY)
             heapq.heappush(self._queue, _Entry(try_us, at_us, self._number, item, first))
 
     def _try(self) -> None:
-        """Do what this node is first in line for, and see about the rest."""
+        """Handle the due items for which this node is first in line, and check whether the others were handled."""
         if self._paused():
             return
         now_us = self._now_us()
@@ -209,15 +210,15 @@ class Agenda(Generic[T]):
                 mine.append(entry.item)
         self._begin(mine)
         if others:
-            self._find(now_us - to_us(BACKUP), self._left_over, lambda _: None)
+            self._find(now_us - to_us(TAKEOVER_DELAY), self._left_over, lambda _: None)
         if self._queue:
             try_us = self._queue[0].try_us
-            # A microsecond later: both clocks are floats, and what is due at a time has to be due then.
+            # One microsecond later: both clocks are floats, and the item has to be due when the timer fires.
             wait = max(from_us(try_us + 1) - self._clock.wall(), 0.0)
             self._next_try.set(try_us, self._clock.monotonic() + wait)
 
     def _left_over(self, upcoming: Upcoming[T]) -> None:
-        """Do what is late: whoever was first in line has not."""
+        """Handle late items, which the node that is first in line has not handled."""
         self._begin([item for item, _ in upcoming.due])
 
     def _begin(self, items: Iterable[T]) -> None:
@@ -226,7 +227,7 @@ class Agenda(Generic[T]):
         due: list[T] = []
         for item in items:
             name = self._name(item)
-            if name not in self._under_way:  # it may have been fetched twice
+            if name not in self._under_way:  # an item may have been fetched twice
                 self._under_way.add(name)
                 due.append(item)
         if due:

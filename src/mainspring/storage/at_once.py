@@ -1,4 +1,4 @@
-"""Running coroutines that never wait."""
+"""Running a coroutine that never suspends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, here and now: what is written once for all engines, on one that has nothing to wait for.
+    """Run a coroutine to its end and return its result. Engines without I/O run code this way that all engines share.
 
-    Raises RuntimeError where it does wait.
+    Raises RuntimeError if the coroutine suspends.
     """
     try:
         work.send(None)
@@ -21,4 +21,4 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
         result: T = stop.value
         return result
     work.close()
-    raise RuntimeError(f"{work!r} waits for something")
+    raise RuntimeError(f"{work!r} is suspended, and nothing would resume it")

@@ -1,12 +1,12 @@
-"""Group commit: whatever gathers while one transaction runs is committed as the next one.
+"""Group commit: operations that arrive while one transaction runs are committed as the next one.
 
-When a node is idle, an operation is committed at the end of the turn of the loop that brought it; when it is busy, one
-transaction carries thousands. Either way each operation waits for one commit, and nobody waits on a timer: only what nobody
-waits for does.
+On an idle node, an operation is committed at the end of the loop's turn that brought it. On a busy node, one transaction carries
+thousands of operations. In both cases each operation waits for one commit and not for a timer; only operations without a waiting
+caller wait for a timer (`GATHER_DELAY`).
 
-Where another program has locked the store, a group is kept and tried again by a timer, so that the loop goes on. What is put
-meanwhile waits behind it; only what may overtake (`Operation.overtakes`) does, for a writer's lock does not keep readers out.
-Once a lock has lasted for about 5 s, groups fail at once until one is through: whoever waits is answered.
+If another program has locked the store, a timer retries the group, so that the loop goes on. Later operations wait behind that
+group. Only operations that may overtake (`Operation.overtakes`) run before it, because a writer's lock does not block readers.
+If a lock lasts for about 5 s, groups fail at once until one succeeds, so that callers get an answer.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import GroupPort
     from mainspring.storage.operation import Operation
 
-    Told = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
-    """An operation, and who is told: of its outcome, or why it has not happened."""
+    OperationWithCallbacks = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
+    """An operation, and the functions that receive its outcome or its error."""
     Entry = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None], bool]
     """The same, and whether the next one has to be in the same group."""
 
 GROUP_ROWS = 4096
-"""A group is closed when it has so many rows: more would only make everybody in it wait longer."""
+"""Rows after which a group is closed. More rows would only delay every operation of the group."""
 
-PATIENCE = 0.005
-"""Seconds that operations wait for company at most where nobody waits for their outcome: a commit costs the disk as much for
-one row as for a hundred."""
-PATIENCE_BYTES = 2**20
-"""With so many bytes, a group has company enough."""
+GATHER_DELAY = 0.005
+"""Seconds that operations without a waiting caller wait at most for others, because a commit costs the disk as much for one row
+as for a hundred."""
+GATHER_BYTES = 2**20
+"""Bytes after which operations no longer wait for others."""
 
-PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, *[0.05] * 99)
-"""Seconds between the attempts to commit what finds the store locked: 5 s together, about what clients wait for an answer."""
+LOCK_RETRY_DELAYS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, *[0.05] * 99)
+"""Seconds between attempts to commit to a locked store. Their sum is 5 s, about as long as clients wait for an answer."""
 
 
 def _nothing(_: object) -> None:
@@ -48,9 +48,9 @@ class CommitQueue:
     """Gathers operations into groups and hands them to the engine, one group at a time.
 
     ``call_soon`` runs a function at the end of the current turn of the node's loop, ``call_later`` after some seconds.
-    ``limit`` is the number of bytes that may wait; above it ``pressure(True)`` is called, and ``pressure(False)`` once half of it
-    is free again: the owner stops reading from its connections in between. ``failing`` is called with the reason where nothing of
-    a group was committed, before its operations are told.
+    ``limit`` is the number of bytes that may be queued. Above it ``pressure(True)`` is called, and ``pressure(False)`` once half
+    of it is free; in between the owner stops reading from its connections. ``failing`` is called with the error of a group that
+    was not committed at all, before its operations fail.
     """
 
     def __init__(
@@ -71,47 +71,47 @@ class CommitQueue:
         self._failing = failing
         self._waiting: list[Entry] = []
         self._group: Sequence[Entry] = ()
-        self._locked_out: list[Entry] = []
-        """The group that the store's lock has kept out; nothing that writes passes it."""
-        self._ahead: list[Entry] = []
-        """What overtakes it."""
-        self._is_ahead = False
-        """Whether that is the group under way, or the last one."""
+        self._blocked: list[Entry] = []
+        """The group that the store's lock blocks; no later write overtakes it."""
+        self._overtaking: list[Entry] = []
+        """Operations that overtake it."""
+        self._is_overtaking = False
+        """Whether the current or last group is one that overtakes."""
         self._tries = 0
-        """How often the store was found locked since the last group that got in."""
-        self._is_resting = False
-        """Whether a timer runs until the next try."""
+        """Attempts that found the store locked since the last successful group."""
+        self._is_retry_set = False
+        """Whether a timer for the next attempt is set."""
         self._is_closed = False
         self._bytes = 0
         self._full = False
         self._scheduled = False
         self._urgent = False
-        self._patient = False
+        self._is_gathering = False
         self._idle: list[Callable[[], None]] = []
         self._is_answering = False
-        self._afterwards: list[Callable[[], None]] = []
+        self._after_answers: list[Callable[[], None]] = []
         self.locked: StoreBusyError | None = None
-        """Why a group waits for the store's lock; None where none does."""
+        """The error of the group that waits for the store's lock; None if no group does."""
         self.groups = 0
-        """How many were handed to the engine; another try is not another group."""
+        """Number of groups given to the engine; a retry does not count."""
         self.answered = 0
-        """How many groups have ended, one way or the other; those that overtake others are left out."""
+        """Number of groups that have succeeded or failed, without those that overtake others."""
         self.jobs = 0
-        """How many jobs they brought: submitted, recorded as running, settled."""
+        """Number of jobs in these groups: submitted, recorded as running, settled."""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
-        return not self._waiting and not self._group and not self._locked_out and not self._ahead
+        """Return whether no operation is queued or in progress."""
+        return not self._waiting and not self._group and not self._blocked and not self._overtaking
 
     @property
     def waiting(self) -> Sequence[Operation]:
-        """The operations of later groups than the one that is under way, or is being answered."""
+        """Return the queued operations, without those of the group that is in progress or being answered."""
         return [entry[0] for entry in self._waiting]
 
     @property
     def bytes(self) -> int:
-        """Bytes held by the operations that wait or are under way."""
+        """Return the number of bytes of the operations that are queued or in progress."""
         return self._bytes
 
     def put(
@@ -122,58 +122,58 @@ class CommitQueue:
     ) -> None:
         """Add an operation to the next group, which is committed soon if the operation is urgent.
 
-        ``done`` is called with the outcome after the commit, ``failed`` with the error where the group, or this operation alone,
-        could not be committed: nothing of it has happened then.
+        After the commit, ``done`` is called with the outcome. ``failed`` is called with the error if the group, or this operation
+        alone, could not be committed; then nothing of the operation is stored.
         """
         if self._tries and operation.overtakes:
-            self._ahead.append((operation, done, failed, False))
+            self._overtaking.append((operation, done, failed, False))
         else:
             self._waiting.append((operation, done, failed, False))
-        self.grown(operation.size)
+        self.add_bytes(operation.size)
         if operation.urgent:
             self.hurry()
-        elif not self._patient:
-            self._patient = True
-            self._call_later(PATIENCE, self._lose_patience)
+        elif not self._is_gathering:
+            self._is_gathering = True
+            self._call_later(GATHER_DELAY, self._gathered)
 
-    def put_together(self, told: Sequence[Told]) -> None:
-        """Add operations that one group takes whole, however large that becomes: all of them happen, or none.
+    def put_atomic(self, operations: Sequence[OperationWithCallbacks]) -> None:
+        """Add operations that are committed in one group of any size: all of them or none.
 
-        Where they fail, whoever has put them puts them together again. Raises UsageError where the store has no such groups.
+        After an error the caller puts all of them again. Raises UsageError if the store does not commit groups as a whole.
         """
         if not self._engine.whole:
             raise UsageError(
-                "operations cannot be put together here: this store's unit is one job, not the group; "
-                "take a store that commits groups (SQLite, PostgreSQL), or put them one by one"
+                "operations cannot be atomic here: this store commits single jobs, not groups; "
+                "use a store that commits groups (SQLite, PostgreSQL), or put the operations one by one"
             )
-        last = len(told) - 1
-        for place, (operation, done, failed) in enumerate(told):
+        last = len(operations) - 1
+        for place, (operation, done, failed) in enumerate(operations):
             operation.overtakes = False
             self._waiting.append((operation, done, failed, place < last))
-            self.grown(operation.size)
-        if told:
+            self.add_bytes(operation.size)
+        if operations:
             self.hurry()
 
     def close(self) -> None:
-        """Hand nothing more to the engine: what is still put has happened to nobody, and nobody is told."""
+        """Give no more groups to the engine. Queued operations are dropped, and their functions are not called."""
         self._is_closed = True
 
     def hurry(self) -> None:
-        """Commit what waits as soon as possible: somebody waits for it."""
+        """Commit the queued operations as soon as possible."""
         self._urgent = True
         if not self._scheduled and not self._group:
             self._scheduled = True
             self._call_soon(self.flush)
 
-    def _lose_patience(self) -> None:
-        self._patient = False
+    def _gathered(self) -> None:
+        self._is_gathering = False
         if self._waiting:
             self.hurry()
 
-    def grown(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
         """Count bytes that were added to an operation after it was put."""
         self._bytes += size
-        if self._bytes > PATIENCE_BYTES:
+        if self._bytes > GATHER_BYTES:
             self.hurry()
         if self._bytes > self._limit and not self._full:
             self._full = True
@@ -181,32 +181,32 @@ class CommitQueue:
                 self._pressure(True)
 
     def flush(self) -> None:
-        """Hand the next group to the engine, unless one is under way."""
+        """Give the next group to the engine, unless one is in progress."""
         self._scheduled = False
         if self._group or self._is_closed:
             return
-        may_write = bool(self._waiting) and not self._locked_out
-        if self._locked_out and not self._is_resting:
-            self._group, self._locked_out = self._locked_out, []
-            self._is_ahead = False
-        elif self._ahead and not (self._is_ahead and may_write):  # an endless row of them keeps nobody out
-            self._group, self._ahead = self._ahead, []
-            self._is_ahead = True
+        may_write = bool(self._waiting) and not self._blocked
+        if self._blocked and not self._is_retry_set:
+            self._group, self._blocked = self._blocked, []
+            self._is_overtaking = False
+        elif self._overtaking and not (self._is_overtaking and may_write):  # reads and writes alternate
+            self._group, self._overtaking = self._overtaking, []
+            self._is_overtaking = True
             self.groups += 1
         elif may_write:
             self._group = self._next()
-            self._is_ahead = False
+            self._is_overtaking = False
             self._urgent = bool(self._waiting)
             self.groups += 1
         else:
             return
         group = self._group
         self._engine.commit(
-            [entry[0] for entry in group], self._committed, lambda place, outcome: _give(group[place], outcome)
+            [entry[0] for entry in group], self._committed, lambda place, outcome: _call_back(group[place], outcome)
         )
 
     def _next(self) -> Sequence[Entry]:
-        """Take the next group from what waits."""
+        """Remove the next group from the queue and return it."""
         waiting = self._waiting
         rows = 0
         for end, entry in enumerate(waiting, 1):  # noqa: B007 - the count outlives the loop
@@ -221,17 +221,17 @@ class CommitQueue:
         return waiting[:end]
 
     def when_idle(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once nothing waits and nothing is under way; at once if that is so."""
+        """Call ``then`` once no operation is queued or in progress; at once if that is so."""
         if self.idle:
             then()
         else:
             self._idle.append(then)
             self.hurry()
 
-    def afterwards(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once all operations of the group that is being answered are answered; at once where none is."""
+    def after_answers(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once the current group's operations are all answered; at once if no group is being answered."""
         if self._is_answering:
-            self._afterwards.append(then)
+            self._after_answers.append(then)
         else:
             then()
 
@@ -243,18 +243,18 @@ class CommitQueue:
             return
         for entry, outcome in zip(group, outcomes, strict=True):
             if outcome is not DEFERRED:
-                _give(entry, outcome)
+                _call_back(entry, outcome)
 
     def _committed(self, outcomes: Sequence[Any] | StoreError) -> None:
         group, self._group = self._group, ()
         if isinstance(outcomes, StoreBusyError):
-            group = self._keep_locked_out(group, outcomes)
+            group = self._keep_blocked(group, outcomes)
             if not group:
-                self._go_on()
+                self._continue()
                 return
-        elif self._tries and not self._is_ahead:
-            self._let_in()
-        if not self._is_ahead:
+        elif self._tries and not self._is_overtaking:
+            self._unblock()
+        if not self._is_overtaking:
             self.answered += 1
         for entry in group:
             self._bytes -= entry[0].size
@@ -266,22 +266,22 @@ class CommitQueue:
             self._answer(group, outcomes)
         finally:
             self._is_answering = False
-        if self._afterwards:
-            afterwards, self._afterwards = self._afterwards, []
-            for function in afterwards:
+        if self._after_answers:
+            after_answers, self._after_answers = self._after_answers, []
+            for function in after_answers:
                 function()
         if self._full and self._bytes * 2 < self._limit:
             self._full = False
             if self._pressure is not None:
                 self._pressure(False)
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
-        """See to the next group, or tell who waits that there is none."""
-        if self._locked_out:
-            ready = bool(self._ahead) or not self._is_resting
+    def _continue(self) -> None:
+        """Start the next group, or call the functions that wait for an idle queue."""
+        if self._blocked:
+            ready = bool(self._overtaking) or not self._is_retry_set
         else:
-            ready = bool(self._ahead) or (bool(self._waiting) and self._urgent)
+            ready = bool(self._overtaking) or (bool(self._waiting) and self._urgent)
         if ready:
             self.hurry()
         elif self.idle and self._idle:
@@ -291,44 +291,44 @@ class CommitQueue:
 
     # ---- a store that another program has locked ----
 
-    def _keep_locked_out(self, group: Sequence[Entry], error: StoreBusyError) -> Sequence[Entry]:
-        """Keep a group for another try; returns those of it that have waited for long enough."""
+    def _keep_blocked(self, group: Sequence[Entry], error: StoreBusyError) -> Sequence[Entry]:
+        """Keep a blocked group for a retry. Return its entries that have waited long enough and fail."""
         if not self._tries:
-            self._waiting = self._let_ahead(self._waiting)
+            self._waiting = self._split_overtaking(self._waiting)
         if not all(entry[0].overtakes for entry in group):
-            group = self._let_ahead(group)
-        if self._tries >= len(PAUSES):
+            group = self._split_overtaking(group)
+        if self._tries >= len(LOCK_RETRY_DELAYS):
             self.locked = None
             return group
         self.locked = error
-        self._locked_out += group
-        if not self._is_resting:
-            self._is_resting = True
-            self._call_later(PAUSES[self._tries], self._try_again)
+        self._blocked += group
+        if not self._is_retry_set:
+            self._is_retry_set = True
+            self._call_later(LOCK_RETRY_DELAYS[self._tries], self._retry)
             self._tries += 1
         return ()
 
-    def _let_ahead(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return those that may not overtake the others."""
-        self._ahead += [entry for entry in entries if entry[0].overtakes]
+    def _split_overtaking(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Move the entries that may overtake ahead. Return the others."""
+        self._overtaking += [entry for entry in entries if entry[0].overtakes]
         return [entry for entry in entries if not entry[0].overtakes]
 
-    def _try_again(self) -> None:
-        self._is_resting = False
+    def _retry(self) -> None:
+        self._is_retry_set = False
         self.hurry()
 
-    def _let_in(self) -> None:
-        """The lock is gone."""
+    def _unblock(self) -> None:
+        """Reset the state of the lock after a commit that succeeded."""
         self._tries = 0
         self.locked = None
-        if self._ahead:
-            self._waiting[:0] = self._ahead
-            self._ahead = []
+        if self._overtaking:
+            self._waiting[:0] = self._overtaking
+            self._overtaking = []
             self._urgent = True
 
 
-def _give(entry: Entry, outcome: Any) -> None:
-    """Tell who has put an operation what became of it."""
+def _call_back(entry: Entry, outcome: Any) -> None:
+    """Call an operation's function for its outcome or error."""
     if isinstance(outcome, StoreError):
         entry[2](outcome)
     else:
@@ -336,7 +336,7 @@ def _give(entry: Entry, outcome: Any) -> None:
 
 
 def _failure(outcomes: Sequence[Any] | StoreError) -> StoreError | None:
-    """Return why nothing of a group was committed; None where something was."""
+    """Return the error of a group of which nothing was committed; None if something was."""
     if isinstance(outcomes, StoreError):
         return outcomes
     first = outcomes[0] if outcomes else None

@@ -1,4 +1,4 @@
-"""The contract between a node and an engine, whatever the engine is."""
+"""The contract between a node and an engine."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Budget, Query
 
     Committed = Callable[[Sequence[Any] | StoreError], None]
-    """Takes the outcomes of a group in the order of its operations, or the reason why nothing of it has happened.
+    """Receives the outcomes of a group in the order of its operations, or the error if nothing of the group was committed.
 
-    In place of an outcome there may be a StoreError, where this operation alone has failed, or DEFERRED, where ``Answer`` was or
-    will be called for it."""
+    An outcome may be a StoreError if this operation alone failed, or DEFERRED if ``Answer`` was or will be called for it."""
     Answer = Callable[[int, Any | StoreError], None]
-    """Takes the outcome of one operation of a group, named by its place, apart from the others."""
+    """Receives the outcome of one operation of a group, named by its place."""
     Answered = Callable[[Any], None]
-    """Takes the answer to a query, or the StoreError that says why there is none."""
+    """Receives the answer to a query, or the StoreError."""
 
 
 class Opened(NamedTuple):
-    """What a node learns when it opens its store."""
+    """The result of opening a store."""
 
     term: Term
     """The number under which this run of the node holds jobs; never used before."""
     nodes: Mapping[int, str]
-    """The node that had each term, for the handles of jobs of earlier terms. A shared store adds to it what it learns of others
-    before it returns a job of theirs."""
+    """The node of each term, for the handles of jobs of earlier terms. A shared store adds the terms of other nodes before it
+    returns jobs of these terms."""
 
 
 class QueryPort(Protocol):
-    """What answers queries."""
+    """The part of an engine that answers queries."""
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query from what is committed, and call ``answered`` once, before returning or later on the node's thread.
 
-        It is called as `commit` is, and runs beside a group: neither waits for the other. The answer has all that was committed
-        before the call. A read that has spent its budget answers what it has found so far (`query.Page.next`), and each one gets
-        further than its beginning. Where the store is away it fails within seconds; it does not wait as a group does.
+        It is called as `commit` is, and runs beside a group: neither waits for the other. The answer includes everything that was
+        committed before the call. A read that has spent its budget returns the rows found so far (`query.Page.next`); each read
+        gets at least one part further. If the store is not reachable, the query fails within seconds, where a group would wait.
         """
 
 
 class GroupPort(Protocol):
-    """What commits groups."""
+    """The part of an engine that commits groups."""
 
     whole: bool
     """Whether a group is one transaction: all of its operations happen, or none."""
@@ -54,37 +53,37 @@ class GroupPort(Protocol):
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         """Run a group as one transaction and call ``committed`` once, before returning or later on the node's thread.
 
-        ``answer`` is for outcomes that do not depend on the rest of the group: an engine may give them earlier or later, also
-        long after the group has ended, once for each of these operations. Among the outcomes they are DEFERRED.
+        ``answer`` is for outcomes that do not depend on the rest of the group. An engine may call it at any time, also long after
+        the group has ended, once for each of these operations. Among the group's outcomes theirs are DEFERRED.
 
-        Called on the node's thread, in its running loop where it has one. At most one group is under way at a time.
+        Called on the node's thread, in its running loop if it has one. At most one group is in progress at a time.
         """
 
 
 class Engine(QueryPort, GroupPort, Protocol):
     """One implementation of the store.
 
-    A group is one transaction: all of its operations happen, or none. (Where the store has no transactions of that size, and is
-    not ``whole``, each job of an operation happens as a whole or not at all.) The operations of one group were under way at the
-    same time, so any serial order of them is right; engines run them in an order of kinds that suits them (settlements
-    first, so that a name that becomes free can be taken in the same group; claims after submissions).
+    A group is one transaction: all of its operations happen, or none. (On a store that has no transactions of that size, and is
+    not ``whole``, each job of an operation happens as a whole or not at all.) The operations of one group are concurrent, so any
+    serial order of them is right. Engines run them in an order of kinds that suits them: settlements first, so that a released
+    unique can be used in the same group; claims after submissions.
     """
 
     durable: bool
-    """Whether what was committed survives the end of the process."""
+    """Whether committed data survives the end of the process."""
 
     max_value: int
     """The largest payload or result that can be stored, in bytes."""
 
     shared: bool
-    """Whether several nodes have the store open at once. Then each group is fenced by the node's term: once that has been ended,
-    by whichever node, groups fail with StoreFencedError and have not happened."""
+    """Whether several nodes have the store open at once. Each group is then fenced by the node's term: once a node has ended
+    the term, groups fail with StoreFencedError and change nothing."""
 
     limits: bool
     """Whether it keeps limits, pauses and keys of functions."""
 
     lines: bool
-    """Whether its pending jobs stand in lines whose beginnings can be read (`queries.jobs.FirstInLine`)."""
+    """Whether pending jobs stand in lines whose first jobs can be read (`queries.jobs.FirstInLine`)."""
 
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], followers: Any = None
@@ -92,15 +91,15 @@ class Engine(QueryPort, GroupPort, Protocol):
         """Open the store for a node and begin its next term.
 
         ``deliver`` runs a function on the node's own thread; engines with threads of their own call ``committed`` through it.
-        ``followers`` (`jobs.slices.Followers`, or None) are the node's side of jobs that slices make: without them none can.
-        On a shared store it may be called again once the term was ended, to begin another one.
+        ``followers`` (`jobs.slices.Followers`, or None) is the node's part in creating jobs for slices; without it slices create
+        none. On a shared store, open may be called again after the term has ended, to begin another one.
         Raises StoreBusyError, StoreForeignError, StoreCorruptError, StoreFullError, StoreUnavailableError or StoreError.
         """
 
     async def close(self) -> None:
         """Release the store. No group may be under way. It may be closed again.
 
-        On a shared store the node leaves by it: its term ends, so that nobody waits for its lease, unless it still holds jobs.
-        These are given back by whoever finds it dead, as those of any node that is gone. Never raises: where the store is away,
-        the others wait for the lease too.
+        On a shared store this ends the node's term, so that no other node waits for its lease, unless the node still holds jobs.
+        The node that finds it dead releases these, as for any lost node. Never raises: if the store is not reachable, other nodes
+        wait for the lease.
         """

@@ -1,7 +1,7 @@
-"""What a node asks of its store: operations, each made of many rows of one kind.
+"""Operations: the requests of a node to its store, each with many rows of one kind.
 
-An operation is the unit that travels: a service makes it from whatever one read of a connection brought, the commit queue
-puts it in a group, the engine runs the group in one transaction and gives each operation an outcome of its own.
+A service builds an operation from one read of a connection, the commit queue adds it to a group, and the engine runs the group in
+one transaction and returns an outcome for each operation.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 
 
 class Deferred(Enum):
-    """What a group's outcomes have in place of one that the engine gives apart from them."""
+    """The outcome, in a group's outcomes, of an operation that the engine answers separately."""
 
     DEFERRED = "deferred"
-    """The engine has called the group's ``answer`` for this operation, or will do so later, on the node's thread."""
+    """The engine has called the group's ``answer`` for this operation, or will call it later, on the node's thread."""
 
 
 DEFERRED: Final = Deferred.DEFERRED
 
 
 class Operation:
-    """One request to the store: what is asked, and nothing of who is told what becomes of it (`CommitQueue.put`).
+    """One request to the store. The functions that receive its outcome are given to `CommitQueue.put`.
 
-    ``size`` is about how many bytes the operation holds in memory, ``rows`` how many rows it touches at most.
+    ``size`` is about how many bytes the operation holds in memory; ``rows`` is the largest number of rows that it may touch.
     """
 
     __slots__ = ("open", "overtakes", "rows", "size", "urgent")
 
     phase: ClassVar[Phase] = Phase.READ
-    """When a group runs it."""
+    """The phase of a group in which it runs."""
     reads: ClassVar[bool] = False
-    """Whether it changes nothing: a group of such operations needs no transaction, and no fence keeps it out."""
+    """Whether it changes nothing: a group of such operations needs no transaction, and no fence rejects it."""
     brings_jobs: ClassVar[bool] = False
-    """Whether each of its rows is a job that it brings to be written; ``rows`` of others is only a bound."""
+    """Whether each of its rows is a job to be written; for other operations ``rows`` is only a bound."""
 
     def __init__(self) -> None:
         self.rows = 1
         self.size = 64
         self.urgent = True
-        """Whether somebody waits for the outcome. What nobody waits for goes with the next group, or after `PATIENCE`."""
+        """Whether a caller waits for the outcome. Other operations go with the next group, or after `GATHER_DELAY`."""
         self.open = True
-        """Whether rows may still be added: not once the operation is part of a group."""
+        """Whether rows may still be added: only until the operation is part of a group."""
         self.overtakes = False
-        """Whether it may run before operations that were put earlier, where these wait for a locked store. It changes nothing,
-        and nobody relies on it for what they do: a barrier, or a question about what may be on its way, must not overtake."""
+        """Whether it may run before earlier operations that wait for a locked store. Such an operation changes nothing, and no
+        caller relies on its order: a barrier, or a query for uncommitted changes, must not overtake."""
 
 
 class Probe(Operation):
-    """Write what a submission writes, and leave nothing of it: once it is committed, the store takes what is written.
+    """Write what a submission writes and undo it. If the probe is committed, the store accepts writes.
 
-    Outcome: None. Each engine goes as far as it can without a job: rights are looked at, pages are written.
+    Outcome: None. Each engine goes as far as it can without a job: it checks permissions and writes pages.
     """
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Probe(Operation):
 
 
 def unknown(engine: str, kinds: Iterable[type]) -> TypeError:
-    """Return the error of an engine that was asked for what it has no handler for: a defect, and never passed over in silence."""
+    """Return the error of an engine that has no handler for an operation or a query, which is a defect."""
     return TypeError(
         f"{engine} cannot do {', '.join(sorted(kind.__name__ for kind in kinds))}: it has no handler for it"
     )

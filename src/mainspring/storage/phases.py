@@ -1,8 +1,8 @@
-"""The order in which a group runs its operations, whatever they are and whatever the engine.
+"""The order in which a group runs its operations, on every engine.
 
-Any serial order of a group would be right, for its operations were under way at the same time. This one serves best: what ends
-comes before what begins, so that a name that becomes free can be taken in the same group; what makes jobs comes before what
-claims them; and what only reads comes last, so that it sees all of it.
+Any serial order would be right, because the operations of a group are concurrent. In this order jobs end before others begin, so
+that a released unique can be used in the same group. Operations that create jobs come before those that claim them. Reads come
+last, so that they see all changes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """When a kind of operation runs. Each class of operations names its own; kinds of one phase run as they come."""
+    """The phase of a kind of operation, named by its class. Kinds of the same phase run in the order of their arrival."""
 
     WATCH = 0
-    """Who waits for a job is asked before its end lets them go."""
+    """Finds the waiting clients of a job before its end removes them."""
     RECOVER = 1
     SETTLE = 2
     ASSIGN = 3
@@ -22,9 +22,9 @@ class Phase(IntEnum):
     REDRIVE = 5
     SWEEP = 6
     WAKE = 7
-    """The last phase that may end jobs: what follows from their ends comes next."""
+    """The last phase that may end jobs; the following phases handle the consequences."""
     SLICES = 8
-    """What other slices than that of jobs write. It may make jobs."""
+    """Writes of slices other than the one of jobs. They may create jobs."""
     INBOX = 9
     LEAVE = 10
     SUBMIT = 11

@@ -1,4 +1,4 @@
-"""The operations of a group by their kinds, in the order in which an engine runs them."""
+"""The operations of a group by kind, in the order in which an engine runs them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
     Plan = dict[type[Operation], list[tuple[int, Any]]]
-    """Each operation with its place in the group; the kinds in the order of their phases."""
+    """Each operation with its place in the group; the kinds are in the order of their phases."""
 
 
 def plan_of(group: Sequence[Operation]) -> Plan:
-    """Return a group by kinds; kinds of one phase in the order in which they come."""
+    """Return a group by kinds. Kinds of one phase keep the order of their arrival."""
     plan: Plan = {}
     for place, operation in enumerate(group):
         plan.setdefault(type(operation), []).append((place, operation))
@@ -28,5 +28,5 @@ def _phase(kind: type[Operation]) -> int:
 
 
 def only_reads(plan: Plan) -> bool:
-    """Say whether a group changes nothing: no fence keeps it out, and it needs no transaction."""
+    """Return whether a group changes nothing: it needs no transaction, and no fence rejects it."""
     return all(kind.reads for kind in plan)

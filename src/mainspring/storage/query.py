@@ -1,8 +1,8 @@
-"""What a node asks of its store beside its groups: queries, what each may cost, and pages of answers.
+"""Queries, their budgets, and pages of answers.
 
-A query changes nothing and is no barrier: its answer has all that was committed when it was begun, and nothing that was not. So a
-client finds what was acknowledged to it before it asked, and writes do not wait for a long list. No query runs for long: a read
-ends with its budget, and its answer says where the next one goes on.
+A query changes nothing and is no barrier: its answer includes exactly the changes that were committed when it began. A client
+therefore finds every change that was acknowledged before its query, and writes do not wait for a long list. No query runs for
+long: a read ends when it has spent its budget, and its answer contains the place where the next read continues.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Budget(NamedTuple):
-    """What one read may cost."""
+    """The limits of one read."""
 
     rows: int = 20_000
-    """Rows that it looks at, whether they match or not."""
+    """Rows that are examined, whether they match or not."""
     seconds: float = 0.1
     part: int = 1000
-    """Rows between two looks at the clock."""
+    """Rows between two checks of the clock."""
 
 
 class Query(msgspec.Struct, Generic[T_co], frozen=True):
-    """A question to a store, whose answer is a ``T_co``."""
+    """A query to a store, whose answer is a ``T_co``."""
 
 
 class Page(NamedTuple, Generic[T]):
-    """What a read has found."""
+    """The result of a read."""
 
     items: list[T]
     next: Any = None
-    """Up to where it has searched: `PageQuery.after` of the next page, which may be empty. None: there is no more."""
+    """The place up to which the read searched: `PageQuery.after` of the next page, which may be empty. None: no more rows."""
     searched_us: int = 0
-    """The wall time in microseconds at which the last job looked at was submitted, in a list of jobs that has a `next`."""
+    """The wall time in microseconds at which the last examined job was submitted, in a list of jobs that has a `next`."""
 
 
 class PageQuery(Query[Page[T]], Generic[T], frozen=True, kw_only=True):
-    """A question whose answer may be long."""
+    """A query whose answer may be long."""
 
     after: Any = None
-    """`Page.next` of the page before; None: from the beginning."""
+    """`Page.next` of the previous page; None: from the first row."""
     limit: int = 100
 
 
 class Meter:
-    """What is left of a budget while a read goes on, part by part."""
+    """The rest of a budget during a read."""
 
     def __init__(self, budget: Budget, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -61,17 +61,17 @@ class Meter:
         self._part = budget.part
         self._has_begun = False
         self.few = budget.rows // 4
-        """So many entries of an index may be tried before all rows are searched."""
+        """Index entries that may be tried before all rows are searched."""
 
     def part(self) -> int:
-        """Return how many rows may be read before it is asked again; 0 where the budget is spent, but not the first time."""
+        """Return how many rows may be read before the next call; 0 if the budget is spent, but never at the first call."""
         if self._has_begun and self._monotonic() >= self._until:
             return 0
         self._has_begun = True
         return max(min(self._part, self._left), 0)
 
     def spend(self, rows: int) -> None:
-        """Take rows off."""
+        """Subtract rows from the budget."""
         self._left -= rows
 
 
@@ -82,7 +82,7 @@ async def in_parts(
 ) -> Page[T]:
     """Read a page whose rows all match.
 
-    ``read`` is given a place and a number, and returns so many of the rows behind it, each with its own place.
+    ``read`` receives a place and a number. It returns at most that number of the following rows, each with its own place.
     """
     items: list[T] = []
     after = query.after

@@ -1,4 +1,4 @@
-"""The queue of queries: one at a time, in turns, beside the groups that `commit_queue` hands to the same store."""
+"""The queue of queries: the engine answers one at a time, beside the groups that `commit_queue` gives to the same store."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BUDGET: Final = Budget()
 
 
 def always() -> bool:
-    """Somebody waits for the answer, whatever happens."""
+    """Return True: the caller waits for the answer in every case."""
     return True
 
 
-class _Asked(NamedTuple):
+class _QueuedQuery(NamedTuple):
     query: Query[Any]
     done: Callable[[Any], None]
     failed: Callable[[StoreError], None]
@@ -34,10 +34,10 @@ class _Asked(NamedTuple):
 
 
 class Reads:
-    """Asks an engine, a query at a time; each has its turn after those that were asked before it.
+    """Gives queries to an engine, one at a time, in the order in which they were asked.
 
     ``call_soon`` runs a function at the end of the current turn of the node's loop. ``failing`` is called with each error, before
-    whoever asked is told.
+    the query's own function.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Reads:
         self._call_soon = call_soon
         self._budget = budget
         self._failing = failing
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_QueuedQuery] = deque()
         self._under_way = False
         self._scheduled = False
         self._is_closed = False
@@ -64,11 +64,11 @@ class Reads:
         failed: Callable[[StoreError], None],
         wanted: Callable[[], bool] = always,
     ) -> None:
-        """Have a query answered: by ``done``, or by ``failed`` where the store cannot answer it, and later in any case.
+        """Queue a query. Later, ``done`` is called with the answer, or ``failed`` with the store's error.
 
-        Once ``wanted`` returns False nobody is told any more, and what was not begun yet is not asked.
+        Once ``wanted`` returns False, neither is called, and a query that has not begun is dropped.
         """
-        self._waiting.append(_Asked(query, done, failed, wanted))
+        self._waiting.append(_QueuedQuery(query, done, failed, wanted))
         self._hurry()
 
     def gather(
@@ -78,9 +78,9 @@ class Reads:
         failed: Callable[[StoreError], None],
         wanted: Callable[[], bool] = always,
     ) -> None:
-        """Ask for page after page, until they have as many items as the query's limit, or there are no more.
+        """Read page after page until they have as many items as the query's limit, or there are no more.
 
-        Between two pages others have their turn.
+        Other queries may run between two pages.
         """
         items: list[T] = []
 
@@ -95,7 +95,7 @@ class Reads:
         self.ask(query, add, failed, wanted)
 
     def close(self) -> None:
-        """Ask nothing more, and tell nobody anything."""
+        """Start no more queries and call no more functions."""
         self._is_closed = True
         self._waiting.clear()
 
@@ -107,13 +107,13 @@ class Reads:
     def _next(self) -> None:
         self._scheduled = False
         while self._waiting:
-            asked = self._waiting.popleft()
-            if asked.wanted():
+            queued = self._waiting.popleft()
+            if queued.wanted():
                 self._under_way = True
-                self._reader.read(asked.query, self._budget, partial(self._answered, asked))
+                self._reader.read(queued.query, self._budget, partial(self._answered, queued))
                 return
 
-    def _answered(self, asked: _Asked, outcome: Any) -> None:
+    def _answered(self, queued: _QueuedQuery, outcome: Any) -> None:
         if self._is_closed:
             return
         self._under_way = False
@@ -121,7 +121,7 @@ class Reads:
             self._hurry()
         if isinstance(outcome, StoreError):
             self._failing(outcome)
-            if asked.wanted():
-                asked.failed(outcome)
-        elif asked.wanted():
-            asked.done(outcome)
+            if queued.wanted():
+                queued.failed(outcome)
+        elif queued.wanted():
+            queued.done(outcome)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mainspring.events.relay import Message
     from mainspring.jobs.model import Job
-    from mainspring.storage.commit_queue import Told as Entry
+    from mainspring.storage.commit_queue import OperationWithCallbacks as Entry
     from mainspring.storage.operation import Operation
 
     from .world import World

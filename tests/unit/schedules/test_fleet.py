@@ -60,7 +60,7 @@ def test_what_a_dead_node_does_not_fire_others_do(world: World, nodes: list[Node
         assert [row.fire_us for row in world.rows(name)] == [row.fire_us for row in world.rows("s0")]
         assert world.told(name) == ["fired"] * 10
         late = max(row.decided_us - row.fire_us for row in world.rows(name))
-        assert late < (agenda.BACKUP + 0.05) * SECOND
+        assert late < (agenda.TAKEOVER_DELAY + 0.05) * SECOND
 
 
 def test_nodes_that_do_not_agree_who_is_first_fire_once(world: World, nodes: list[Node]) -> None:

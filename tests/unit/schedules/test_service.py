@@ -146,7 +146,7 @@ def test_an_idle_node_asks_seldom(world: World, node: Node) -> None:
     node.add(trigger=At(START_US + 3600 * SECOND))
     node.groups.clear()
     world.until(30)
-    assert len(node.groups) <= 60 / agenda.LOOK_EVERY + 60 / service.MEND_EVERY + 10
+    assert len(node.groups) <= 60 / agenda.FETCH_INTERVAL + 60 / service.MEND_EVERY + 10
     assert not node.fires()
 
 

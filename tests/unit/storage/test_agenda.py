@@ -1,4 +1,4 @@
-"""What is due soon, with things that are letters and a store that answers when a test says so."""
+"""The agenda with letters as items, and a store that answers when the test lets it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mainspring.clock import to_us
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.timers import Timers
-from mainspring.storage.agenda import AGAIN, AHEAD, BACKUP, LOOK_EVERY, Agenda
+from mainspring.storage.agenda import FETCH_AHEAD, FETCH_INTERVAL, RETRY_DELAY, TAKEOVER_DELAY, Agenda
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Desk:
         found(Found([(item, self.us(at)) for item, at in due], next_us))
 
     def until(self, seconds: float) -> None:
-        """Let time pass, and timers ring at their times."""
+        """Let time pass, ringing timers at their times."""
         while (at := self.timers.next()) is not None and at - self.clock.monotonic() <= seconds - self.now:
             self.clock.advance(max(at - self.clock.monotonic(), 0))
             self.timers.run(self.clock.monotonic())
@@ -73,9 +73,9 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_what_is_due_is_done_at_its_time(desk: Desk) -> None:
-    desk.agenda.look()
-    assert [until for until, _, _ in desk.asked] == [AHEAD]
+def test_a_due_item_is_handled_at_its_time(desk: Desk) -> None:
+    desk.agenda.fetch()
+    assert [until for until, _, _ in desk.asked] == [FETCH_AHEAD]
     desk.answer(("a", 1), ("b", 3))
     desk.until(2)
     assert desk.done == [(1.0, "a")]
@@ -84,10 +84,10 @@ def test_what_is_due_is_done_at_its_time(desk: Desk) -> None:
     assert desk.agenda.lateness < 0.002
 
 
-def test_what_is_under_way_does_not_come_again_before_it_is_done(desk: Desk) -> None:
-    desk.agenda.look()
+def test_an_item_in_progress_is_not_handled_twice(desk: Desk) -> None:
+    desk.agenda.fetch()
     desk.answer(("a", 0))
-    desk.agenda.look()
+    desk.agenda.fetch()
     desk.answer(("a", 0))
     assert [item for _, item in desk.done] == ["a"]
     desk.agenda.done(["a"])
@@ -96,44 +96,44 @@ def test_what_is_under_way_does_not_come_again_before_it_is_done(desk: Desk) -> 
     assert desk.done[1:] == [(0.5, "a")]
 
 
-def test_what_is_another_nodes_is_done_where_that_one_has_not(desk: Desk) -> None:
-    desk.agenda.look()
+def test_another_nodes_item_is_handled_if_that_node_has_not(desk: Desk) -> None:
+    desk.agenda.fetch()
     desk.answer(("x", 1), ("y", 1))
-    desk.until(1 + BACKUP + 0.01)
+    desk.until(1 + TAKEOVER_DELAY + 0.01)
     assert desk.done == []
-    assert [until for until, _, _ in desk.asked] == [1.0], "what was due then and still is"
+    assert [until for until, _, _ in desk.asked] == [1.0], "it reads which items are still due"
     desk.answer(("y", 1))
     assert [item for _, item in desk.done] == ["y"]
 
 
-def test_what_is_late_is_everybodys(desk: Desk) -> None:
-    desk.agenda.look()
-    desk.answer(("x", -BACKUP))
+def test_a_late_item_is_handled_by_every_node(desk: Desk) -> None:
+    desk.agenda.fetch()
+    desk.answer(("x", -TAKEOVER_DELAY))
     assert desk.done == [(0.0, "x")]
 
 
-def test_what_is_far_ahead_is_fetched_shortly_before(desk: Desk) -> None:
-    desk.agenda.look()
+def test_a_distant_item_is_fetched_shortly_before_its_time(desk: Desk) -> None:
+    desk.agenda.fetch()
     desk.answer(following=60)
     desk.agenda.add([("a", desk.us(30))])
-    desk.until(30 - AHEAD - 1)
+    desk.until(30 - FETCH_AHEAD - 1)
     assert desk.asked == []
-    desk.until(30 - AHEAD + 0.1)
-    assert [until for until, _, _ in desk.asked] == [30.0], "the earlier of both"
+    desk.until(30 - FETCH_AHEAD + 0.1)
+    assert [until for until, _, _ in desk.asked] == [30.0], "the earlier of the two"
 
 
-def test_a_look_that_failed_is_repeated(desk: Desk) -> None:
-    desk.agenda.look()
+def test_a_failed_fetch_is_retried(desk: Desk) -> None:
+    desk.agenda.fetch()
     _, _, failed = desk.asked.pop()
     failed(StoreUnavailableError("away"))
-    desk.until(AGAIN + 0.01)
+    desk.until(RETRY_DELAY + 0.01)
     assert len(desk.asked) == 1
 
 
-def test_a_look_during_a_look_is_a_second_one(desk: Desk) -> None:
-    desk.agenda.look()
-    desk.agenda.look()
-    desk.agenda.look()
+def test_a_fetch_requested_during_a_fetch_follows_it(desk: Desk) -> None:
+    desk.agenda.fetch()
+    desk.agenda.fetch()
+    desk.agenda.fetch()
     assert len(desk.asked) == 1
     desk.answer()
     assert len(desk.asked) == 1
@@ -141,28 +141,28 @@ def test_a_look_during_a_look_is_a_second_one(desk: Desk) -> None:
     assert desk.asked == []
 
 
-def test_changes_of_others_are_looked_for_now_and_then(desk: Desk) -> None:
+def test_changes_of_other_nodes_are_fetched_regularly(desk: Desk) -> None:
     desk.agenda.tick()
     assert desk.asked == []
-    desk.clock.advance(LOOK_EVERY)
+    desk.clock.advance(FETCH_INTERVAL)
     desk.agenda.tick()
     assert len(desk.asked) == 1
 
 
-def test_while_it_is_paused_nothing_is_fetched_or_done(desk: Desk) -> None:
-    desk.agenda.look()
+def test_a_paused_agenda_fetches_and_handles_nothing(desk: Desk) -> None:
+    desk.agenda.fetch()
     desk.answer(("a", 1))
     desk.paused = True
     desk.until(2)
-    desk.agenda.look()
+    desk.agenda.fetch()
     assert (desk.asked, desk.done) == ([], [])
     desk.paused = False
     desk.agenda.tick()
     assert desk.done == [(2.0, "a")]
 
 
-def test_a_clock_that_is_stepped_makes_nothing_late(desk: Desk) -> None:
-    desk.agenda.look()
+def test_a_stepped_clock_delays_no_item(desk: Desk) -> None:
+    desk.agenda.fetch()
     desk.answer(("a", 3))
     desk.clock.step(3)
     desk.agenda.tick()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.errors import StoreBusyError, StoreError, UsageError
-from mainspring.storage.commit_queue import GROUP_ROWS, PATIENCE, PATIENCE_BYTES, PAUSES, CommitQueue
+from mainspring.storage.commit_queue import GATHER_BYTES, GATHER_DELAY, GROUP_ROWS, LOCK_RETRY_DELAYS, CommitQueue
 from mainspring.storage.operation import DEFERRED, Operation
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Desk:
-    """A loop, an engine and an owner in one: what they are asked to do waits until the test does it."""
+    """A loop, an engine and an owner in one: the test decides when each of them acts."""
 
     durable = False
     max_value = 0
@@ -78,17 +78,17 @@ class Desk:
 
     @property
     def answered(self) -> list[str]:
-        """The names of the operations that were answered, in order."""
+        """Return the names of the answered operations, in order."""
         return [event[0] for event in self.events if isinstance(event, tuple)]
 
     def turn(self) -> None:
-        """Run what was put off to the end of the turn."""
+        """Run the functions that were delayed to the end of the turn."""
         soon, self.soon[:] = self.soon[:], []
         for function in soon:
             function()
 
     def answer(self, outcomes: Sequence[Any] | StoreError | None = None) -> None:
-        """The group under way ends, each operation with its place in the group as its outcome."""
+        """End the current group; the outcome of each operation is its place in the group."""
         assert self.group is not None
         assert self.committed is not None
         number = len(self.group)
@@ -96,11 +96,11 @@ class Desk:
         self.committed(range(number) if outcomes is None else outcomes)
 
     def find_locked(self) -> None:
-        """The group under way finds the store locked."""
+        """Answer that the store is locked."""
         self.answer(StoreBusyError("locked"))
 
     def wait(self) -> float:
-        """Let the only timer end, and the turn with it; returns its seconds."""
+        """Fire the only timer and end the turn. Return the timer's seconds."""
         ((seconds, function),) = self.later
         self.later.clear()
         function()
@@ -113,7 +113,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_what_one_turn_brings_is_one_group(desk: Desk) -> None:
+def test_operations_of_one_turn_form_one_group(desk: Desk) -> None:
     operations = [desk.put(name) for name in "abc"]
     assert desk.group is None, "not before the turn's end"
     assert len(desk.soon) == 1
@@ -124,7 +124,7 @@ def test_what_one_turn_brings_is_one_group(desk: Desk) -> None:
     assert desk.queue.groups == 1
 
 
-def test_what_comes_during_a_commit_is_the_next_group(desk: Desk) -> None:
+def test_operations_during_a_commit_form_the_next_group(desk: Desk) -> None:
     first = desk.put("a")
     desk.turn()
     second, third = desk.put("b"), desk.put("c")
@@ -156,7 +156,7 @@ def test_an_operation_larger_than_a_group_goes_alone(desk: Desk) -> None:
     assert desk.group == operations[:1]
 
 
-def test_jobs_that_are_brought_are_counted_and_bounds_are_not(desk: Desk) -> None:
+def test_the_rows_of_submissions_are_counted_as_jobs_and_bounds_are_not(desk: Desk) -> None:
     class Bringing(Operation):
         brings_jobs = True
 
@@ -169,12 +169,12 @@ def test_jobs_that_are_brought_are_counted_and_bounds_are_not(desk: Desk) -> Non
     assert desk.queue.jobs == 7
 
 
-def test_what_is_put_together_is_never_split(desk: Desk) -> None:
+def test_atomic_operations_are_never_split(desk: Desk) -> None:
     some = [Operation() for _ in range(3)]
     for operation in some:
         operation.rows = GROUP_ROWS
     desk.put("a", rows=1)
-    desk.queue.put_together([(one, desk.events.append, desk.failed) for one in some])
+    desk.queue.put_atomic([(one, desk.events.append, desk.failed) for one in some])
     after = desk.put("b")
     desk.turn()
     assert desk.group is not None
@@ -185,16 +185,16 @@ def test_what_is_put_together_is_never_split(desk: Desk) -> None:
     assert desk.group == [after]
 
 
-def test_what_is_put_together_fails_and_is_kept_together(desk: Desk) -> None:
+def test_atomic_operations_fail_and_are_retried_as_one(desk: Desk) -> None:
     some = [Operation(), Operation()]
     some[1].overtakes = True
     desk.put("a", overtakes=True)
-    desk.queue.put_together([(one, desk.events.append, desk.failed) for one in some])
+    desk.queue.put_atomic([(one, desk.events.append, desk.failed) for one in some])
     desk.turn()
     desk.find_locked()
     desk.turn()
     desk.answer()
-    assert desk.answered == ["a"], "what may overtake alone has gone ahead"
+    assert desk.answered == ["a"], "the single operation may overtake"
     desk.wait()
     assert desk.group == some
     desk.answer(StoreError("full"))
@@ -202,14 +202,14 @@ def test_what_is_put_together_fails_and_is_kept_together(desk: Desk) -> None:
     assert desk.events[1:] == ["full", "full"]
 
 
-def test_a_store_whose_groups_are_not_whole_takes_nothing_together(desk: Desk) -> None:
+def test_a_store_without_whole_groups_refuses_atomic_operations(desk: Desk) -> None:
     desk.whole = False
-    with pytest.raises(UsageError, match="cannot be put together here"):
-        desk.queue.put_together([(Operation(), desk.events.append, desk.failed)])
+    with pytest.raises(UsageError, match="cannot be atomic here"):
+        desk.queue.put_atomic([(Operation(), desk.events.append, desk.failed)])
     assert desk.queue.idle
 
 
-def test_an_operation_of_no_rows_is_committed_too(desk: Desk) -> None:
+def test_an_operation_without_rows_is_committed(desk: Desk) -> None:
     desk.put("a", rows=0)
     desk.turn()
     desk.answer()
@@ -229,7 +229,7 @@ def test_a_failed_group_fails_each_of_its_operations_and_no_other(desk: Desk) ->
     assert desk.queue.idle
 
 
-def test_what_an_outcome_puts_is_in_the_next_group(desk: Desk) -> None:
+def test_operations_put_by_an_outcome_are_in_the_next_group(desk: Desk) -> None:
     desk.queue.put(Operation(), lambda _: desk.put_silently("b"))
     desk.turn()
     desk.answer()
@@ -254,36 +254,36 @@ def test_flushing_twice_does_nothing_twice(desk: Desk) -> None:
     assert desk.events == [("a", 0), ("b", 0)]
 
 
-# ---- what nobody waits for ----
+# ---- operations without a waiting caller ----
 
 
-def test_what_nobody_waits_for_goes_with_the_next_group(desk: Desk) -> None:
-    patient = desk.put("a", urgent=False)
+def test_an_operation_without_a_caller_goes_with_the_next_group(desk: Desk) -> None:
+    silent = desk.put("a", urgent=False)
     assert desk.soon == []
-    assert patient.open
+    assert silent.open
     urgent = desk.put("b")
     desk.turn()
-    assert desk.group == [patient, urgent]
-    assert not patient.open, "its rows are the engine's now"
+    assert desk.group == [silent, urgent]
+    assert not silent.open, "its rows are the engine's now"
 
 
-def test_patience_ends(desk: Desk) -> None:
-    patient = [desk.put(name, urgent=False) for name in "ab"]
+def test_an_operation_without_a_caller_is_committed_after_the_delay(desk: Desk) -> None:
+    silent = [desk.put(name, urgent=False) for name in "ab"]
     ((seconds, lose_patience),) = desk.later
-    assert seconds == PATIENCE
+    assert seconds == GATHER_DELAY
     lose_patience()
     desk.turn()
-    assert desk.group == patient
+    assert desk.group == silent
     desk.put("c", urgent=False)
     desk.answer()
-    assert len(desk.later) == 2, "the next one has its own patience"
+    assert len(desk.later) == 2, "the next operation has a delay of its own"
     desk.later[1][1]()
     desk.turn()
     desk.answer()
     assert desk.answered == list("abc")
 
 
-def test_patience_that_ends_too_late_does_nothing(desk: Desk) -> None:
+def test_the_end_of_the_delay_after_the_commit_does_nothing(desk: Desk) -> None:
     desk.put("a", urgent=False)
     desk.put("b")
     desk.turn()
@@ -292,19 +292,19 @@ def test_patience_that_ends_too_late_does_nothing(desk: Desk) -> None:
     assert (desk.soon, desk.queue.idle) == ([], True)
 
 
-def test_patience_during_a_commit_ends_with_it(desk: Desk) -> None:
+def test_a_delay_that_ends_during_a_commit_takes_effect_after_it(desk: Desk) -> None:
     desk.put("a")
     desk.turn()
-    patient = desk.put("b", urgent=False)
+    silent = desk.put("b", urgent=False)
     desk.later[0][1]()
     desk.answer()
     desk.turn()
-    assert desk.group == [patient]
+    assert desk.group == [silent]
 
 
-def test_patience_has_a_limit_in_bytes() -> None:
+def test_the_delay_ends_when_enough_bytes_are_queued() -> None:
     desk = Desk(limit=2**30)
-    desk.put("a", size=PATIENCE_BYTES, urgent=False)
+    desk.put("a", size=GATHER_BYTES, urgent=False)
     assert desk.soon == []
     desk.put("b", size=1, urgent=False)
     desk.turn()
@@ -312,7 +312,7 @@ def test_patience_has_a_limit_in_bytes() -> None:
     assert desk.queue.idle
 
 
-def test_what_waits_for_idleness_is_in_a_hurry(desk: Desk) -> None:
+def test_waiting_for_an_idle_queue_ends_the_delay(desk: Desk) -> None:
     desk.put("a", urgent=False)
     desk.queue.when_idle(lambda: desk.events.append("idle"))
     desk.turn()
@@ -323,7 +323,7 @@ def test_what_waits_for_idleness_is_in_a_hurry(desk: Desk) -> None:
 # ---- the bound ----
 
 
-def test_a_full_queue_presses_until_half_of_it_is_free(desk: Desk) -> None:
+def test_a_full_queue_signals_pressure_until_half_of_it_is_free(desk: Desk) -> None:
     desk.put("a", size=600)
     desk.turn()
     desk.put("b", size=400)
@@ -331,7 +331,7 @@ def test_a_full_queue_presses_until_half_of_it_is_free(desk: Desk) -> None:
     desk.put("c", size=1)
     assert desk.events == [True]
     desk.put("d", size=200)
-    assert desk.events == [True], "said once"
+    assert desk.events == [True], "signalled once"
     assert desk.queue.bytes == 1201
     desk.answer()
     assert desk.queue.bytes == 601
@@ -350,24 +350,24 @@ def test_a_failed_group_frees_its_bytes(desk: Desk) -> None:
     assert desk.events == [True, ("a", "no"), False]
 
 
-def test_what_an_operation_grows_by_counts(desk: Desk) -> None:
+def test_bytes_added_to_an_operation_count(desk: Desk) -> None:
     operation = desk.put("a", size=10)
     operation.size += 700
-    desk.queue.grown(700)
+    desk.queue.add_bytes(700)
     assert desk.queue.bytes == 710
     desk.turn()
     desk.answer()
     assert desk.queue.bytes == 0
 
 
-def test_growing_can_fill_the_queue(desk: Desk) -> None:
+def test_added_bytes_can_fill_the_queue(desk: Desk) -> None:
     operation = desk.put("a", size=10)
     operation.size += 2000
-    desk.queue.grown(2000)
+    desk.queue.add_bytes(2000)
     assert desk.events == [True]
 
 
-# ---- outcomes of their own ----
+# ---- separate outcomes ----
 
 
 def test_an_operation_can_fail_alone_or_be_answered_later(desk: Desk) -> None:
@@ -381,7 +381,7 @@ def test_an_operation_can_fail_alone_or_be_answered_later(desk: Desk) -> None:
     assert desk.queue.idle
 
 
-def test_an_outcome_apart_is_given_before_or_after_those_of_its_group(desk: Desk) -> None:
+def test_a_separate_outcome_may_come_before_or_after_its_group(desk: Desk) -> None:
     for name in ("a", "b", "c"):
         desk.put(name)
     desk.turn()
@@ -394,10 +394,10 @@ def test_an_outcome_apart_is_given_before_or_after_those_of_its_group(desk: Desk
     desk.put("d")
     desk.turn()
     apart(2, StoreError("late"))
-    assert desk.events[1:] == [("a", 1), ("c", "late")], "it is one of the group that has ended"
+    assert desk.events[1:] == [("a", 1), ("c", "late")], "it belongs to the group that has ended"
 
 
-def test_the_owner_learns_of_groups_of_which_nothing_was_committed(desk: Desk) -> None:
+def test_failing_is_called_for_groups_of_which_nothing_was_committed(desk: Desk) -> None:
     for outcomes in (StoreError("full"), [StoreError("no right"), StoreError("another")], [StoreError("too large"), 1]):
         desk.put("a")
         desk.put("b")
@@ -407,7 +407,7 @@ def test_the_owner_learns_of_groups_of_which_nothing_was_committed(desk: Desk) -
     assert desk.queue.answered == 3
 
 
-def test_a_closed_queue_hands_nothing_over(desk: Desk) -> None:
+def test_a_closed_queue_gives_nothing_to_the_engine(desk: Desk) -> None:
     desk.put("a")
     desk.queue.close()
     desk.turn()
@@ -418,20 +418,20 @@ def test_a_closed_queue_hands_nothing_over(desk: Desk) -> None:
 # ---- a store that another program has locked ----
 
 
-def test_a_group_that_finds_the_store_locked_is_kept_and_tried_again_by_a_timer(desk: Desk) -> None:
+def test_a_group_that_finds_the_store_locked_is_retried_by_a_timer(desk: Desk) -> None:
     first = [desk.put("a"), desk.put("b")]
     desk.turn()
     desk.find_locked()
     desk.put("c")
     desk.turn()
-    assert desk.group is None, "no try before the timer"
+    assert desk.group is None, "no retry before the timer"
     assert str(desk.queue.locked) == "locked"
     assert not desk.queue.idle
-    for pause in PAUSES[:4]:
+    for pause in LOCK_RETRY_DELAYS[:4]:
         assert desk.wait() == pause
-        assert desk.group == first, "what was put later does not pass it"
+        assert desk.group == first, "a later operation does not overtake it"
         desk.find_locked()
-    assert desk.wait() == PAUSES[4]
+    assert desk.wait() == LOCK_RETRY_DELAYS[4]
     desk.answer()
     assert desk.queue.locked is None
     desk.turn()
@@ -440,10 +440,10 @@ def test_a_group_that_finds_the_store_locked_is_kept_and_tried_again_by_a_timer(
     assert (desk.failures, desk.queue.groups, desk.queue.bytes, desk.queue.idle) == ([], 2, 0, True)
 
 
-def test_what_may_overtake_does_not_wait_for_the_lock(desk: Desk) -> None:
+def test_an_operation_that_may_overtake_does_not_wait_for_the_lock(desk: Desk) -> None:
     write, read = desk.put("write"), desk.put("read", overtakes=True)
     desk.turn()
-    assert desk.group == [write, read], "as long as nothing is locked they go together"
+    assert desk.group == [write, read], "without a lock they are one group"
     desk.find_locked()
     desk.turn()
     assert desk.group == [read]
@@ -459,14 +459,14 @@ def test_what_may_overtake_does_not_wait_for_the_lock(desk: Desk) -> None:
     desk.answer()
     desk.turn()
     assert desk.group is not None
-    assert {barrier} < set(desk.group), "once the lock is gone they go together again"
+    assert {barrier} < set(desk.group), "after the lock they are one group again"
     desk.answer()
     assert desk.answered == ["read", "second", "write", "third", "barrier"]
     assert desk.queue.idle
     assert desk.queue.answered == 2
 
 
-def test_an_endless_row_of_reads_does_not_keep_what_is_locked_out(desk: Desk) -> None:
+def test_endless_reads_do_not_delay_a_blocked_group(desk: Desk) -> None:
     write = desk.put("write")
     desk.turn()
     desk.find_locked()
@@ -479,7 +479,7 @@ def test_an_endless_row_of_reads_does_not_keep_what_is_locked_out(desk: Desk) ->
     assert desk.group == [write]
 
 
-def test_an_endless_row_of_reads_does_not_keep_out_what_finds_out_that_the_lock_is_gone(desk: Desk) -> None:
+def test_endless_reads_do_not_delay_the_group_that_detects_the_end_of_the_lock(desk: Desk) -> None:
     last(desk)
     desk.put("read", overtakes=True)
     desk.turn()
@@ -490,7 +490,7 @@ def test_an_endless_row_of_reads_does_not_keep_out_what_finds_out_that_the_lock_
     assert desk.group == [write]
 
 
-def test_what_may_overtake_and_came_before_the_lock_was_met_does_so_too(desk: Desk) -> None:
+def test_an_earlier_operation_that_may_overtake_does_so_too(desk: Desk) -> None:
     desk.put("a")
     desk.turn()
     read = desk.put("read", overtakes=True)
@@ -505,7 +505,7 @@ def test_what_may_overtake_and_came_before_the_lock_was_met_does_so_too(desk: De
     assert desk.group == [write]
 
 
-def test_readers_wait_too_where_they_are_locked_out(desk: Desk) -> None:
+def test_reads_that_find_the_store_locked_wait_too(desk: Desk) -> None:
     read = desk.put("read", overtakes=True)
     desk.turn()
     desk.find_locked()
@@ -518,7 +518,7 @@ def test_readers_wait_too_where_they_are_locked_out(desk: Desk) -> None:
 
 
 def last(desk: Desk) -> float:
-    """A group waits for a lock that lasts for too long; returns for how many seconds it has waited."""
+    """Let a group wait for a lock until it fails. Return the seconds that it waited."""
     desk.put("a")
     desk.turn()
     waited = 0.0
@@ -529,13 +529,13 @@ def last(desk: Desk) -> float:
     return waited
 
 
-def test_a_lock_that_lasts_fails_groups_until_one_is_let_in(desk: Desk) -> None:
+def test_a_long_lock_fails_groups_until_one_succeeds(desk: Desk) -> None:
     assert 4 < last(desk) < 6
     assert (desk.events, desk.failures) == ([("a", "locked")], ["locked"])
     desk.put("b")
     desk.put("read", overtakes=True)
     desk.turn()
-    desk.answer()  # the one that reads
+    desk.answer()  # the read
     desk.turn()
     desk.find_locked()
     assert desk.answered == ["a", "read", "b"]
@@ -551,7 +551,7 @@ def test_a_lock_that_lasts_fails_groups_until_one_is_let_in(desk: Desk) -> None:
     assert len(desk.later) == 1
 
 
-def test_idleness_waits_for_what_is_locked_out(desk: Desk) -> None:
+def test_a_blocked_group_keeps_the_queue_from_being_idle(desk: Desk) -> None:
     desk.put("a")
     desk.turn()
     desk.find_locked()
@@ -566,7 +566,7 @@ def test_idleness_waits_for_what_is_locked_out(desk: Desk) -> None:
 # ---- idleness ----
 
 
-def test_idle_means_nothing_waits_and_nothing_is_under_way(desk: Desk) -> None:
+def test_an_idle_queue_has_nothing_queued_and_nothing_in_progress(desk: Desk) -> None:
     order: list[str] = []
     desk.queue.when_idle(lambda: order.append("at once"))
     assert order == ["at once"]
@@ -582,7 +582,7 @@ def test_idle_means_nothing_waits_and_nothing_is_under_way(desk: Desk) -> None:
     assert desk.queue.idle
 
 
-def test_idle_comes_after_the_outcomes(desk: Desk) -> None:
+def test_functions_that_wait_for_an_idle_queue_run_after_the_outcomes(desk: Desk) -> None:
     desk.put("a")
     desk.queue.when_idle(lambda: desk.events.append("idle"))
     desk.turn()
@@ -590,7 +590,7 @@ def test_idle_comes_after_the_outcomes(desk: Desk) -> None:
     assert desk.events == [("a", "no"), "idle"]
 
 
-def test_idle_waits_for_what_the_outcomes_put(desk: Desk) -> None:
+def test_idle_waits_for_operations_put_by_outcomes(desk: Desk) -> None:
     desk.queue.put(Operation(), lambda _: desk.put_silently("b"))
     desk.queue.when_idle(lambda: desk.events.append("idle"))
     desk.turn()

@@ -1,4 +1,4 @@
-"""Queries have their turns, and nobody waits for those whose askers have left."""
+"""Queries run one at a time, and those whose callers have left are dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Letters(PageQuery[str], frozen=True):
 
 
 class Store:
-    """Answers when a test says so."""
+    """A store that answers when the test lets it."""
 
     def __init__(self) -> None:
         self.soon: deque[Callable[[], None]] = deque()
@@ -35,7 +35,7 @@ class Store:
         self.asked.append((query, answered))
 
     def turn(self) -> list[Any]:
-        """Let the loop turn; returns what the store was asked since."""
+        """End the loop's turn. Return the queries that the store has received since."""
         before = len(self.asked)
         while self.soon:
             self.soon.popleft()()
@@ -45,20 +45,20 @@ class Store:
         self.asked[-1][1](what)
 
 
-def test_one_query_is_under_way_at_a_time() -> None:
-    store, told = Store(), list[Any]()
+def test_one_query_runs_at_a_time() -> None:
+    store, answers = Store(), list[Any]()
     for letter in "abc":
-        store.reads.ask(Letters(after=letter), told.append, told.append)
+        store.reads.ask(Letters(after=letter), answers.append, answers.append)
     assert store.asked == [], "not before the turn is over"
     assert store.turn() == ["a"]
     store.answer(Page(["b"]))
-    assert told == [Page(["b"])]
+    assert answers == [Page(["b"])]
     assert store.turn() == ["b"]
 
 
-def test_pages_are_gathered_in_turns_with_others() -> None:
-    store, told, other = Store(), list[Any](), list[Any]()
-    store.reads.gather(Letters(limit=3), told.append, told.append)
+def test_other_queries_run_between_gathered_pages() -> None:
+    store, answers, other = Store(), list[Any](), list[Any]()
+    store.reads.gather(Letters(limit=3), answers.append, answers.append)
     assert store.turn() == [None]
     store.reads.ask(Letters(after="other"), other.append, other.append)
     store.answer(Page(["a"], "a", 1))
@@ -66,54 +66,54 @@ def test_pages_are_gathered_in_turns_with_others() -> None:
     store.answer(Page([]))
     assert store.turn() == ["a"]
     assert store.asked[-1][0] == Letters(after="a", limit=2)
-    assert told == []
+    assert answers == []
     store.answer(Page(["b", "c"], "c", 3))
-    assert told == [Page(["a", "b", "c"], "c", 3)]
+    assert answers == [Page(["a", "b", "c"], "c", 3)]
     assert store.turn() == []
 
 
 def test_a_short_list_ends_with_the_last_page() -> None:
-    store, told = Store(), list[Any]()
-    store.reads.gather(Letters(limit=9), told.append, told.append)
+    store, answers = Store(), list[Any]()
+    store.reads.gather(Letters(limit=9), answers.append, answers.append)
     store.turn()
     store.answer(Page([], "a"))
     store.turn()
     store.answer(Page(["b"]))
-    assert told == [Page(["b"])]
+    assert answers == [Page(["b"])]
 
 
-def test_what_nobody_waits_for_is_not_read() -> None:
-    store, told = Store(), list[Any]()
+def test_an_unwanted_query_is_not_read() -> None:
+    store, answers = Store(), list[Any]()
     there = True
-    store.reads.gather(Letters(limit=9), told.append, told.append, lambda: there)
-    store.reads.ask(Letters(after="x"), told.append, told.append, lambda: there)
-    store.reads.ask(Letters(after="y"), told.append, told.append)
+    store.reads.gather(Letters(limit=9), answers.append, answers.append, lambda: there)
+    store.reads.ask(Letters(after="x"), answers.append, answers.append, lambda: there)
+    store.reads.ask(Letters(after="y"), answers.append, answers.append)
     store.turn()
     there = False
     store.answer(Page(["a"], "a"))
     assert store.turn() == ["y"]
-    assert told == []
+    assert answers == []
 
 
-def test_a_failure_is_told_and_the_next_one_is_asked() -> None:
-    store, told = Store(), list[Any]()
+def test_a_failure_is_reported_and_the_next_query_runs() -> None:
+    store, answers = Store(), list[Any]()
     away = StoreUnavailableError("away")
     for letter in "ab":
-        store.reads.gather(Letters(after=letter), told.append, told.append)
+        store.reads.gather(Letters(after=letter), answers.append, answers.append)
     store.turn()
     store.answer(away)
-    assert told == store.failed == [away]
+    assert answers == store.failed == [away]
     assert store.turn() == ["b"]
 
 
-def test_nothing_is_told_after_the_end() -> None:
-    store, told = Store(), list[Any]()
+def test_a_closed_queue_calls_nothing() -> None:
+    store, answers = Store(), list[Any]()
     for letter in "ab":
-        store.reads.ask(Letters(after=letter), told.append, told.append)
+        store.reads.ask(Letters(after=letter), answers.append, answers.append)
     store.turn()
     store.reads.close()
     store.answer(Page([]))
-    assert told == store.turn() == []
+    assert answers == store.turn() == []
 
 
 @pytest.mark.parametrize(("seconds", "parts"), [(1.0, [3, 3, 1, 0]), (0.0, [3, 0])])

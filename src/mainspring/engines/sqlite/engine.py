@@ -24,7 +24,7 @@ from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
 from mainspring.storage.at_once import at_once
-from mainspring.storage.commit_queue import PAUSES
+from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
 from mainspring.storage.engine import Opened
 from mainspring.storage.operation import Probe, unknown
 from mainspring.storage.phases import Phase
@@ -129,7 +129,7 @@ class SqliteEngine:
 
     async def _open_patiently(self, node: NodeId) -> Opened:
         """Wait a few seconds for another program that has locked the file, and leave the loop to others meanwhile."""
-        for number, pause in enumerate(PAUSES):
+        for number, pause in enumerate(LOCK_RETRY_DELAYS):
             try:
                 return self._open(node)
             except apsw.BusyError as error:
