@@ -24,16 +24,16 @@ COMMAND = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
 
 
 def help_texts() -> dict[str, str]:
-    """Return what ``mainspring COMMAND --help`` prints by command, those of commands included; the program is the empty one.
+    """Return the output of ``mainspring COMMAND --help`` for each command and subcommand; "" stands for the program itself.
 
-    One process prints them all: to start one for each takes long.
+    One process prints all of them, because a start per command would take long.
     """
     texts: dict[str, str] = json.loads(_printed("tests.docs.cli_help", "all"))
     return texts
 
 
 def help_text(command: str) -> str:
-    """Return one of them, printed by a process of its own."""
+    """Return the help text of one command, printed by a separate process."""
     return _trimmed(_printed("mainspring", *command.split(), "--help"))
 
 
@@ -53,8 +53,8 @@ def _trimmed(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE).strip("\n") + "\n"
 
 
-def _gathered() -> dict[str, str]:
-    """Return the texts, each of them printed here; in a new process, and once: the commands remember what was asked of them."""
+def _print_all() -> dict[str, str]:
+    """Return all texts, printed here. Call it once, in a new process: the commands keep state of their arguments."""
     texts: dict[str, str] = {}
     for command in (names := [""]):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -66,13 +66,13 @@ def _gathered() -> dict[str, str]:
     return texts
 
 
-def written() -> dict[str, str]:
+def documented() -> dict[str, str]:
     """Return the help texts in the page by command."""
     return {match["command"]: match["text"] for match in BLOCK.finditer(PAGE.read_text("utf-8"))}
 
 
 def main() -> None:
-    """Write the texts anew."""
+    """Write the current texts to the page."""
     texts = help_texts()
     text = BLOCK.sub(lambda m: m["head"] + texts[m["command"]] + m["tail"], PAGE.read_text("utf-8"))
     PAGE.write_text(text, "utf-8")
@@ -80,6 +80,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["all"]:
-        sys.stdout.write(json.dumps(_gathered()))
+        sys.stdout.write(json.dumps(_print_all()))
     else:
         main()

@@ -1,4 +1,4 @@
-"""The table of states, drawn for people: ``python -m tests.docs.job_states`` writes the page that the tests compare."""
+"""The table of states as a page: ``python -m tests.docs.job_states`` writes the page that the tests compare."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ The record matters when a node is lost: a job that was recorded as running then 
 
 
 def mermaid() -> str:
-    """Return the diagram; what happens alike in both held states is drawn once."""
+    """Return the diagram; transitions of both held states are drawn once."""
     held = {State.LEASED, State.RUNNING}
     lines = ["stateDiagram-v2", "    state held {", "        leased --> running: assign", "    }"]
     edges = {("[*]", after): ["submit"] for after in ("scheduled", "pending", "leased")}
@@ -86,12 +86,12 @@ def mermaid() -> str:
 
 
 def page() -> str:
-    """Return the page as it has to be."""
+    """Return the page as generated from the table."""
     states = "\n".join(f"| {state.name.lower()} | {_MEANINGS[state]} |" for state in State)
     rows = []
     for event in Event:
-        sources = ", ".join(before.name.lower() for before, known in TRANSITIONS if known is event)
-        (target,) = {after.name.lower() for (_, known), after in TRANSITIONS.items() if known is event}
+        sources = ", ".join(before.name.lower() for before, row_event in TRANSITIONS if row_event is event)
+        (target,) = {after.name.lower() for (_, row_event), after in TRANSITIONS.items() if row_event is event}
         rows.append(f"| {event.value} | {_CAUSES[event]} | {sources} | {target} |")
     return _PAGE.format(diagram=mermaid(), states=states, transitions="\n".join(rows))
 

@@ -1,20 +1,20 @@
-"""The pages of the documentation, and what is in them: blocks, links, headings.
+"""The pages of the documentation, with their blocks, links and headings.
 
-What a block's info string says (```` ```console background ````):
+A block's info string (```` ```console background ````) has these meanings:
 
 ==========================  ==========================================================================
 ``console``                 commands after ``$``, run in order; other lines are the expected output
-``console background``      one command that goes on; the lines are what it prints until it is ready
-``python title="FILE"``     written to a file; so is any other language
+``console background``      one command that keeps running; the lines are its output until it is ready
+``python title="FILE"``     written to a file; other languages also
 ``python run``              run as a program in the page's directory
 ``python``                  compiled only
 ``sh``                      checked for its syntax only
 ==========================  ==========================================================================
 
-Comments for the tests: ``<!-- test: stop -->`` ends the newest background command as Ctrl-C does, ``stop TEXT`` the newest
-one whose command has this text; ``needs PROGRAM`` names what `make test` installs for the page, ``likes PROGRAM`` what it does
-not, and without which the page is left out; ``with NAME`` is a preparation; ``without VARIABLE`` takes away what the reader's
-environment says for all other pages.
+Comments for the tests: ``<!-- test: stop -->`` ends the newest background command as Ctrl-C does, ``stop TEXT`` the newest one
+whose command contains this text; ``needs PROGRAM`` names a program that `make test` installs; ``likes PROGRAM`` names one that it
+does not install, and without which the page is skipped; ``with NAME`` runs a preparation; ``without VARIABLE`` removes a variable
+from the reader's environment, which all other pages have.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """Return all pages that people read."""
+    """Return all pages for people."""
     tops = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     return [*tops, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
@@ -83,13 +83,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def links(page: Path) -> list[str]:
-    """Return the targets of a page's links, those in blocks left out."""
+    """Return the targets of a page's links outside of blocks."""
     prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     return [found["target"] for found in _LINK.finditer(re.sub(r"`[^`\n]*`", "", prose))]
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that a page's headings have."""
+    """Return the anchors of a page's headings."""
     prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""What is on a reader's machine before a page begins: ``<!-- test: with NAME -->``. What has to end, ends with the reader."""
+"""Preparations of a reader's machine for a page: ``<!-- test: with NAME -->``. Their processes end with the reader."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .running import Reader
 
 ZOOKEEPER_PROGRAMS: Final = "/usr/share/zookeeper/bin"
-"""Where Debian's package has them."""
+"""The path of the programs in Debian's package."""
 
 
 def gearmand_queue(reader: Reader) -> None:
-    """Make a file as gearmand 1.1.20 writes it with ``-q libsqlite3``."""
+    """Create a queue file as gearmand 1.1.20 writes it with ``-q libsqlite3``."""
     with sqlite3.connect(reader.directory / "queue.db") as connection:
         connection.execute(
             "CREATE TABLE gearman_queue (unique_key TEXT, function_name TEXT, priority INTEGER, data BLOB,"
@@ -44,29 +44,29 @@ def gearmand_queue(reader: Reader) -> None:
 
 
 def javascript(reader: Reader) -> None:
-    """Put the example beside what uses it."""
+    """Copy the example into the reader's directory."""
     shutil.copy(ROOT / "examples" / "javascript" / "mainspring.js", reader.directory)
 
 
 def from_celery(reader: Reader) -> None:
-    """Stand in the directory of the example."""
+    """Copy the example into the reader's directory."""
     shutil.copytree(ROOT / "examples" / "from-celery", reader.directory, dirs_exist_ok=True)
 
 
-DEBIANS_RULES: Final = """
+DEBIAN_PG_HBA: Final = """
 local all postgres peer{map}
 local all all peer
 host all all 127.0.0.1/32 scram-sha-256
 host all all ::1/128 scram-sha-256
 """
-"""Who may enter a new PostgreSQL of Debian's, and how."""
+"""The access rules of a new PostgreSQL on Debian."""
 
 
 def postgresql(reader: Reader) -> None:
-    """Run PostgreSQL on port 5432, which lets users in as Debian's does, with its programs in PATH.
+    """Run PostgreSQL on port 5432 with Debian's access rules, and its programs in PATH.
 
-    ``su - postgres -c COMMAND`` finds this server in place of Debian's own. Where the reader is not root, no other user is
-    there to become: the reader's own is let in as the superuser.
+    ``su - postgres -c COMMAND`` connects to this server instead of Debian's own. If the reader is not root, it cannot become
+    another user; then its own user has the superuser's access.
     """
     try:
         directory = programs()
@@ -77,7 +77,7 @@ def postgresql(reader: Reader) -> None:
     )
     is_root = os.getuid() == 0
     data = keeper.data(server.directory)
-    (data / "pg_hba.conf").write_text(DEBIANS_RULES.format(map="" if is_root else " map=reader"))
+    (data / "pg_hba.conf").write_text(DEBIAN_PG_HBA.format(map="" if is_root else " map=reader"))
     (data / "pg_ident.conf").write_text(f"reader {getpass.getuser()} postgres\n")
     server.restart()
     reader.ports["5432"] = str(server.port)
@@ -93,7 +93,7 @@ def postgresql(reader: Reader) -> None:
 
 
 def zookeeper(reader: Reader) -> None:
-    """Run one ZooKeeper on port 2181, with its programs in PATH."""
+    """Run a ZooKeeper server on port 2181, with its programs in PATH."""
     try:
         ensemble = zookeeper_server.Ensemble(parent=memory_directory())
     except zookeeper_server.NotInstalledError:

@@ -1,4 +1,4 @@
-"""Runs a page as its reader would: in one directory, with ports and a node of its own."""
+"""Runs a page as its reader would: in one directory, with its own ports and node."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     from .pages import Block
 
-PATIENCE = 30.0
+START_TIMEOUT = 30.0
 PORTS = ("4730", "4731", "4732", "8080")
-"""The ports that pages speak of; each stands for a free one."""
+"""The ports in the pages; each is replaced by a free one."""
 
 
 class Reader:
-    """Somebody who types what a page says."""
+    """Executes the commands of a page."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ports = {port: str(_free_port()) for port in PORTS}
-        """What each port that a page speaks of stands for."""
+        """The free port for each port of the pages."""
         self.until_the_end = contextlib.ExitStack()
         self._background: list[subprocess.Popen[bytes]] = []
         self._logs: dict[subprocess.Popen[bytes], Path] = {}
-        """What each background command has printed."""
+        """The output of each background command."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
         path = os.pathsep.join([os.path.dirname(sys.executable), clean.get("PATH", "")])  # noqa: PTH120
         address = f"127.0.0.1:{self.ports['4730']}"
@@ -51,7 +51,7 @@ class Reader:
         }
 
     def follow(self, block: Block) -> None:
-        """Do what a block says and compare what comes with what it shows."""
+        """Execute a block, and compare the output with the block's."""
         if block.language == "test":
             word, _, rest = block.text.partition(" ")
             if word == "stop":
@@ -78,7 +78,7 @@ class Reader:
             assert "Traceback" not in output, f"{block}: {output}"
 
     def stop(self) -> None:
-        """End what is left."""
+        """End the background commands and preparations."""
         with self.until_the_end:
             while self._background:
                 self._stop(self._background.pop(), signal.SIGTERM)
@@ -90,10 +90,10 @@ class Reader:
 
     def _run(self, command: str) -> str:
         try:
-            return self._printed(command, PATIENCE * 2)
+            return self._printed(command, START_TIMEOUT * 2)
         except subprocess.TimeoutExpired as error:
             printed = (error.stdout or b"").decode()
-            raise AssertionError(f"{command}: has not ended\n{printed}\n{self._surroundings()}") from error
+            raise AssertionError(f"{command}: has not ended\n{printed}\n{self._diagnosis()}") from error
 
     def _printed(self, command: str, timeout: float) -> str:
         done = subprocess.run(
@@ -108,13 +108,13 @@ class Reader:
         )
         return done.stdout.decode()
 
-    def _surroundings(self) -> str:
-        """Return what a command that does not end may be waiting for."""
-        told = [f"{one.args!r}, {one.poll()}:\n{self._logs[one].read_text()}" for one in self._background]
-        for question in ("mainspring status", "mainspring jobs list"):
+    def _diagnosis(self) -> str:
+        """Return the state of background commands, node and jobs, which may explain a hanging command."""
+        states = [f"{one.args!r}, {one.poll()}:\n{self._logs[one].read_text()}" for one in self._background]
+        for query in ("mainspring status", "mainspring jobs list"):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                told.append(f"{question}:\n{self._printed(question, PATIENCE / 3)}")
-        return "\n".join(told)
+                states.append(f"{query}:\n{self._printed(query, START_TIMEOUT / 3)}")
+        return "\n".join(states)
 
     def _begin(self, block: Block) -> None:
         ((command, expected),) = _commands(self._with_ports(block.text))
@@ -131,7 +131,7 @@ class Reader:
             )
         self._background.append(process)
         self._logs[process] = log
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START_TIMEOUT
         while not _fits(log.read_text(), expected):
             assert process.poll() is None, f"{block}: ended with {process.returncode}: {log.read_text()}"
             assert time.monotonic() < deadline, f"{block}: not ready: {log.read_text()}"
@@ -142,7 +142,7 @@ class Reader:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         try:
-            process.wait(PATIENCE)
+            process.wait(START_TIMEOUT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -155,7 +155,7 @@ class Reader:
 
 @contextlib.contextmanager
 def reader(directory: Path) -> Iterator[Reader]:
-    """Give somebody who reads a page, and end in every outcome what they have started."""
+    """Create a reader for a page, and end its processes in every outcome."""
     one = Reader(directory)
     try:
         yield one
@@ -170,7 +170,7 @@ def _free_port() -> int:
 
 
 def _commands(text: str) -> list[tuple[str, str]]:
-    """Cut a console block into commands (continued after a backslash, or as a here-document's lines) and outputs."""
+    """Split a console block into commands (continued after a backslash, or as a here-document's lines) and outputs."""
     found: list[tuple[str, str]] = []
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines()
@@ -182,10 +182,10 @@ def _commands(text: str) -> list[tuple[str, str]]:
 
 
 def _fits(output: str, expected: str) -> bool:
-    """Compare word by word: tables have other gaps and capitals on a terminal. ``…`` stands for anything."""
+    """Return whether words match: tables have other gaps and capitals on a terminal. ``…`` matches any text."""
     pattern = ""
     for word in expected.split():
-        # A lone … stands for nothing, too; otherwise there is a gap between two words.
+        # A lone … also matches nothing; otherwise there is a gap between two words.
         gap = r"\s*" if not pattern or word == "…" or pattern.endswith(".*?") else r"\s+"
         pattern += gap + ".*?".join(re.escape(piece) for piece in word.split("…"))
     return re.fullmatch(rf"{pattern}\s*", output, flags=re.DOTALL | re.IGNORECASE) is not None

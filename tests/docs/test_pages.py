@@ -1,4 +1,4 @@
-"""The documentation is true: what it says to type runs, what it says to read exists."""
+"""The documentation is correct: its commands run as shown, and its links lead to existing places."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def name(value: object) -> str:
 
 @pytest.mark.system
 @pytest.mark.parametrize("page", RUN, ids=name)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    told = blocks(page)
-    for block in told:
+def test_the_commands_of_a_page_run_as_shown(page: Path, tmp_path: Path) -> None:
+    page_blocks = blocks(page)
+    for block in page_blocks:
         word, _, program = block.text.partition(" ")
         if block.language == "test" and word == "needs":
             find_program(program)
         elif block.language == "test" and word == "likes" and shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    with reader(tmp_path) as somebody:
-        for block in told:
-            somebody.follow(block)
+    with reader(tmp_path) as page_reader:
+        for block in page_blocks:
+            page_reader.follow(block)
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
@@ -49,7 +49,7 @@ def test_python_compiles_and_shell_parses(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_places(page: Path) -> None:
     for target in links(page):
         if target.startswith(("http://", "https://", "mailto:")):
             continue
@@ -62,12 +62,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_index_leads_to_every_page() -> None:
     index = DOCS / "index.md"
-    led = {(DOCS / target.partition("#")[0]).resolve() for target in links(index)}
-    assert {page for page in DOCS.rglob("*.md") if page != index} <= led
+    linked = {(DOCS / target.partition("#")[0]).resolve() for target in links(index)}
+    assert {page for page in DOCS.rglob("*.md") if page != index} <= linked
 
 
 def test_every_block_has_a_language() -> None:
-    def vague(block: Block) -> bool:
+    def without_language(block: Block) -> bool:
         return not block.language
 
-    assert [str(block) for page in pages() for block in blocks(page) if vague(block)] == []
+    assert [str(block) for page in pages() for block in blocks(page) if without_language(block)] == []

@@ -1,4 +1,4 @@
-"""The reference is complete: it has what the program and the package have, and nothing else."""
+"""The reference is complete: it describes all commands, settings, names and packets of the program, and no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mainspring.faces.gearman import calls
 from mainspring.wire.gearman.packets import PLAIN, Type
 from mainspring.worker.current import CurrentJob
 
-from .cli_help import help_text, help_texts, written
+from .cli_help import documented, help_text, help_texts
 from .pages import DOCS, ROOT
 
 REFERENCE = DOCS / "reference"
@@ -35,31 +35,32 @@ def helps() -> dict[str, str]:
 
 
 def test_every_command_has_its_help(helps: dict[str, str]) -> None:
-    """To repair: python -m tests.docs.cli_help."""
-    assert written() == helps
+    """To repair the page, run: python -m tests.docs.cli_help."""
+    assert documented() == helps
 
 
 def test_help_fits_80_columns(helps: dict[str, str]) -> None:
     assert [(command, line) for command, text in helps.items() for line in text.splitlines() if len(line) > 79] == []
 
 
-def test_examples_are_broken_as_a_shell_reads_them(helps: dict[str, str]) -> None:
-    said = helps["schedules add"].replace(" \\\n      ", " ")
+def test_examples_are_continued_with_backslashes(helps: dict[str, str]) -> None:
+    example = helps["schedules add"].replace(" \\\n      ", " ")
     assert (
-        '\n  mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report\n' in said
+        '\n  mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report\n'
+        in example
     )
 
 
 @pytest.mark.parametrize("command", ["", "serve", "jobs", "jobs show", "gearmand"])
-def test_a_process_of_its_own_prints_the_same(helps: dict[str, str], command: str) -> None:
+def test_a_separate_process_prints_the_same(helps: dict[str, str], command: str) -> None:
     assert help_text(command) == helps[command]
 
 
 def test_every_variable_is_in_the_settings(helps: dict[str, str]) -> None:
     text = " ".join(helps.values())
-    known = set(re.findall(r"MAINSPRING_[A-Z_]+", re.sub(r"environment:\s+", "", text))) | {"MAINSPRING_CONFIG"}
-    known.discard("MAINSPRING_")
-    assert set(re.findall(r"`(MAINSPRING_[A-Z_]+)`", page("settings.md"))) == known
+    variables = set(re.findall(r"MAINSPRING_[A-Z_]+", re.sub(r"environment:\s+", "", text))) | {"MAINSPRING_CONFIG"}
+    variables.discard("MAINSPRING_")
+    assert set(re.findall(r"`(MAINSPRING_[A-Z_]+)`", page("settings.md"))) == variables
 
 
 def test_every_public_name_is_in_the_python_api() -> None:
@@ -112,7 +113,7 @@ def test_every_packet_of_the_extension_is_in_its_specification() -> None:
 
 
 def source(*parts: str) -> str:
-    """Return the text of a part of the package."""
+    """Return the source of a part of the package."""
     return "\n".join(path.read_text("utf-8") for path in sorted(ROOT.joinpath("src/mainspring", *parts).rglob("*.py")))
 
 
@@ -143,9 +144,9 @@ def test_every_type_of_a_failed_attempt_is_among_the_errors() -> None:
 
 def test_every_metric_is_on_the_page_about_monitoring() -> None:
     text = (DOCS / "how-to" / "monitor.md").read_text("utf-8")
-    known = set(re.findall(r'"(mainspring_[a-z_]+)"', source("server")))  # and one that the face makes itself
-    assert len(known) > 10
-    assert set(re.findall(r"`(mainspring_[a-z_]+)", text)) == known | {"mainspring_build_info"}
+    metrics = set(re.findall(r'"(mainspring_[a-z_]+)"', source("server")))  # and one that the HTTP face adds
+    assert len(metrics) > 10
+    assert set(re.findall(r"`(mainspring_[a-z_]+)", text)) == metrics | {"mainspring_build_info"}
 
 
 def test_every_part_of_the_package_is_in_the_architecture() -> None:

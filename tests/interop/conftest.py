@@ -1,4 +1,4 @@
-"""Servers for the tests: most run against gearmand and Mainspring alike, so that gearmand proves the test."""
+"""Servers for the tests: most tests run against gearmand and Mainspring alike, so that gearmand validates the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .servers import Server
 
 HERE = Path(__file__).parent
 KINDS = ["gearmand", "mainspring", "durable"]
-"""The oracle; Mainspring as `mainspring gearmand` starts it, with a store in memory; Mainspring with a store on disk."""
+"""The oracle; Mainspring with a store in memory, as `mainspring gearmand` starts it; Mainspring with a store on disk."""
 
 Start = Callable[..., Server]
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Servers:
-    """Keeps one server of each kind and brings it up again where a test has killed it."""
+    """Keeps one server of each kind, and restarts it if a test has killed it."""
 
     def __init__(self, directory: pytest.TempPathFactory, stack: ExitStack) -> None:
         self._directory = directory
@@ -37,7 +37,7 @@ class Servers:
         self._servers: dict[str, Server] = {}
 
     def start(self, kind: str, *options: str) -> Server:
-        """Start a server of its own, which ends with the session at the latest."""
+        """Start a separate server, which ends with the session at the latest."""
         directory = self._directory.mktemp(kind)
         if kind == "gearmand":
             server = launch.start_gearmand(find_program("gearmand"), directory, *options)
@@ -65,32 +65,32 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Name the server to test."""
+    """Return the kind of the tested server."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def server(kind: str, servers: Servers) -> Iterator[Server]:
-    """Give each kind of server in turn; connections end with the test, and with them whatever was in the foreground."""
+    """Return the shared server of each kind; its connections and their foreground jobs end with the test."""
     shared = servers.shared(kind)
     yield shared
-    shared.part()
+    shared.disconnect()
     assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
 
 
 @pytest.fixture(params=KINDS[1:])
 def mainspring(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Server]:
-    """Give Mainspring alone, with each store: for what it does better than gearmand."""
+    """Return Mainspring with each store, for tests of differences from gearmand."""
     shared = servers.shared(request.param)
     yield shared
-    shared.part()
+    shared.disconnect()
     assert shared.process.poll() is None, f"the server has ended: {shared.log.read_text()[-2000:]}"
 
 
 @contextmanager
 def starting(kind: str, servers: Servers) -> Iterator[Start]:
-    """Give a function that starts servers with options of their own; they end with the test."""
+    """Yield a function that starts servers with other options; they end with the test."""
     with ExitStack() as stack:
 
         def started(*options: str) -> Server:
@@ -103,26 +103,26 @@ def starting(kind: str, servers: Servers) -> Iterator[Start]:
 
 @pytest.fixture
 def start(kind: str, servers: Servers) -> Iterator[Start]:
-    """Return a function that starts a server of each kind in turn."""
+    """Return a function that starts a server of each kind."""
     with starting(kind, servers) as started:
         yield started
 
 
 @pytest.fixture
 def start_mainspring(servers: Servers) -> Iterator[Start]:
-    """Return a function that starts Mainspring alone."""
+    """Return a function that starts Mainspring."""
     with starting("mainspring", servers) as started:
         yield started
 
 
 @pytest.fixture
 def function(request: pytest.FixtureRequest) -> bytes:
-    """Return a function's name that no other test uses: the tests share servers."""
+    """Return a function name that no other test uses: the tests share servers."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     return name.encode()
 
 
 @pytest.fixture
 def unique() -> bytes:
-    """Return a unique that no other test uses: looking one up ignores the function."""
+    """Return a unique that no other test uses: lookups of uniques ignore the function."""
     return uuid.uuid4().hex.encode()

@@ -1,4 +1,4 @@
-"""The clients and workers of other projects: what each can do, and how it is run."""
+"""The clients and workers of other projects, their features, and the commands that run them."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 PYTHON = HERE / ".venv" / "bin" / "python"
 NODE_MODULES = HERE / "node" / "node_modules"
-PATIENCE = 20.0
+PROGRAM_TIMEOUT = 20.0
 
 UPPER, FAIL, RAISE, PROGRESS = "upper", "fail", "raise", "progress"
 
 
 @dataclass(frozen=True)
 class Library:
-    """A program of ``programs/`` and what its library can do."""
+    """A program of ``programs/`` and the features of its library."""
 
     name: str
     program: str
-    """The file, or the interpreter's name, a space and the file."""
+    """The file, after its interpreter and a space if it has one."""
     functions: frozenset[str] = frozenset({UPPER, FAIL, RAISE, PROGRESS})
-    """What its worker serves."""
+    """The functions of its worker."""
     binary_results: bool = True
-    """Its workers take and return any bytes; otherwise text alone."""
+    """Its workers accept and return any bytes; otherwise only text."""
     binary_client: bool = True
-    """Its clients take and show any bytes; otherwise text alone."""
+    """Its clients accept and print any bytes; otherwise only text."""
     exceptions: bool = True
-    """Its clients ask for exceptions; otherwise they are told of a failure."""
+    """Its clients request exceptions; otherwise they receive a failure."""
     progress: frozenset[str] = frozenset({"data", "warning", "status"})
-    """What its clients tell of a running job."""
+    """The kinds of progress that its clients print."""
     whole: bytes = b"whole"
-    """How its clients show the result of `progress`."""
+    """The result of `progress` as its clients print it."""
     raised: bytes = b"boom"
-    """How its worker writes down the exception `boom`."""
+    """The exception `boom` as its worker sends it."""
     fails_after_raising: bool = False
-    """Its worker sends WORK_FAIL after WORK_EXCEPTION, and does not survive gearmand's answer."""
+    """Its worker sends WORK_FAIL after WORK_EXCEPTION, and ends at gearmand's answer."""
 
 
 LIBRARIES = [
@@ -112,7 +112,7 @@ def compiled(source: Path, directory: Path) -> str:
 
 
 def command(library: Library, directory: Path) -> list[str]:
-    """Return the command that runs a library's program; leave the test out where the library is missing."""
+    """Return the command that runs a library's program; skip the test if the library is not installed."""
     interpreter, _, file = library.program.rpartition(" ")
     match interpreter:
         case "":
@@ -140,7 +140,7 @@ def command(library: Library, directory: Path) -> list[str]:
 
 
 class Program:
-    """A running program in a process group of its own; what it says goes to a file, so that no pipe can fill up."""
+    """A running program in its own process group; its messages go to a file, because a pipe could fill up."""
 
     def __init__(self, command: Iterable[str], log: Path) -> None:
         self._log = log
@@ -155,17 +155,17 @@ class Program:
             )
 
     def finish(self) -> list[str]:
-        """Wait for the end, which has to be a success, and return the lines that the program has printed."""
+        """Wait for the successful end of the program, and return the lines that it has printed."""
         try:
-            output, _ = self._process.communicate(timeout=PATIENCE)
+            output, _ = self._process.communicate(timeout=PROGRAM_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"it does not end; it has said {self._log.read_text()[-2000:]}") from None
+            raise AssertionError(f"the program does not end; its messages: {self._log.read_text()[-2000:]}") from None
         assert self._process.returncode == 0, self._log.read_text()[-2000:]
         return output.decode().splitlines()
 
     def kill(self) -> None:
-        """End the program and whatever it has started."""
+        """End the program and its children."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -175,18 +175,18 @@ class Program:
 
 
 def await_worker(peer: Peer, *functions: str) -> None:
-    """Ask a server until each function has a worker: libraries do not say when they are ready."""
-    wanted = {function.encode() for function in functions}
-    deadline = time.monotonic() + PATIENCE
-    while wanted:
+    """Poll until each function has a worker: libraries do not report when they are ready."""
+    missing = {function.encode() for function in functions}
+    deadline = time.monotonic() + PROGRAM_TIMEOUT
+    while missing:
         for line in peer.table(b"status"):
             name, _, _, workers = line.rstrip(b"\n").split(b"\t")
             if int(workers):
-                wanted.discard(name)
-        assert time.monotonic() < deadline, f"no worker for {wanted}"
+                missing.discard(name)
+        assert time.monotonic() < deadline, f"no worker for {missing}"
         time.sleep(0.01)
 
 
 def jobs(*pairs: tuple[str, bytes]) -> list[str]:
-    """Write jobs down as the programs take them."""
+    """Return jobs as arguments of the programs."""
     return [f"{function}={payload.hex()}" for function, payload in pairs]

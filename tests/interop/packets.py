@@ -1,6 +1,6 @@
-"""A Gearman peer as plain as can be: blocking sockets, packets byte by byte, no code shared with the package.
+"""A minimal Gearman peer: blocking sockets, packets byte by byte, no code shared with the package.
 
-It is written apart from ``mainspring.wire`` on purpose: a mistake made in both places would prove nothing.
+It is deliberately separate from ``mainspring.wire``: a test proves nothing if both sides make the same mistake.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-PATIENCE = 30.0
-"""Seconds that an expected packet may take. Whoever waits so long has found a defect."""
+PACKET_TIMEOUT = 30.0
+"""Seconds in which an expected packet must arrive; a later one is a defect."""
 
 REQUEST = b"\0REQ"
 RESPONSE = b"\0RES"
@@ -87,18 +87,18 @@ ARGUMENTS = {
     Kind.STATUS_RES_UNIQUE: 6,
     Kind.OPTION_RES: 1,
 }
-"""How many arguments a packet of the server has; the last one may hold NULs."""
+"""Number of arguments of each packet from the server; the last one may hold NULs."""
 
 
 class Packet(NamedTuple):
-    """A packet from the server, taken apart; compares with ``(kind, *arguments)`` by ``packet == sent(…)``."""
+    """A parsed packet from the server."""
 
     kind: Kind
     arguments: tuple[bytes, ...]
 
 
 def got(kind: Kind, *arguments: bytes) -> Packet:
-    """Write down the packet that is expected."""
+    """Return the packet that a test expects."""
     return Packet(kind, arguments)
 
 
@@ -112,7 +112,7 @@ class Peer:
     """One connection to a server, as client, worker or administrator."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PACKET_TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
         self._echoes = 0
@@ -126,13 +126,13 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        """End the connection; a peer may be closed more than once."""
+        """Close the connection; a second call has no effect."""
         self.socket.close()
 
     # -- bytes
 
     def write(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self.socket.sendall(data)
 
     def _fill(self, size: int) -> bool:
@@ -151,13 +151,13 @@ class Peer:
         return data
 
     def is_closed(self) -> bool:
-        """Wait for the end of the connection; False where the server sends something instead."""
+        """Wait for the end of the connection, and return whether it came before any data."""
         with suppress(ConnectionResetError):
             return not self._fill(1)
         return True
 
     def is_refused(self) -> bool:
-        """Wait for the end of the connection; one error may explain it before, as a packet or a line."""
+        """Wait for the end of the connection, after at most one error as a packet or a line."""
         if self.is_closed():
             return True
         if self._buffer[:1] == b"\0":
@@ -173,7 +173,7 @@ class Peer:
         self.write(encode(kind, *arguments))
 
     def receive(self) -> Packet:
-        """Return the server's next packet; raises TimeoutError or ConnectionError where none comes."""
+        """Return the server's next packet. Raises TimeoutError or ConnectionError if none arrives."""
         header = self._take(12)
         number, size = struct.unpack(">II", header[4:])
         assert header[:4] == RESPONSE, f"not a response: {header!r}"
@@ -183,17 +183,17 @@ class Peer:
         return Packet(kind, arguments)
 
     def expect(self, kind: Kind) -> tuple[bytes, ...]:
-        """Return the arguments of the next packet, which has to be of this kind."""
+        """Return the arguments of the next packet, which must be of this kind."""
         packet = self.receive()
         assert packet.kind is kind, f"{kind.name} was expected, not {packet.kind.name} {packet.arguments!r}"
         return packet.arguments
 
     def settled(self) -> None:
-        """Wait until the server has done all that this connection asked for without a word."""
+        """Wait until the server has processed this connection's requests, and assert that it has sent nothing."""
         assert self.pending() == []
 
     def pending(self) -> list[Packet]:
-        """Return what the server has sent so far: the answer to an echo comes after it."""
+        """Return all packets that the server has sent so far: the answer to an echo follows them."""
         self._echoes += 1
         mark = b"mark %d" % self._echoes
         self.send(Kind.ECHO_REQ, mark)
@@ -202,7 +202,7 @@ class Peer:
             packets.append(packet)
         return packets
 
-    # -- what clients do
+    # -- clients
 
     def submit(self, function: bytes, unique: bytes, payload: bytes, kind: Kind = Kind.SUBMIT_JOB) -> bytes:
         """Submit a job and return its handle."""
@@ -211,69 +211,69 @@ class Peer:
         return handle
 
     def option(self, name: bytes) -> None:
-        """Ask for an option that the server has to know."""
+        """Request an option that the server must support."""
         self.send(Kind.OPTION_REQ, name)
         assert self.receive() == got(Kind.OPTION_RES, name)
 
     def status(self, handle: bytes) -> tuple[bytes, ...]:
         """Return known, running, numerator and denominator of a job."""
         self.send(Kind.GET_STATUS, handle)
-        told, *rest = self.expect(Kind.STATUS_RES)
-        assert told == handle
+        echoed, *rest = self.expect(Kind.STATUS_RES)
+        assert echoed == handle
         return tuple(rest)
 
     def status_unique(self, unique: bytes) -> tuple[bytes, ...]:
         """Return known, running, numerator, denominator and the number of waiting clients of a job."""
         self.send(Kind.GET_STATUS_UNIQUE, unique)
-        told, *rest = self.expect(Kind.STATUS_RES_UNIQUE)
-        assert told == unique
+        echoed, *rest = self.expect(Kind.STATUS_RES_UNIQUE)
+        assert echoed == unique
         return tuple(rest)
 
     def await_waiters(self, unique: bytes, count: int) -> None:
-        """Ask until so many clients wait for a unique's job: that is all that can be seen of a connection's end."""
-        deadline = time.monotonic() + PATIENCE
+        """Poll until a number of clients wait for a unique's job: nothing else shows the end of another connection."""
+        deadline = time.monotonic() + PACKET_TIMEOUT
         while int(self.status_unique(unique)[4]) != count:
             assert time.monotonic() < deadline, f"not {count} but {self.status_unique(unique)!r}"
 
     def await_status(self, handle: bytes, *status: bytes) -> None:
-        """Ask until the status of a job is this."""
-        deadline = time.monotonic() + PATIENCE
+        """Poll until a job has this status."""
+        deadline = time.monotonic() + PACKET_TIMEOUT
         while (now := self.status(handle)) != status:
             assert time.monotonic() < deadline, f"the status stays {now!r}"
 
-    # -- what workers do
+    # -- workers
 
     def can_do(self, *functions: bytes) -> None:
-        """Register for functions and wait until that is done."""
+        """Register for functions, and wait until the server has processed that."""
         for function in functions:
             self.send(Kind.CAN_DO, function)
         self.settled()
 
     def grab(self, kind: Kind = Kind.GRAB_JOB) -> Packet:
-        """Ask for a job and return the answer."""
+        """Request a job, and return the answer."""
         self.send(kind)
         return self.receive()
 
     def assigned(self) -> tuple[bytes, bytes, bytes]:
-        """Ask for a job, which has to be there; return handle, function and payload."""
+        """Request a job, which must be available; return handle, function and payload."""
         self.send(Kind.GRAB_JOB)
         handle, function, payload = self.expect(Kind.JOB_ASSIGN)
         return handle, function, payload
 
     def sleep(self) -> None:
-        """Send PRE_SLEEP and wait until the server has read it; there must be no work."""
+        """Send PRE_SLEEP, and wait until the server has processed it; no job may be available."""
         self.send(Kind.PRE_SLEEP)
         self.settled()
 
     def complete(self, handle: bytes, result: bytes = b"") -> None:
-        """Complete a job and wait until the server has read that."""
+        """Complete a job, and wait until the server has processed that."""
         self.send(Kind.WORK_COMPLETE, handle, result)
         self.settled()
 
-    # -- what administrators do
+    # -- administrators
 
     def ask(self, command: bytes) -> bytes:
-        """Send a line of the text protocol and return the answer's line with its ending."""
+        """Send a line of the text protocol, and return the answer's line with its ending."""
         self.write(command + b"\n")
         return self.line()
 
@@ -285,7 +285,7 @@ class Peer:
         return self._take(self._buffer.index(b"\n") + 1)
 
     def table(self, command: bytes) -> list[bytes]:
-        """Send a line and return the answer's lines before the closing dot."""
+        """Send a line, and return the answer's lines before the closing dot."""
         self.write(command + b"\n")
         lines = []
         while (line := self.line()) != b".\n":

@@ -1,4 +1,4 @@
-"""Starts the servers that the tests compare: gearmand, the oracle, and Mainspring."""
+"""Starts the compared servers: gearmand, the oracle, and Mainspring."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .packets import PATIENCE, Peer
+from .packets import PACKET_TIMEOUT, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-START_PATIENCE = 30.0
+START_TIMEOUT = 30.0
 
 
 class Server:
@@ -52,18 +52,18 @@ class Server:
         peer.can_do(*functions)
         return peer
 
-    def part(self) -> None:
-        """End all connections."""
+    def disconnect(self) -> None:
+        """Close all connections."""
         while self._peers:
             self._peers.pop().close()
 
     def stop(self) -> None:
-        """End the process, politely at first."""
-        self.part()
+        """End the process, first with SIGTERM."""
+        self.disconnect()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE)
+                self.process.wait(PACKET_TIMEOUT)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -72,7 +72,7 @@ class Server:
 
 
 def unused_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
+    """Return a port of 127.0.0.1 that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -80,7 +80,7 @@ def unused_port() -> int:
 
 
 def start_gearmand(program: str, directory: Path, *options: str) -> Server:
-    """Start gearmand, single-threaded so that what it does comes in an order, and wait until it answers."""
+    """Start gearmand, with one thread so that its answers have a fixed order, and wait until it accepts connections."""
     port = unused_port()
     log = directory / f"gearmand-{port}.log"
     command = [program, "-t", "0", "-L", "127.0.0.1", "-p", str(port), "-l", "stderr", *options]
@@ -91,12 +91,12 @@ def start_gearmand(program: str, directory: Path, *options: str) -> Server:
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd=directory, start_new_session=True
         )
     server = Server("gearmand", port, process, log)
-    deadline = time.monotonic() + START_PATIENCE
+    deadline = time.monotonic() + START_TIMEOUT
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+            socket.create_connection(("127.0.0.1", port), timeout=PACKET_TIMEOUT).close()
         except ConnectionRefusedError:
-            # gearmand says nothing when it is ready: there is no event to await
+            # gearmand reports nothing when it is ready, so poll
             if process.poll() is not None or time.monotonic() > deadline:
                 server.stop()
                 raise RuntimeError(f"gearmand did not start: {log.read_text()}") from None
@@ -106,7 +106,7 @@ def start_gearmand(program: str, directory: Path, *options: str) -> Server:
 
 
 def start_mainspring(directory: Path, *options: str) -> Server:
-    """Start `mainspring gearmand` and wait until it says that it listens."""
+    """Start `mainspring gearmand`, and wait until it prints its address."""
     port = unused_port()
     log = directory / f"mainspring-{port}.log"
     command = [sys.executable, "-m", "mainspring", "gearmand", "-p", str(port), "-L", "127.0.0.1", *options]
@@ -130,19 +130,19 @@ def start_mainspring(directory: Path, *options: str) -> Server:
     return server
 
 
-def await_line(process: subprocess.Popen[bytes], wanted: bytes) -> None:
-    """Read a process's output up to a line; raises RuntimeError where it ends first or takes too long."""
+def await_line(process: subprocess.Popen[bytes], expected: bytes) -> None:
+    """Read a process's output up to a line. Raises RuntimeError if the process ends first or at the time-out."""
     assert process.stdout is not None
-    deadline = time.monotonic() + START_PATIENCE
+    deadline = time.monotonic() + START_TIMEOUT
     seen = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while wanted not in seen.splitlines():
+        while expected not in seen.splitlines():
             if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise RuntimeError(f"{wanted!r} did not come; only {seen!r}")
+                raise RuntimeError(f"{expected!r} did not arrive, only {seen!r}")
             data = os.read(process.stdout.fileno(), 65536)
             if not data:
-                raise RuntimeError(f"it ended; it had said {seen!r}")
+                raise RuntimeError(f"the process ended after printing {seen!r}")
             seen += data
 
 

@@ -1,4 +1,4 @@
-"""The text protocol for administrators, byte for byte: replies mix line endings, and scripts depend on each."""
+"""The text protocol for administrators, byte for byte: replies have different line endings, and scripts depend on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OK = b"OK\r\n"
 
 
 def rows(server: Server, command: bytes, function: bytes) -> list[bytes]:
-    """Return a table's lines that concern a function: the tests share servers."""
+    """Return a table's lines with a function: the tests share servers."""
     return [line for line in server.peer().table(command) if function in line]
 
 
@@ -43,12 +43,12 @@ def test_verbose(server: Server) -> None:
 
 
 STORE_DOES_NOT_MATTER = pytest.mark.parametrize("kind", KINDS[:2])
-"""For tests that start servers to ask about an option."""
+"""For tests of options, which start servers."""
 
 
 @STORE_DOES_NOT_MATTER
 @pytest.mark.parametrize("level", ["FATAL", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG"])
-def test_verbose_is_the_level_that_was_given(start: Start, level: str) -> None:
+def test_verbose_returns_the_level_of_the_option(start: Start, level: str) -> None:
     assert start("--verbose", level).peer().ask(b"verbose") == b"OK %b\n" % level.encode()
 
 
@@ -62,7 +62,7 @@ def test_verbose_is_the_level_that_was_given(start: Start, level: str) -> None:
     ],
 )
 def test_verbose_of_a_configuration_file(start: Start, tmp_path: Path, content: str, level: bytes) -> None:
-    """gearmand's file has options as on its command line."""
+    """gearmand's file has the options of its command line."""
     file = tmp_path / "gearmand.conf"
     file.write_text(content)
     assert start(f"--config-file={file}").peer().ask(b"verbose") == b"OK %b\n" % level
@@ -101,7 +101,7 @@ def test_getpid(server: Server) -> None:
         (b"maxqueue no-such-function 1 2 3", OK),
     ],
 )
-def test_answers_that_depend_on_nothing(server: Server, command: bytes, answer: bytes) -> None:
+def test_constant_answers(server: Server, command: bytes, answer: bytes) -> None:
     peer = server.peer()
     assert peer.ask(command) == answer
     peer.settled()
@@ -277,7 +277,7 @@ def test_a_foreground_job_of_a_full_queue_can_still_be_joined(server: Server, fu
     assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"end")]
 
 
-def test_a_limit_without_a_number_is_none(server: Server, function: bytes) -> None:
+def test_a_limit_without_a_number_removes_the_limit(server: Server, function: bytes) -> None:
     client, _worker = server.peer(), server.worker(function)
     assert client.ask(b"maxqueue " + function + b" 1") == OK
     assert client.ask(b"maxqueue " + function) == OK
@@ -285,13 +285,13 @@ def test_a_limit_without_a_number_is_none(server: Server, function: bytes) -> No
 
 
 def answered(client: Peer, function: bytes, unique: bytes, kind: Kind) -> Packet | None:
-    """Submit a job; return the refusal, or None where there is none."""
+    """Submit a job, and return the refusal, or None if it is accepted."""
     client.send(kind, function, unique, b"")
     packet = client.receive()
     return None if packet.kind is Kind.JOB_CREATED else packet
 
 
-def test_commands_sent_in_one_go_are_answered_in_order(server: Server) -> None:
+def test_pipelined_commands_are_answered_in_order(server: Server) -> None:
     peer = server.peer()
     peer.write(b"version\nverbose\r\nshow nothing\ngetpid\r\n")
     assert peer.line().startswith(b"OK ")
@@ -324,7 +324,7 @@ def test_a_line_without_end_closes_the_connection(server: Server) -> None:
     other.settled()
 
 
-def test_a_new_server_has_nothing_to_tell(start: Start) -> None:
+def test_a_new_server_has_empty_tables(start: Start) -> None:
     server = start()
     for command in (b"status", b"prioritystatus", b"show jobs", b"show unique jobs"):
         assert server.peer().table(command) == []

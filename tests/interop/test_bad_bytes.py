@@ -1,4 +1,4 @@
-"""Bytes that should not come: what is answered, what closes the connection, and that others notice nothing."""
+"""Invalid bytes: the answers to them, the connections that they end, and the isolation of other connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FROM_THE_SERVER = {
 
 
 @pytest.mark.parametrize("sent", FROM_THE_SERVER, ids=lambda sent: str(sent.name))
-def test_a_packet_that_only_servers_send_is_not_expected(server: Server, sent: Kind) -> None:
+def test_a_packet_that_only_servers_send_is_refused(server: Server, sent: Kind) -> None:
     peer = server.peer()
     peer.send(sent, *[b"x"] * FROM_THE_SERVER[sent])
     assert peer.receive() == got(Kind.ERROR, b"INVALID_COMMAND", b"Command not expected")
@@ -77,7 +77,7 @@ def test_a_connection_that_ends_in_a_packet_leaves_nothing(server: Server, funct
     assert server.worker(function).grab() == got(Kind.NO_JOB)
 
 
-def test_an_unfinished_packet_disturbs_nobody_else(server: Server, function: bytes) -> None:
+def test_an_unfinished_packet_does_not_affect_other_connections(server: Server, function: bytes) -> None:
     stuck, client, worker = server.peer(), server.peer(), server.worker(function)
     stuck.write(REQUEST + struct.pack(">II", Kind.SUBMIT_JOB, 1000) + b"half")
     handle = client.submit(function, b"", b"x")
@@ -86,7 +86,7 @@ def test_an_unfinished_packet_disturbs_nobody_else(server: Server, function: byt
     assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"y")
 
 
-def test_a_body_where_none_belongs_is_ignored(server: Server) -> None:
+def test_an_unexpected_body_is_ignored(server: Server) -> None:
     assert server.worker(b"unused").grab() == got(Kind.NO_JOB)
     peer = server.peer()
     peer.send(Kind.GRAB_JOB, b"what is this")

@@ -1,7 +1,7 @@
-"""Clients and workers of other projects, each against a plain peer, and every one of them with every other.
+"""Clients and workers of other projects: each against a plain peer, and each client with each worker.
 
-The peer on the other side is the test itself, so that a library's mistake is not hidden by the same mistake on the other
-side. What the libraries cannot do is written down in ``libraries.py``.
+The test itself is the peer on the other side, so that two equal mistakes of one library do not hide each other. ``libraries.py``
+lists features that a library lacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .libraries import (
     BY_NAME,
     FAIL,
     LIBRARIES,
-    PATIENCE,
+    PROGRAM_TIMEOUT,
     PROGRESS,
     RAISE,
     UPPER,
@@ -55,7 +55,7 @@ def build_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(build_directory: Path, tmp_path: Path) -> Iterator[Run]:
-    """Return a function that starts a library's program; it ends with the test."""
+    """Return a function that starts a library's program; the program ends with the test."""
     with ExitStack() as stack:
 
         def started(library: Library, server: Server, *arguments: str) -> Program:
@@ -68,7 +68,7 @@ def run(build_directory: Path, tmp_path: Path) -> Iterator[Run]:
 
 
 def upper(data: bytes) -> bytes:
-    """Do what the workers do: ASCII letters alone."""
+    """Do the work of the workers: convert ASCII letters."""
     return data.upper()
 
 
@@ -77,7 +77,7 @@ def upper(data: bytes) -> bytes:
 
 @pytest.fixture
 def prefix(unique: bytes) -> str:
-    """Begin functions' names with something short: abraxas takes 64 bytes for a whole name."""
+    """Return a short prefix for function names: abraxas supports names of up to 64 bytes."""
     return unique[:12].decode()
 
 
@@ -87,12 +87,12 @@ def start_worker(library: Library, server: Server, prefix: str, run: Run) -> Non
 
 
 def called(client: Peer, prefix: str, name: str, payload: bytes = b"") -> list[Packet]:
-    """Call a worker's function and return what comes, without the handle."""
+    """Call a worker's function, and return the answers without the handle."""
     handle = client.submit(f"{prefix}-{name}".encode(), b"", payload)
     packets: list[Packet] = []
     while not packets or packets[-1].kind not in {Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION}:
-        kind, (told, *rest) = client.receive()
-        assert told == handle
+        kind, (answered, *rest) = client.receive()
+        assert answered == handle
         packets.append(got(kind, *rest))
     return packets
 
@@ -132,7 +132,7 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
     if RAISE in library.functions:
         assert called(client, prefix, RAISE)[-1] == got(Kind.WORK_EXCEPTION, library.raised)
         if server.is_mainspring or not library.fails_after_raising:
-            # the worker has survived
+            # the worker has not ended
             assert called(client, prefix, UPPER, b"again") == [got(Kind.WORK_COMPLETE, b"AGAIN")]
 
 
@@ -141,7 +141,7 @@ def test_a_worker(server: Server, library: Library, prefix: str, run: Run) -> No
 def test_a_perl_worker_that_returns_a_false_value(
     server: Server, library: Library, prefix: str, run: Run, name: str
 ) -> None:
-    """Its library sends the handle alone. gearmand ends the connection, and the job starts again each time the worker is back."""
+    """Its library sends only the handle. gearmand ends the connection, and the job starts again whenever the worker is back."""
     start_worker(library, server, prefix, run)
     if server.is_mainspring:
         client = server.peer()
@@ -152,11 +152,11 @@ def test_a_perl_worker_that_returns_a_false_value(
         await_attempts(server.peer(), handle, 2)
 
 
-def await_attempts(peer: Peer, handle: bytes, wanted: int) -> None:
-    """Ask gearmand until it has given a job back so many times."""
-    deadline = time.monotonic() + PATIENCE
+def await_attempts(peer: Peer, handle: bytes, count: int) -> None:
+    """Poll gearmand until a job has lost a number of workers."""
+    deadline = time.monotonic() + PROGRAM_TIMEOUT
     while not any(
-        line.startswith(handle + b"\t") and int(line.split(b"\t")[1]) >= wanted for line in peer.table(b"show jobs")
+        line.startswith(handle + b"\t") and int(line.split(b"\t")[1]) >= count for line in peer.table(b"show jobs")
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -164,21 +164,21 @@ def await_attempts(peer: Peer, handle: bytes, wanted: int) -> None:
 
 @every_library
 def test_a_killed_workers_job_goes_to_its_successor(server: Server, library: Library, prefix: str, run: Run) -> None:
-    """The first worker is a plain peer that dies with the job; the second is the library's."""
+    """The first worker is a plain peer that disconnects with the job; the second is the library's."""
     function = f"{prefix}-{UPPER}".encode()
-    client, mortal = server.peer(), server.worker(function)
-    handle = client.submit(function, b"", b"heir")
-    assert mortal.assigned()[0] == handle
+    client, first = server.peer(), server.worker(function)
+    handle = client.submit(function, b"", b"next")
+    assert first.assigned()[0] == handle
     run(library, server, "worker", prefix)
-    mortal.close()
-    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"HEIR")
+    first.close()
+    assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"NEXT")
 
 
 # -- clients
 
 
 def serve(worker: Peer, count: int) -> list[tuple[bytes, bytes]]:
-    """Do a number of jobs as the functions' names ask for; return names and payloads."""
+    """Run a number of jobs according to their functions' names, and return names and payloads."""
     done: list[tuple[bytes, bytes]] = []
     while len(done) < count:
         worker.send(Kind.GRAB_JOB)
@@ -211,10 +211,10 @@ def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> No
     functions = [f"{prefix}-{name}" for name in ("1-upper", "2-upper", "fail", "progress")]
     worker = server.worker(*[function.encode() for function in functions])
     payload = BINARY if library.binary_client else TEXT
-    wanted = [(functions[0], payload), (functions[1], b"two"), (functions[2], b"three"), (functions[3], b"four")]
-    program = run(library, server, "client", "do", *jobs(*wanted))
+    count = [(functions[0], payload), (functions[1], b"two"), (functions[2], b"three"), (functions[3], b"four")]
+    program = run(library, server, "client", "do", *jobs(*count))
     done = serve(worker, 4)
-    assert sorted(done) == sorted((function.encode(), data) for function, data in wanted)
+    assert sorted(done) == sorted((function.encode(), data) for function, data in count)
     lines = program.finish()
     assert f"{functions[0]} complete {upper(payload).hex()}" in lines
     assert f"{functions[1]} complete {b'TWO'.hex()}" in lines
@@ -230,18 +230,18 @@ def test_a_client(server: Server, library: Library, prefix: str, run: Run) -> No
 
 @every_library
 def test_a_background_client(server: Server, library: Library, prefix: str, run: Run) -> None:
-    wanted = [(f"{prefix}-{number}", b"payload %d" % number) for number in range(3)]
-    lines = run(library, server, "client", "background", *jobs(*wanted)).finish()
-    assert sorted(lines) == [f"{function} created" for function, _ in wanted]
-    worker = server.worker(*[function.encode() for function, _ in wanted])
-    for _ in wanted:
+    count = [(f"{prefix}-{number}", b"payload %d" % number) for number in range(3)]
+    lines = run(library, server, "client", "background", *jobs(*count)).finish()
+    assert sorted(lines) == [f"{function} created" for function, _ in count]
+    worker = server.worker(*[function.encode() for function, _ in count])
+    for _ in count:
         handle, function, payload = worker.assigned()
-        assert (function.decode(), payload) in wanted
+        assert (function.decode(), payload) in count
         worker.complete(handle)
 
 
 @by_library(*[library.name for library in LIBRARIES if library.exceptions])
-def test_a_client_is_told_of_an_exception(server: Server, library: Library, prefix: str, run: Run) -> None:
+def test_a_client_receives_an_exception(server: Server, library: Library, prefix: str, run: Run) -> None:
     function = f"{prefix}-raise"
     worker = server.worker(function.encode())
     program = run(library, server, "client", "do", *jobs((function, b"x")))
@@ -253,7 +253,7 @@ def test_a_client_is_told_of_an_exception(server: Server, library: Library, pref
 def test_an_exception_is_a_failure_to_a_client_without_them(
     mainspring: Server, library: Library, prefix: str, run: Run
 ) -> None:
-    """gearmand leaves a NUL in the handle then, and the libraries wait for ever or die."""
+    """gearmand leaves a NUL in the handle in this case: the libraries wait for ever or crash."""
     function = f"{prefix}-raise"
     worker = mainspring.worker(function.encode())
     program = run(library, mainspring, "client", "do", *jobs((function, b"x")))
@@ -265,13 +265,13 @@ def test_an_exception_is_a_failure_to_a_client_without_them(
 
 
 @pytest.fixture(scope="module")
-def populations(build_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Populations]:
-    """Remember at which servers all workers stand ready; they end with the module."""
+def workers(build_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Workers]:
+    """Return the workers of all libraries, started once for each server; they end with the module."""
     with ExitStack() as stack:
-        yield _Populations(build_directory, tmp_path_factory.mktemp("workers"), stack)
+        yield _Workers(build_directory, tmp_path_factory.mktemp("workers"), stack)
 
 
-class _Populations:
+class _Workers:
     """Starts one worker of each library at a server, once."""
 
     def __init__(self, build_directory: Path, directory: Path, stack: ExitStack) -> None:
@@ -294,10 +294,10 @@ class _Populations:
 
 @every_library
 def test_a_client_with_the_workers_of_all_libraries(
-    server: Server, library: Library, populations: _Populations, run: Run
+    server: Server, library: Library, workers: _Workers, run: Run
 ) -> None:
-    populations.settle(server)
+    workers.settle(server)
     data = {other.name: BINARY if library.binary_client and other.binary_results else TEXT for other in LIBRARIES}
-    wanted = [(f"all-{name}-{UPPER}", payload) for name, payload in data.items()]
-    lines = run(library, server, "client", "do", *jobs(*wanted)).finish()
-    assert sorted(lines) == sorted(f"{function} complete {upper(payload).hex()}" for function, payload in wanted)
+    count = [(f"all-{name}-{UPPER}", payload) for name, payload in data.items()]
+    lines = run(library, server, "client", "do", *jobs(*count)).finish()
+    assert sorted(lines) == sorted(f"{function} complete {upper(payload).hex()}" for function, payload in count)

@@ -1,4 +1,4 @@
-"""Where Mainspring differs from gearmand on purpose: each docstring says what gearmand does and why that is not kept."""
+"""Deliberate differences between Mainspring and gearmand: each docstring describes what gearmand does and why it is changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import PATIENCE, REQUEST, Kind, encode, got
+from .packets import PACKET_TIMEOUT, REQUEST, Kind, encode, got
 
 if TYPE_CHECKING:
     from .conftest import Start
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_packets_with_too_few_arguments_are_answered(mainspring: Server) -> None:
-    """gearmand waits for the missing NUL in the packets that follow, and so swallows them."""
+    """gearmand waits for the missing NUL, and so takes it from later packets."""
     packets: list[tuple[Kind, list[bytes]]] = [
         (Kind.SUBMIT_JOB, [b"function"]),
         (Kind.SUBMIT_JOB, [b"function", b"unique"]),
@@ -65,7 +65,7 @@ def test_an_exception_may_be_a_handle_alone(mainspring: Server, function: bytes)
 
 
 def test_a_functions_name_has_at_most_512_bytes(mainspring: Server) -> None:
-    """gearmand takes one as long as its packet may be, although its own library refuses to send more than these."""
+    """gearmand accepts any length, although its own library refuses to send more than 512 bytes."""
     peer = mainspring.peer()
     peer.send(Kind.SUBMIT_JOB_BG, b"f" * 513, b"", b"")
     assert peer.expect(Kind.ERROR)[0] == b"ARGUMENT_TOO_LARGE"
@@ -73,7 +73,7 @@ def test_a_functions_name_has_at_most_512_bytes(mainspring: Server) -> None:
 
 
 def test_a_unique_of_64_bytes_matches_itself(mainspring: Server, function: bytes) -> None:
-    """gearmand cuts it to 63 and then never finds it again."""
+    """gearmand cuts it to 63 bytes, and then never finds it again."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     unique = b"x" * 64
     handle = client.submit(function, unique, b"pay", Kind.SUBMIT_JOB_BG)
@@ -85,7 +85,7 @@ def test_a_unique_of_64_bytes_matches_itself(mainspring: Server, function: bytes
 def test_a_background_job_stays_when_a_foreground_client_of_its_unique_leaves(
     mainspring: Server, function: bytes, unique: bytes
 ) -> None:
-    """gearmand drops the job that it has acknowledged to somebody else."""
+    """gearmand drops the job, although it has acknowledged it to another client."""
     background, foreground, watcher = mainspring.peer(), mainspring.peer(), mainspring.peer()
     handle = foreground.submit(function, unique, b"x")
     assert background.submit(function, unique, b"x", Kind.SUBMIT_JOB_BG) == handle
@@ -98,7 +98,7 @@ def test_a_background_job_stays_when_a_foreground_client_of_its_unique_leaves(
 
 
 def test_a_unique_runs_when_it_is_submitted_after_a_cancel(mainspring: Server, function: bytes) -> None:
-    """gearmand keeps the cancelled job until a worker comes, and lets the new request join it."""
+    """gearmand keeps the cancelled job until a worker connects, and lets new submissions join it."""
     client = mainspring.peer()
     first = client.submit(function, b"u", b"1", Kind.SUBMIT_JOB_BG)
     assert client.ask(b"cancel job " + first) == b"OK\r\n"
@@ -111,7 +111,7 @@ def test_a_unique_runs_when_it_is_submitted_after_a_cancel(mainspring: Server, f
 
 
 def test_the_failure_that_stands_for_an_exception_has_a_clean_handle(mainspring: Server, function: bytes) -> None:
-    """gearmand leaves a NUL at its end: libgearman waits for ever and the Perl client dies."""
+    """gearmand leaves a NUL at its end: libgearman waits for ever, and the Perl client crashes."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     handle = client.submit(function, b"", b"")
     worker.assigned()
@@ -133,7 +133,7 @@ def test_a_worker_may_fail_a_job_after_its_exception(mainspring: Server, functio
 
 
 def test_one_sleeper_is_woken_for_one_job(mainspring: Server, function: bytes) -> None:
-    """gearmand wakes all of them, which costs a thousand sleepers' round trips per job."""
+    """gearmand wakes all of them: a thousand sleepers cost a thousand round trips per job."""
     client, workers = mainspring.peer(), [mainspring.worker(function) for _ in range(5)]
     for worker in workers:
         worker.sleep()
@@ -158,18 +158,18 @@ def test_the_next_sleeper_is_woken_when_the_first_leaves_without_the_job(mainspr
 
 
 def await_woken(sleepers: list[Peer]) -> Peer:
-    """Wait until one of the sleepers has something to read, which has to be the wake-up."""
+    """Wait until one of the sleepers has a packet to read, which must be the wake-up."""
     with selectors.DefaultSelector() as selector:
         for sleeper in sleepers:
             selector.register(sleeper.socket, selectors.EVENT_READ, sleeper)
-        ((key, _), *_) = selector.select(PATIENCE)
+        ((key, _), *_) = selector.select(PACKET_TIMEOUT)
     woken: Peer = key.data
     assert woken.receive() == got(Kind.NOOP)
     return woken
 
 
 def test_a_silent_worker_does_not_strand_the_job_that_woke_it(mainspring: Server, function: bytes) -> None:
-    """Only one sleeper was woken; another one that asks by itself gets the job all the same."""
+    """Only one sleeper is woken; another worker that requests a job by itself must still receive it."""
     client, silent, other = mainspring.peer(), mainspring.worker(function), mainspring.worker(function)
     silent.sleep()
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
@@ -180,7 +180,7 @@ def test_a_silent_worker_does_not_strand_the_job_that_woke_it(mainspring: Server
 
 
 def test_a_sleeper_is_woken_when_a_job_falls_due(mainspring: Server, function: bytes) -> None:
-    """gearmand notices only when somebody asks."""
+    """gearmand detects the due job only at the next request."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     due = int(time.time()) + 1
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % due, b"later")
@@ -193,7 +193,7 @@ def test_a_sleeper_is_woken_when_a_job_falls_due(mainspring: Server, function: b
 
 
 def test_low_jobs_do_not_starve_behind_one_that_is_not_due(mainspring: Server, function: bytes) -> None:
-    """gearmand looks no further than the waiting job, which has normal priority."""
+    """gearmand looks no further than the job of normal priority that is not due."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", b"%d" % (time.time() + 1000), b"later")
     client.expect(Kind.JOB_CREATED)
@@ -203,8 +203,8 @@ def test_low_jobs_do_not_starve_behind_one_that_is_not_due(mainspring: Server, f
 
 
 @pytest.mark.parametrize("text", [b"9" * 30, b"-5", b"soon", b""])
-def test_a_time_that_makes_no_sense_is_refused(mainspring: Server, function: bytes, text: bytes) -> None:
-    """gearmand takes words for 0, negative times for past ones, and closes the connection at large ones."""
+def test_an_invalid_time_is_refused(mainspring: Server, function: bytes, text: bytes) -> None:
+    """gearmand reads words as 0 and negative times as past ones, and closes the connection at large ones."""
     client = mainspring.peer()
     client.send(Kind.SUBMIT_JOB_EPOCH, function, b"", text, b"x")
     client.expect(Kind.ERROR)
@@ -212,7 +212,7 @@ def test_a_time_that_makes_no_sense_is_refused(mainspring: Server, function: byt
 
 
 def test_a_job_can_be_scheduled_by_the_calendar(mainspring: Server, function: bytes) -> None:
-    """gearmand has the packet type and never expects it."""
+    """gearmand defines the packet type, and refuses it."""
     client, worker = mainspring.peer(), mainspring.worker(function)
     month = time.gmtime().tm_mon % 12 + 1
     client.send(Kind.SUBMIT_JOB_SCHED, function, b"", b"0", b"0", b"15", b"%d" % month, b"", b"some day")
@@ -224,16 +224,16 @@ def test_a_job_can_be_scheduled_by_the_calendar(mainspring: Server, function: by
     client.settled()
 
 
-def test_the_largest_type_closes_the_connection_alone(mainspring: Server) -> None:
-    """gearmand and its successor 2.0.0 die of it."""
+def test_the_largest_packet_type_only_closes_its_connection(mainspring: Server) -> None:
+    """gearmand and its successor 2.0.0 crash."""
     peer, other = mainspring.peer(), mainspring.peer()
     peer.write(encode(0xFFFFFFFF))
     assert peer.is_refused()
     other.settled()
 
 
-def test_an_absurd_length_is_refused_from_the_header(mainspring: Server) -> None:
-    """gearmand waits for the 4 GiB."""
+def test_an_excessive_length_is_refused_by_the_header(mainspring: Server) -> None:
+    """gearmand waits for 4 GiB."""
     peer, other = mainspring.peer(), mainspring.peer()
     peer.write(REQUEST + struct.pack(">II", Kind.SUBMIT_JOB, 0xFFFFFFFF))
     peer.write(b"function\0unique\0")
@@ -242,7 +242,7 @@ def test_an_absurd_length_is_refused_from_the_header(mainspring: Server) -> None
 
 
 def test_a_newline_in_a_client_id_forges_no_row(mainspring: Server, unique: bytes) -> None:
-    """gearmand prints it as it is."""
+    """gearmand prints the newline."""
     peer = mainspring.peer()
     peer.send(Kind.SET_CLIENT_ID, unique + b"\n99 10.0.0.1 forged : everything")
     peer.settled()
@@ -252,7 +252,7 @@ def test_a_newline_in_a_client_id_forges_no_row(mainspring: Server, unique: byte
 
 
 def test_a_created_function_keeps_its_last_letter(mainspring: Server, function: bytes) -> None:
-    """gearmand takes it for half of the line's end where the line ends in LF alone."""
+    """gearmand drops it if the line ends with only LF, as if it were half of CR LF."""
     peer = mainspring.peer()
     assert peer.ask(b"create function " + function) == b"OK\r\n"
     assert function + b"\t0\t0\t0\n" in peer.table(b"status")
@@ -269,7 +269,7 @@ def test_dropping_a_function_loses_no_job(mainspring: Server, function: bytes) -
 
 
 def test_a_half_closed_connection_still_gets_its_reply(mainspring: Server) -> None:
-    """As with ``echo status | nc``; gearmand sometimes closes before it answers."""
+    """As for ``echo status | nc``; gearmand sometimes closes the connection before it answers."""
     for _ in range(20):
         peer = mainspring.peer()
         peer.write(b"getpid\n")
@@ -279,7 +279,7 @@ def test_a_half_closed_connection_still_gets_its_reply(mainspring: Server) -> No
 
 
 def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) -> None:
-    """gearmand leaves the old timer running, and it hits the next job there."""
+    """gearmand leaves the old timer running, so that it ends the next job."""
     client, worker = mainspring.peer(), mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
     worker.settled()
@@ -296,7 +296,7 @@ def test_a_worker_that_overran_can_work_on(mainspring: Server, function: bytes) 
 
 
 def test_a_worker_that_falls_asleep_with_a_job_keeps_its_timeout(mainspring: Server, function: bytes) -> None:
-    """gearmand drops the timeout at PRE_SLEEP: a job whose worker hangs after it stays with that worker."""
+    """gearmand cancels the timeout at PRE_SLEEP: if the worker then hangs, the job stays with it."""
     client, worker = mainspring.peer(), mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
     handle = client.submit(function, b"", b"")
@@ -308,8 +308,8 @@ def test_a_worker_that_falls_asleep_with_a_job_keeps_its_timeout(mainspring: Ser
     second.complete(handle)
 
 
-def test_a_timeout_beyond_all_numbers_is_none(mainspring: Server, function: bytes) -> None:
-    """gearmand can end at it."""
+def test_an_excessive_timeout_means_none(mainspring: Server, function: bytes) -> None:
+    """gearmand may crash."""
     worker = mainspring.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, b"9" * 20)
     worker.settled()
@@ -320,7 +320,7 @@ def test_a_timeout_beyond_all_numbers_is_none(mainspring: Server, function: byte
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
 def test_shutdown_from_this_machine(start_mainspring: Start, command: bytes) -> None:
-    """gearmand lost the command in 1.1.15; from the loopback interface it is as safe as a signal."""
+    """gearmand 1.1.15 removed the command; from the loopback interface it is as safe as a signal."""
     server = start_mainspring()
     peer = server.peer()
     assert peer.ask(command).startswith(b"OK")

@@ -1,7 +1,7 @@
-"""Random sequences of packets of several peers, played at gearmand and at Mainspring in step: each peer hears the same.
+"""Random sequences of packets from several peers, sent to gearmand and Mainspring in step: their answers must be equal.
 
-What differs on purpose is not played, or passed over: who of the sleepers is woken; jobs that come back, which keep their
-place; and jobs whose last client leaves. ``test_differences.py`` has these.
+Deliberate differences are left out or ignored: the choice of the sleeper to wake; jobs that return to the queue, which keep
+their place; and jobs whose last client leaves. ``test_differences.py`` covers them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .servers import Server
 
     Step = tuple[int, Kind, tuple["bytes | int", ...]]
-    """Which peer sends what; a number is the handle of the job that this step has created."""
-    Heard = dict[int, list[Packet]]
+    """The index of the peer, the packet type and its arguments; a number is the handle of the job that this step created."""
+    Received = dict[int, list[Packet]]
 
 PEERS = 4
 STEPS = 250
@@ -36,12 +36,12 @@ ENDS = [Kind.WORK_COMPLETE, Kind.WORK_FAIL, Kind.WORK_EXCEPTION]
 UNIQUES = [b"", b"", b"-", b"u1", b"u2", b"u3"]
 PAYLOADS = [b"", b"p", b"pay\0load", b"\0", b"\0\0\xff\n", b"z" * 70_000]
 NUMBERS = [b"0", b"1", b"100", b"", b"abc", b"-5", b" 7 x", b"4294967295"]
-CLOSE = Kind.RESET_ABILITIES
-"""Stands for the end of a connection, and a new one."""
+RECONNECT = Kind.RESET_ABILITIES
+"""Represents the end of a connection and a new one."""
 
 
 class Side:
-    """One server with its peers; handles are told as the number of the step that created them."""
+    """One server with its peers. Handles are reported as the number of the step that created them."""
 
     def __init__(self, server: Server, name: bytes) -> None:
         self._server = server
@@ -57,41 +57,41 @@ class Side:
         peer.settled()
         return peer
 
-    def play(self, number: int, step: Step) -> Heard:
-        """Do a step; return what each peer has heard by then."""
+    def play(self, number: int, step: Step) -> Received:
+        """Execute a step, and return the packets that each peer has received since the last one."""
         actor, kind, arguments = step
-        if kind is CLOSE:
+        if kind is RECONNECT:
             self._peers[actor].close()
             while sum(self._name in line for line in self._watcher.table(b"workers")) == PEERS:
-                pass  # there is no event for what a server has noticed
+                pass  # poll: no event shows that the server detected the end
             self._peers[actor] = self._connect()
         else:
             self._peers[actor].send(kind, *[self._handles[one] if isinstance(one, int) else one for one in arguments])
-        heard: Heard = defaultdict(list)
-        # The actor twice: where a store is asked, it may hear of its own jobs behind the answer to its echo.
+        received: Received = defaultdict(list)
+        # Ask the actor twice: a server with a store may send the actor's own jobs after the answer to its echo.
         for index in [actor, *[other for other in range(PEERS) if other != actor], actor]:
             for packet in self._peers[index].pending():
                 if packet.kind is Kind.JOB_CREATED and number not in self._handles:
                     self._handles[number] = packet.arguments[0]
                     self._steps.setdefault(packet.arguments[0], b"%d" % number)
                 if packet.kind is not Kind.NOOP:
-                    heard[index].append(self._normal(packet))
-        return dict(heard)
+                    received[index].append(self._normal(packet))
+        return dict(received)
 
     def _normal(self, packet: Packet) -> Packet:
         arguments = packet.arguments
         if packet.kind is Kind.WORK_FAIL:
-            arguments = (arguments[0].rstrip(b"\0"),)  # gearmand leaves one for an exception
+            arguments = (arguments[0].rstrip(b"\0"),)  # gearmand appends a NUL for an exception
         return got(packet.kind, *[self._steps.get(argument, argument) for argument in arguments])
 
     def tables(self) -> list[bytes]:
-        """Return the lines of the tables that concern these functions."""
+        """Return the lines of the tables with this run's functions."""
         lines = self._watcher.table(b"status") + self._watcher.table(b"prioritystatus")
         return sorted(line for line in lines if self._name in line)
 
 
-class Author:
-    """Makes up steps; knows from what was heard which peer has which jobs."""
+class Generator:
+    """Generates steps, and tracks which jobs each peer holds."""
 
     def __init__(self, seed: int, name: bytes) -> None:
         self._random = random.Random(seed)
@@ -105,8 +105,8 @@ class Author:
             self._abilities: 12,
             self._grab: 24,
             self._report: 20,
-            self._ask: 10,
-            self._odd: 5,
+            self._query: 10,
+            self._unusual: 5,
             self._close: 2,
         }
         self._kinds, self._weights = list(kinds), list(kinds.values())
@@ -116,13 +116,13 @@ class Author:
         (kind,) = self._random.choices(self._kinds, self._weights)
         return kind(self._random.randrange(PEERS))
 
-    def learn(self, number: int, step: Step, heard: Heard) -> None:
-        """Note what has become of a step."""
+    def track(self, number: int, step: Step, received: Received) -> None:
+        """Record the effects of a step."""
         actor, kind, arguments = step
-        for index, packets in heard.items():
+        for index, packets in received.items():
             for packet in packets:
                 if packet.kind is Kind.JOB_CREATED:
-                    if packet.arguments[0] == b"%d" % number:  # it has joined no other
+                    if packet.arguments[0] == b"%d" % number:  # it joined no other job
                         self._created.append(number)
                     if kind in [*FOREGROUND, Kind.SUBMIT_REDUCE_JOB]:
                         self._awaited[actor].add(packet.arguments[0])
@@ -141,7 +141,7 @@ class Author:
         function = choice(self._functions)
         unique = choice(UNIQUES)
         if len(unique) > 1:
-            unique += function  # looking one up ignores the function
+            unique += function  # lookups of uniques ignore the function
         between: tuple[bytes, ...] = ()
         if kind is Kind.SUBMIT_JOB_EPOCH:
             between = (choice([b"0", b"1000000000"]),)
@@ -153,7 +153,7 @@ class Author:
         function = self._random.choice(self._functions)
         kind = self._random.choice([Kind.CAN_DO, Kind.CAN_DO, Kind.CAN_DO_TIMEOUT, Kind.CANT_DO])
         if kind is Kind.CANT_DO and self._held[actor]:
-            kind = Kind.CAN_DO  # what it has would come back
+            kind = Kind.CAN_DO  # CANT_DO would return its jobs to the queue
         return actor, kind, (function, b"100000") if kind is Kind.CAN_DO_TIMEOUT else (function,)
 
     def _grab(self, actor: int) -> Step:
@@ -175,19 +175,19 @@ class Author:
             (job, choice(NUMBERS), choice(NUMBERS)) if kind is Kind.WORK_STATUS else (job, choice(PAYLOADS)),
         )
 
-    def _ask(self, actor: int) -> Step:
+    def _query(self, actor: int) -> Step:
         choice = self._random.choice
         unique = choice([b"u1", b"u2", b"u3"]) + choice(self._functions)
-        questions: list[Step] = [
+        queries: list[Step] = [
             (actor, Kind.GET_STATUS_UNIQUE, (unique,)),
             (actor, Kind.GET_STATUS, (b"H:nowhere:1",)),
         ]
         if self._created:
-            questions += [(actor, Kind.GET_STATUS, (choice(self._created),))] * 3
-        return choice(questions)
+            queries += [(actor, Kind.GET_STATUS, (choice(self._created),))] * 3
+        return choice(queries)
 
-    def _odd(self, actor: int) -> Step:
-        odd: list[tuple[Kind, tuple[bytes, ...]]] = [
+    def _unusual(self, actor: int) -> Step:
+        unusual: list[tuple[Kind, tuple[bytes, ...]]] = [
             (Kind.OPTION_REQ, (b"exceptions",)),
             (Kind.OPTION_REQ, (b"nonsense",)),
             (Kind.ECHO_REQ, (b"e\0cho",)),
@@ -196,12 +196,12 @@ class Author:
             (Kind.STATUS_RES, (b"x",) * 5),
             (Kind.SUBMIT_JOB, (self._functions[0], b"u" * 65, b"")),
         ]
-        return (actor, *self._random.choice(odd))
+        return (actor, *self._random.choice(unusual))
 
     def _close(self, actor: int) -> Step:
         if self._held[actor] or self._awaited[actor]:
             return self._grab(actor)
-        return actor, CLOSE, ()
+        return actor, RECONNECT, ()
 
 
 REDUCE = [Kind.SUBMIT_REDUCE_JOB, Kind.SUBMIT_REDUCE_JOB_BG]
@@ -210,24 +210,24 @@ SPECIAL = [*REDUCE, Kind.SUBMIT_JOB_EPOCH]
 
 @pytest.fixture(params=["mainspring", "durable"])
 def pair(request: pytest.FixtureRequest, servers: Servers) -> Iterator[tuple[Server, Server]]:
-    """Give gearmand and one Mainspring."""
+    """Return gearmand and one Mainspring."""
     pair = servers.shared("gearmand"), servers.shared(request.param)
     yield pair
     for server in pair:
-        server.part()
+        server.disconnect()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sequence_of_packets(pair: tuple[Server, Server], seed: int) -> None:
     name = uuid.uuid4().hex[:12].encode()
     theirs, ours = [Side(server, name) for server in pair]
-    author = Author(seed, name)
+    generator = Generator(seed, name)
     played: list[Step] = []
     for number in range(1, STEPS + 1):
-        step = author.step()
+        step = generator.step()
         played.append(step)
-        heard = theirs.play(number, step)
-        assert ours.play(number, step) == heard, f"step {number} of {played}"
-        author.learn(number, step, heard)
+        received = theirs.play(number, step)
+        assert ours.play(number, step) == received, f"step {number} of {played}"
+        generator.track(number, step, received)
         if number % 10 == 0:
             assert ours.tables() == theirs.tables(), f"after step {number} of {played}"

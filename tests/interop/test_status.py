@@ -1,4 +1,4 @@
-"""Asking for a job's status, by handle and by unique, and jobs that are not due yet."""
+"""Queries for a job's status by handle and by unique, and jobs that are not due yet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_background_job_has_a_status_too_and_no_clients(server: Server, functi
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\0\0", b"\0more"])
-def test_a_handle_that_is_alone_ends_with_its_first_nul(server: Server, function: bytes, tail: bytes) -> None:
+def test_a_handle_as_only_argument_ends_with_its_first_nul(server: Server, function: bytes, tail: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
     client.send(Kind.GET_STATUS, handle + tail)
@@ -52,11 +52,11 @@ def test_a_handle_that_is_alone_ends_with_its_first_nul(server: Server, function
     worker.send(Kind.WORK_FAIL, handle + tail)
     worker.settled()
     (failed,) = client.expect(Kind.WORK_FAIL)
-    assert failed.partition(b"\0")[0] == handle, "gearmand passes the tail on"
+    assert failed.partition(b"\0")[0] == handle, "gearmand forwards the tail"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("sent", "shown"),
     [
         (b"", b"0"),
         (b"abc", b"0"),
@@ -66,17 +66,17 @@ def test_a_handle_that_is_alone_ends_with_its_first_nul(server: Server, function
         (b"4294967295", b"4294967295"),
     ],
 )
-def test_progress_in_other_words_is_a_number_in_the_status(
-    server: Server, function: bytes, said: bytes, told: bytes
+def test_progress_texts_become_numbers_in_the_status(
+    server: Server, function: bytes, sent: bytes, shown: bytes
 ) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
     worker.assigned()
-    worker.send(Kind.WORK_STATUS, handle, said, said)
+    worker.send(Kind.WORK_STATUS, handle, sent, sent)
     worker.settled()
-    assert worker.status(handle) == (b"1", b"1", told, told)
+    assert worker.status(handle) == (b"1", b"1", shown, shown)
     worker.complete(handle)
-    assert client.pending()[0] == got(Kind.WORK_STATUS, handle, said, said)
+    assert client.pending()[0] == got(Kind.WORK_STATUS, handle, sent, sent)
 
 
 @pytest.mark.parametrize("handle", [b"H:nowhere:1", b"nonsense", b"", b"H:nowhere:99999999999999999999"])
@@ -112,7 +112,7 @@ def test_a_job_for_a_later_time_waits(server: Server, function: bytes) -> None:
     assert worker.assigned()[0] == other
     worker.complete(other)
     client.close()
-    # gearmand has no event for a job that falls due: ask until it is there
+    # gearmand has no event for a job that falls due, so poll
     deadline = time.monotonic() + 5
     while (answer := worker.grab()) == got(Kind.NO_JOB):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Submitting: every packet that submits, priorities, and what a waiting client hears of its job."""
+"""Submissions: every packet that submits, priorities, and the packets that a waiting client receives about its job."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_foreground_and_background_jobs_of_one_priority_come_in_one_order(
         worker.complete(handle)
 
 
-def test_requests_sent_in_one_go_are_answered_in_order(server: Server, function: bytes) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     for number in range(50):
         client.send(Kind.SUBMIT_JOB if number % 2 else Kind.SUBMIT_JOB_BG, function, b"", b"%d" % number)
@@ -114,7 +114,7 @@ def test_megabytes_pass_both_ways(server: Server, function: bytes) -> None:
     assert client.receive() == got(Kind.WORK_COMPLETE, handle, payload[::-1])
 
 
-def test_news_of_the_work_reach_the_client_in_order(server: Server, function: bytes) -> None:
+def test_progress_of_the_work_reaches_the_client_in_order(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
     worker.assigned()
@@ -144,7 +144,9 @@ def test_a_failure_is_final(server: Server, function: bytes) -> None:
 
 
 @pytest.mark.parametrize("option", [b"exceptions", b"Exceptions"])
-def test_an_exception_reaches_a_client_that_asked_for_it(server: Server, function: bytes, option: bytes) -> None:
+def test_an_exception_reaches_a_client_that_requested_exceptions(
+    server: Server, function: bytes, option: bytes
+) -> None:
     client, worker = server.peer(), server.worker(function)
     client.option(option)
     handle = client.submit(function, b"", b"")
@@ -155,31 +157,31 @@ def test_an_exception_reaches_a_client_that_asked_for_it(server: Server, functio
     assert worker.grab() == got(Kind.NO_JOB)
 
 
-def test_an_exception_is_a_failure_to_everyone_else(server: Server, function: bytes) -> None:
+def test_an_exception_is_a_failure_for_other_clients(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"")
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.settled()
-    ((kind, (told,)),) = client.pending()
+    ((kind, (reported,)),) = client.pending()
     assert kind is Kind.WORK_FAIL
-    assert told.rstrip(b"\0") == handle  # gearmand leaves a NUL there
+    assert reported.rstrip(b"\0") == handle  # gearmand leaves a NUL there
 
 
-def test_listeners_of_one_job_hear_of_an_exception_each_in_its_way(server: Server, function: bytes) -> None:
-    curious, plain, worker = server.peer(), server.peer(), server.worker(function)
-    curious.option(b"exceptions")
-    handle = curious.submit(function, b"u", b"")
+def test_clients_of_one_job_receive_an_exception_by_their_own_options(server: Server, function: bytes) -> None:
+    extended, plain, worker = server.peer(), server.peer(), server.worker(function)
+    extended.option(b"exceptions")
+    handle = extended.submit(function, b"u", b"")
     assert plain.submit(function, b"u", b"") == handle
     worker.assigned()
     worker.send(Kind.WORK_EXCEPTION, handle, b"bad")
     worker.settled()
-    assert curious.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
+    assert extended.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
     ((kind, _),) = plain.pending()
     assert kind is Kind.WORK_FAIL
 
 
-def test_a_server_may_send_exceptions_to_everyone(start: Start) -> None:
+def test_a_server_may_send_exceptions_to_all_clients(start: Start) -> None:
     server = start("--exceptions")
     client, worker = server.peer(), server.worker(b"f")
     handle = client.submit(b"f", b"", b"")
@@ -189,7 +191,7 @@ def test_a_server_may_send_exceptions_to_everyone(start: Start) -> None:
     assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
-def test_a_failure_after_an_exception_is_not_told_twice(server: Server, function: bytes) -> None:
+def test_a_failure_after_an_exception_is_not_reported_again(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     client.option(b"exceptions")
     handle = client.submit(function, b"", b"")
@@ -200,7 +202,7 @@ def test_a_failure_after_an_exception_is_not_told_twice(server: Server, function
     assert client.pending() == [got(Kind.WORK_EXCEPTION, handle, b"bad")]
 
 
-def test_an_option_that_nobody_knows(server: Server) -> None:
+def test_an_unknown_option_is_refused(server: Server) -> None:
     client = server.peer()
     client.send(Kind.OPTION_REQ, b"no-such-option")
     code, _ = client.expect(Kind.ERROR)

@@ -1,4 +1,4 @@
-"""The commands ``gearman`` and ``gearadmin`` as people use them in scripts."""
+"""The commands ``gearman`` and ``gearadmin`` as scripts use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import find_program
 
-from .packets import PATIENCE, Kind
+from .packets import PACKET_TIMEOUT, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Tools:
-    """Runs both commands at one server."""
+    """Runs both commands against one server."""
 
     def __init__(self, server: Server) -> None:
         self._address = ["-h", "127.0.0.1", "-p", str(server.port)]
@@ -31,7 +31,11 @@ class Tools:
     def client(self, *options: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run a client to its end."""
         return subprocess.run(
-            [self._gearman, *self._address, *options], input=data, capture_output=True, timeout=PATIENCE, check=False
+            [self._gearman, *self._address, *options],
+            input=data,
+            capture_output=True,
+            timeout=PACKET_TIMEOUT,
+            check=False,
         )
 
     def start_worker(self, *options: str) -> subprocess.Popen[bytes]:
@@ -46,9 +50,13 @@ class Tools:
         return worker
 
     def admin(self, *options: str) -> str:
-        """Ask an administrator's question and return the answer."""
+        """Run an administrator's command, and return its output."""
         return subprocess.run(
-            [self._gearadmin, *self._address, *options], capture_output=True, timeout=PATIENCE, check=True, text=True
+            [self._gearadmin, *self._address, *options],
+            capture_output=True,
+            timeout=PACKET_TIMEOUT,
+            check=True,
+            text=True,
         ).stdout
 
     def stop(self) -> None:
@@ -74,7 +82,7 @@ def name(function: bytes) -> str:
 BINARY = bytes(range(256)) * 64
 
 
-def test_cat_as_a_worker_returns_what_it_gets(tools: Tools, name: str) -> None:
+def test_cat_as_a_worker_returns_its_input(tools: Tools, name: str) -> None:
     tools.start_worker("-f", name, "--", "cat")
     assert tools.client("-f", name, data=BINARY).stdout == BINARY
     assert tools.client("-f", name, "an argument").stdout == b"an argument"
@@ -102,7 +110,7 @@ def test_lines_as_data_packets(tools: Tools, server: Server, name: str) -> None:
     tools.start_worker("-f", name, "-n", "--", "seq", "3")
     client = server.peer()
     client.submit(name.encode(), b"", b"")
-    # the command repeats the lines before in every packet, and the end where it comes by itself
+    # the command repeats earlier lines in every packet, and prints the last result when it arrives
     packets = [client.receive()]
     while packets[-1].kind is not Kind.WORK_COMPLETE:
         packets.append(client.receive())
@@ -114,7 +122,7 @@ def test_a_worker_for_a_number_of_jobs(tools: Tools, name: str) -> None:
     worker = tools.start_worker("-f", name, "-c", "2", "--", "cat")
     for number in range(2):
         assert tools.client("-f", name, str(number)).stdout == str(number).encode()
-    assert worker.wait(PATIENCE) == 0
+    assert worker.wait(PACKET_TIMEOUT) == 0
 
 
 @pytest.mark.parametrize("options", [[], ["-I"], ["-L"]], ids=["normal", "high", "low"])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .servers import Server
 
 
-def test_one_job_serves_all_who_ask_for_it(server: Server, function: bytes) -> None:
+def test_one_job_serves_all_its_clients(server: Server, function: bytes) -> None:
     clients = [server.peer() for _ in range(5)]
     worker = server.worker(function)
     handles = {client.submit(function, b"u", b"x") for client in clients}
@@ -26,7 +26,7 @@ def test_one_job_serves_all_who_ask_for_it(server: Server, function: bytes) -> N
     assert worker.grab() == got(Kind.NO_JOB)
 
 
-def test_the_first_payload_and_priority_win(server: Server, function: bytes) -> None:
+def test_the_first_payload_and_priority_apply(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"u", b"first", Kind.SUBMIT_JOB_LOW_BG)
     other = client.submit(function, b"", b"other", Kind.SUBMIT_JOB_BG)
@@ -38,7 +38,7 @@ def test_the_first_payload_and_priority_win(server: Server, function: bytes) -> 
 
 
 @pytest.mark.parametrize("submit", [Kind.SUBMIT_REDUCE_JOB, Kind.SUBMIT_REDUCE_JOB_BG])
-def test_the_first_reducer_wins_even_if_it_is_none(server: Server, function: bytes, submit: Kind) -> None:
+def test_the_first_reducer_applies_even_if_it_is_none(server: Server, function: bytes, submit: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
     for first, answer in ((Kind.SUBMIT_JOB, Kind.JOB_ASSIGN_UNIQ), (Kind.SUBMIT_REDUCE_JOB, Kind.JOB_ASSIGN_ALL)):
         client.send(first, function, b"u", *[b"first", b""] * (first is Kind.SUBMIT_REDUCE_JOB), b"load")
@@ -96,7 +96,7 @@ def test_functions_do_not_share_uniques(server: Server, function: bytes) -> None
         worker.complete(handle)
 
 
-def test_an_empty_unique_is_none(server: Server, function: bytes) -> None:
+def test_an_empty_unique_joins_nothing(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     first = client.submit(function, b"", b"same", Kind.SUBMIT_JOB_BG)
     second = client.submit(function, b"", b"same", Kind.SUBMIT_JOB_BG)
@@ -143,7 +143,7 @@ def test_a_unique_is_free_again_when_its_job_has_ended(server: Server, function:
     worker.complete(second)
 
 
-def test_a_queued_job_stays_while_one_of_its_clients_does(server: Server, function: bytes, unique: bytes) -> None:
+def test_a_queued_job_stays_until_its_last_client_leaves(server: Server, function: bytes, unique: bytes) -> None:
     first, second, watcher = server.peer(), server.peer(), server.peer()
     handle = first.submit(function, unique, b"")
     second.submit(function, unique, b"")
@@ -156,7 +156,7 @@ def test_a_queued_job_stays_while_one_of_its_clients_does(server: Server, functi
     assert second.receive() == got(Kind.WORK_COMPLETE, handle, b"end")
 
 
-def test_a_queued_job_goes_with_the_last_of_its_clients(server: Server, function: bytes, unique: bytes) -> None:
+def test_a_queued_job_is_dropped_with_its_last_client(server: Server, function: bytes, unique: bytes) -> None:
     first, second, watcher = server.peer(), server.peer(), server.peer()
     first.submit(function, unique, b"")
     second.submit(function, unique, b"")
@@ -167,7 +167,7 @@ def test_a_queued_job_goes_with_the_last_of_its_clients(server: Server, function
     assert watcher.status_unique(unique) == (b"0", b"0", b"0", b"0", b"0")
 
 
-def test_a_unique_of_64_bytes_is_taken_and_a_longer_one_is_not(server: Server, function: bytes) -> None:
+def test_a_unique_of_64_bytes_is_accepted_and_a_longer_one_refused(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"u" * 64, b"", Kind.SUBMIT_JOB_BG)
     client.send(Kind.SUBMIT_JOB_BG, function, b"u" * 65, b"")
@@ -177,7 +177,7 @@ def test_a_unique_of_64_bytes_is_taken_and_a_longer_one_is_not(server: Server, f
     worker.complete(handle)
 
 
-def test_63_bytes_match(server: Server, function: bytes) -> None:
+def test_uniques_of_63_bytes_join(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     unique = b"v" * 63
     handle = client.submit(function, unique, b"", Kind.SUBMIT_JOB_BG)

@@ -1,4 +1,4 @@
-"""Workers: abilities, grabbing, sleeping and waking, and what becomes of a job whose worker or client goes away."""
+"""Workers: abilities, grabbing, sleeping and waking, and jobs whose worker or client disconnects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GRABS = [Kind.GRAB_JOB, Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL]
 NOT_FOUND = got(Kind.ERROR, b"JOB_NOT_FOUND", b"Job given in work result not found")
-GONE = (b"0", b"0", b"0", b"0")
+UNKNOWN = (b"0", b"0", b"0", b"0")
 QUEUED = (b"1", b"0", b"0", b"0")
 RUNNING = (b"1", b"1", b"0", b"0")
 
@@ -30,7 +30,7 @@ def test_no_job(server: Server, function: bytes, grab: Kind) -> None:
 
 
 @pytest.mark.parametrize("unique", [b"", b"some unique", b"-"])
-def test_a_grab_may_ask_for_the_unique(server: Server, function: bytes, unique: bytes) -> None:
+def test_a_grab_may_request_the_unique(server: Server, function: bytes, unique: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     for grab in (Kind.GRAB_JOB_UNIQ, Kind.GRAB_JOB_ALL):
         handle = client.submit(function, unique, b"pay\0load", Kind.SUBMIT_JOB_BG)
@@ -39,7 +39,7 @@ def test_a_grab_may_ask_for_the_unique(server: Server, function: bytes, unique: 
 
 
 @pytest.mark.parametrize("submit", [Kind.SUBMIT_REDUCE_JOB, Kind.SUBMIT_REDUCE_JOB_BG])
-def test_a_reducer_is_told_to_whoever_grabs_all(server: Server, function: bytes, submit: Kind) -> None:
+def test_a_grab_of_all_arguments_returns_the_reducer(server: Server, function: bytes, submit: Kind) -> None:
     client, worker = server.peer(), server.worker(function)
 
     def submitted(reducer: bytes) -> bytes:
@@ -68,7 +68,7 @@ def test_a_reducer_is_told_to_whoever_grabs_all(server: Server, function: bytes,
     worker.complete(handle)
 
 
-def test_a_job_is_given_to_one_worker(server: Server, function: bytes) -> None:
+def test_a_job_is_assigned_to_one_worker(server: Server, function: bytes) -> None:
     client, workers = server.peer(), [server.worker(function) for _ in range(3)]
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert [worker.grab().kind for worker in workers] == [Kind.JOB_ASSIGN, Kind.NO_JOB, Kind.NO_JOB]
@@ -84,7 +84,7 @@ def test_a_worker_may_hold_several_jobs(server: Server, function: bytes) -> None
         assert client.receive() == got(Kind.WORK_COMPLETE, handle, handle)
 
 
-def test_a_request_behind_one_for_a_job_is_answered_behind_it(server: Server, function: bytes) -> None:
+def test_a_request_after_a_grab_is_answered_after_it(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     for kind in (Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG):
         handle = client.submit(function, b"", b"x", kind)
@@ -148,7 +148,7 @@ def test_a_repeated_ability_changes_nothing_for_its_jobs(server: Server, functio
     assert client.expect(Kind.WORK_COMPLETE)
 
 
-def test_an_ability_can_be_taken_back(server: Server, function: bytes) -> None:
+def test_an_ability_can_be_withdrawn(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     worker.send(Kind.CANT_DO, function)
     worker.send(Kind.CANT_DO, b"never registered")
@@ -159,7 +159,7 @@ def test_an_ability_can_be_taken_back(server: Server, function: bytes) -> None:
     worker.complete(worker.assigned()[0])
 
 
-def test_all_abilities_can_be_taken_back(server: Server, function: bytes) -> None:
+def test_all_abilities_can_be_withdrawn(server: Server, function: bytes) -> None:
     other = function + b"-other"
     client, worker = server.peer(), server.worker(function, other)
     worker.send(Kind.RESET_ABILITIES)
@@ -173,7 +173,7 @@ def test_all_abilities_can_be_taken_back(server: Server, function: bytes) -> Non
 
 
 @pytest.mark.parametrize("refuse", [Kind.CANT_DO, Kind.RESET_ABILITIES])
-def test_taking_back_an_ability_hands_its_running_jobs_back(server: Server, function: bytes, refuse: Kind) -> None:
+def test_withdrawing_an_ability_releases_its_running_jobs(server: Server, function: bytes, refuse: Kind) -> None:
     client, first, second = server.peer(), server.worker(function), server.worker(function)
     handle = client.submit(function, b"", b"x")
     first.assigned()
@@ -199,7 +199,7 @@ def test_a_sleeper_is_woken_by_a_job(server: Server, function: bytes) -> None:
     worker.complete(handle)
 
 
-def test_a_sleeper_is_woken_for_its_own_functions_alone(server: Server, function: bytes) -> None:
+def test_a_sleeper_is_woken_only_for_its_own_functions(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     worker.sleep()
     client.submit(function + b"-other", b"", b"")
@@ -207,7 +207,7 @@ def test_a_sleeper_is_woken_for_its_own_functions_alone(server: Server, function
     assert worker.pending() == []
 
 
-def test_going_to_sleep_over_waiting_work_wakes_at_once(server: Server, function: bytes) -> None:
+def test_a_worker_that_sleeps_while_a_job_is_queued_is_woken_at_once(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     worker.send(Kind.PRE_SLEEP)
@@ -216,7 +216,7 @@ def test_going_to_sleep_over_waiting_work_wakes_at_once(server: Server, function
     worker.complete(handle)
 
 
-def test_a_woken_worker_hears_nothing_more_until_it_sleeps_again(server: Server, function: bytes) -> None:
+def test_a_woken_worker_receives_no_more_wake_ups_until_it_sleeps_again(server: Server, function: bytes) -> None:
     client, worker = server.peer(), server.worker(function)
     worker.sleep()
     for _ in range(3):
@@ -236,7 +236,7 @@ def test_a_worker_that_does_not_sleep_is_not_woken(server: Server, function: byt
     handle = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
     assert worker.pending() == []
     worker.complete(worker.assigned()[0])
-    assert client.status(handle) == GONE
+    assert client.status(handle) == UNKNOWN
 
 
 def test_every_job_finds_a_worker_among_sleepers(server: Server, function: bytes) -> None:
@@ -260,7 +260,7 @@ def test_a_sleeper_that_has_no_abilities_left_is_not_woken(server: Server, funct
     assert worker.pending() == []
 
 
-# -- workers that go away
+# -- workers that disconnect
 
 
 @pytest.mark.parametrize("submit", [Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG])
@@ -300,13 +300,13 @@ def test_job_retries_limit_the_workers_that_a_job_may_lose(start: Start, option:
     client = server.peer()
     handle = client.submit(b"f", b"", b"")
     silent = client.submit(b"f", b"", b"", Kind.SUBMIT_JOB_LOW_BG)
-    for after in (QUEUED, GONE):
+    for after in (QUEUED, UNKNOWN):
         worker = server.worker(b"f")
         assert worker.assigned()[0] == handle
         worker.close()
         server.peer().await_status(handle, *after)
     assert client.receive() == got(Kind.WORK_FAIL, handle)
-    for after in (QUEUED, GONE):
+    for after in (QUEUED, UNKNOWN):
         worker = server.worker(b"f")
         assert worker.assigned()[0] == silent
         worker.close()
@@ -316,7 +316,7 @@ def test_job_retries_limit_the_workers_that_a_job_may_lose(start: Start, option:
 
 
 def test_a_job_that_takes_too_long_goes_to_another_worker(server: Server, function: bytes) -> None:
-    """The timeout is one second, the shortest that gearmand takes."""
+    """The timeout is one second, the minimum of gearmand."""
     client, slow, second = server.peer(), server.peer(), server.peer()
     slow.send(Kind.CAN_DO_TIMEOUT, function, b"1000")
     slow.settled()
@@ -332,7 +332,7 @@ def test_a_job_that_takes_too_long_goes_to_another_worker(server: Server, functi
 
 
 def test_a_timeout_is_read_up_to_its_first_letter(server: Server, function: bytes) -> None:
-    """As C's strtol does; "10s" are 10 milliseconds, in whose place a second is taken. All of them pass at once."""
+    """As in C's strtol; gearmand raises "10s", 10 milliseconds, to a second. All four timeouts pass at the same time."""
     client, assigned = server.peer(), []
     for number, timeout in enumerate([b" 1000", b"+1000", b"1000ms", b"10s"]):
         worker, name = server.peer(), b"%b-%d" % (function, number)
@@ -346,11 +346,11 @@ def test_a_timeout_is_read_up_to_its_first_letter(server: Server, function: byte
 
 
 NO_TIMEOUTS = [b"0", b"", b"-1", b"soon", struct.pack(">I", 2000)]
-"""The last is what older Go libraries send."""
+"""Older Go libraries send the last one."""
 
 
 @pytest.mark.parametrize("timeout", [*NO_TIMEOUTS, b"60000"], ids=repr)
-def test_a_timeout_far_away_or_none_changes_nothing(server: Server, function: bytes, timeout: bytes) -> None:
+def test_a_long_timeout_or_none_changes_nothing(server: Server, function: bytes, timeout: bytes) -> None:
     client, worker = server.peer(), server.peer()
     worker.send(Kind.CAN_DO_TIMEOUT, function, timeout)
     handle = client.submit(function, b"", b"x")
@@ -359,7 +359,7 @@ def test_a_timeout_far_away_or_none_changes_nothing(server: Server, function: by
     assert client.receive() == got(Kind.WORK_COMPLETE, handle, b"y")
 
 
-# -- clients that go away
+# -- clients that disconnect
 
 
 def test_a_queued_job_is_dropped_with_its_client(server: Server, function: bytes, unique: bytes) -> None:
@@ -369,7 +369,7 @@ def test_a_queued_job_is_dropped_with_its_client(server: Server, function: bytes
     client.close()
     watcher.await_waiters(unique, 0)
     assert server.worker(function).grab() == got(Kind.NO_JOB)
-    assert watcher.status(handle) == GONE
+    assert watcher.status(handle) == UNKNOWN
 
 
 def test_a_running_job_ends_quietly_without_its_client(server: Server, function: bytes, unique: bytes) -> None:
@@ -383,10 +383,10 @@ def test_a_running_job_ends_quietly_without_its_client(server: Server, function:
     worker.send(Kind.WORK_DATA, handle, b"to nobody")
     worker.send(Kind.WORK_STATUS, handle, b"1", b"2")
     worker.complete(handle, b"to nobody")
-    assert watcher.status(handle) == GONE
+    assert watcher.status(handle) == UNKNOWN
 
 
-# -- results that nobody expects
+# -- unexpected results
 
 
 NO_RESULT = b"Job given in work result not found"
@@ -414,11 +414,11 @@ def test_results_for_an_unknown_job_are_refused(server: Server, packet: Packet, 
 
 
 def test_results_from_another_worker_are_refused(server: Server, function: bytes) -> None:
-    client, worker, thief = server.peer(), server.worker(function), server.worker(function)
+    client, worker, other = server.peer(), server.worker(function), server.worker(function)
     handle = client.submit(function, b"", b"")
     worker.assigned()
-    thief.send(Kind.WORK_COMPLETE, handle, b"stolen")
-    assert thief.receive() == NOT_FOUND
+    other.send(Kind.WORK_COMPLETE, handle, b"stolen")
+    assert other.receive() == NOT_FOUND
     worker.complete(handle, b"mine")
     assert client.pending() == [got(Kind.WORK_COMPLETE, handle, b"mine")]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
-from tests.interop.packets import PATIENCE, REQUEST, RESPONSE, Kind, encode
+from tests.interop.packets import PACKET_TIMEOUT, REQUEST, RESPONSE, Kind, encode
 
 from mainspring.client.addresses import Address
 from mainspring.client.aio import AsyncClient
@@ -165,7 +165,7 @@ def greet(port: int, tls: ssl.SSLContext) -> None:
 def test_plaintext_on_a_tls_port_is_refused(mutual: Server, certificates: Certificates, first: bytes) -> None:
     with ExitStack() as stack:
         honest = stack.enter_context(honest_at(mutual.port, context(certificates.authority, certificates.client)))
-        with socket.create_connection(("127.0.0.1", mutual.port), PATIENCE) as plain:
+        with socket.create_connection(("127.0.0.1", mutual.port), PACKET_TIMEOUT) as plain:
             received = b""
             with suppress(ConnectionError):
                 plain.sendall(first)
@@ -293,7 +293,7 @@ def test_silent_handshakes_do_not_block_other_clients_and_end(mutual: Server, ce
     tls = context(certificates.authority, certificates.client)
     with ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", mutual.port), PATIENCE)) for _ in range(50)
+            stack.enter_context(socket.create_connection(("127.0.0.1", mutual.port), PACKET_TIMEOUT)) for _ in range(50)
         ]
         for number, half in enumerate(silent):
             half.sendall(b"\x16\x03\x01\x02\x00"[: number % 6])

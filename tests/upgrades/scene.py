@@ -1,10 +1,10 @@
-"""What a node of an earlier version leaves in a store: jobs in all states, schedules, and fire times whose runs are under way.
+"""The scene that a node of an earlier version leaves in a store: jobs in all states, schedules and unfinished fire times.
 
-``make.py`` runs it with that version's source in front: ``python scene.py STORE``. It ends as a crash does. The hour is always
-the same one of 2023, so that what is due is due whenever this is opened.
+``make.py`` runs it with that version's source in front: ``python scene.py STORE``. It ends as a crash does. Its time is a fixed
+hour in 2023, so that due times do not depend on the time of the test.
 """
 # mypy: ignore-errors
-# It is written for the code of that version.
+# The code uses that version's interfaces.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR = 3600 * SECOND
 
 
 def play_jobs(store: Store) -> None:
-    """Leave jobs, one function for each way in which they stand."""
+    """Create jobs, one function for each state."""
     store.submitted(function=b"waiting", payload=b"second")
     store.submitted(function=b"waiting", payload=b"third", unique=b"third")
     store.submitted(function=b"waiting", payload=b"first", priority=Priority.HIGH)
@@ -38,12 +38,12 @@ def play_jobs(store: Store) -> None:
     store.end(store.leased(function=b"done", unique=b"kept", options=Options(keep_unique=1e9)), result=b"the result")
     store.end(store.leased(function=b"failed", payload=b"again"), Event.FAIL, error=b'{"type":"E"}')
     store.cancel(store.submitted(function=b"cancelled").id)
-    said = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1))
-    store.group(SaveLimits(said, ignore, ignore))
+    limits = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1))
+    store.group(SaveLimits(limits, ignore, ignore))
 
 
 def play_schedules(s: Scheduling) -> None:
-    """Leave schedules at the first minute and its fire times, most of them in the middle of something."""
+    """Create schedules, and their fire times of the first minute, most of them with unfinished runs."""
     s.add("fired", args=b"arguments")
     s.add("runs")
     s.add("queues", overlap=Overlap.QUEUE)
@@ -70,7 +70,7 @@ def play_schedules(s: Scheduling) -> None:
 
 
 def main(url: str) -> None:
-    """Open a store, play, and die."""
+    """Open a store, create the scene, and exit without closing the store."""
 
     def make() -> object:
         if url.startswith("postgresql:"):

@@ -1,4 +1,4 @@
-"""Stores that an earlier version has left, opened by this one: `scene` says what is in them."""
+"""Stores of an earlier version, opened by this one; `scene` has their content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JOBS = {
     b"gone": [State.SUCCEEDED],
     b"once": [State.SUCCEEDED],
 }
-"""The states of each function's jobs; a schedule's function has its name."""
+"""The states of each function's jobs; a schedule's function has the schedule's name."""
 FIRES = {
     "fired": ["fired"],
     "runs": ["fired"],
@@ -60,8 +60,8 @@ FIRES = {
     "gone": ["succeeded"],
     "once": ["succeeded"],
 }
-"""What became of the fire times of each schedule."""
-HELD = 4
+"""The outcomes of each schedule's fire times."""
+HELD_JOBS = 4
 
 
 async def restore(url: str) -> None:
@@ -81,14 +81,14 @@ def states(store: Store) -> dict[bytes, list[State]]:
 
 
 def take_over(store: Store) -> None:
-    """Give back what the old node held, which is gone."""
+    """Release the jobs of the old node, which has ended."""
     if store.engine.shared:
         store.end_term(OLD_TERM)
-    assert store.recover() == HELD
+    assert store.recover() == HELD_JOBS
 
 
 def run_all(s: Scheduling) -> int:
-    """Run all that waits, and what follows from it; returns how many jobs it were."""
+    """Run all pending jobs and their successors, and return the number of jobs."""
     number = 0
     while True:
         jobs = [job for function in {job.function for job in s.store.list()} for job in s.claim(function.decode())]
@@ -100,7 +100,7 @@ def run_all(s: Scheduling) -> int:
 
 
 class Upgrade:
-    """Tests of a store that was left; a derived class says how to open it."""
+    """Tests of an old store; a derived class opens it."""
 
     @pytest.fixture
     def make(self) -> Make:
@@ -108,14 +108,14 @@ class Upgrade:
 
     @pytest.fixture
     def s(self, make: Make) -> Iterator[Scheduling]:
-        """Give the store, opened by a new node."""
+        """Return the store, opened by a new node."""
         store = Store(make, "new")
         try:
             yield Scheduling(make, store)
         finally:
             store.close()
 
-    def test_all_is_there(self, s: Scheduling) -> None:
+    def test_the_old_content_is_complete(self, s: Scheduling) -> None:
         store = s.store
         assert states(store) == JOBS
         assert {name: s.told(name) for name in FIRES} == FIRES
@@ -129,14 +129,14 @@ class Upgrade:
         limits = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1), version=1)
         assert store.read(ListLimits()).items == [limits]
         assert s.stored("paused").state.paused
-        assert [known.deployment.digest for known in s.declare("shop", b"another")] == [b"another", b"digest"]
+        assert [entry.deployment.digest for entry in s.declare("shop", b"another")] == [b"another", b"digest"]
 
-    def test_all_that_was_under_way_comes_to_its_end_once(self, s: Scheduling) -> None:
+    def test_unfinished_jobs_and_fire_times_end_once(self, s: Scheduling) -> None:
         store = s.store
         take_over(store)
         if store.engine.shared:
-            (taken,) = store.group(ops.TakeInbox())
-            assert taken.pending == {(b"submitted", 1): 1}
+            (inbox,) = store.group(ops.TakeInbox())
+            assert inbox.pending == {(b"submitted", 1): 1}
         woken = store.wake(NOW + 2 * HOUR)
         assert [job.function for job, _ in woken.expired] == [b"late"]
         assert woken.due == {(b"later", 1): 1, (b"retried", 1): 1}
@@ -144,10 +144,10 @@ class Upgrade:
         assert [first.payload, second.payload] == [b"first", b"second"]
         assert store.settle(done(first), done(second)) == set()
         by_function = {job.function: job for job in store.list()}
-        again = store.job(function=b"held", unique=b"held")
+        resubmitted = store.job(function=b"held", unique=b"held")
         kept = store.job(function=b"done", unique=b"kept", options=Options(keep_unique=1e9))
-        joined = store.submit(again, kept)
-        assert [joined[again.id].id, joined[kept.id].id] == [by_function[b"held"].id, by_function[b"done"].id]
+        joined = store.submit(resubmitted, kept)
+        assert [joined[resubmitted.id].id, joined[kept.id].id] == [by_function[b"held"].id, by_function[b"done"].id]
         assert store.redrive(by_function[b"failed"].id).redriven
         s.at(1)
         assert run_all(s) == 17 + len(store.list(function=b"submitted"))
