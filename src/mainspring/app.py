@@ -7,12 +7,12 @@ import ssl
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.addresses import Address, servers_or_default
-from mainspring.client.checking import check_key, check_name_or_maker, check_text, check_unique, refusal
+from mainspring.client.checking import check_key, check_text, check_text_or_function, check_unique, refusal
 from mainspring.client.connections import Connections
 from mainspring.client.job import Job, aresults, check_handle, results
 from mainspring.client.options import Duration, Options, Priority, Rate, Retry, build_limits, build_options, seconds
 from mainspring.client.scheduling import Arguments, Declarations, Parent, Timing, check_arguments
-from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_kept
+from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_keep_unique
 from mainspring.client.tls import tls_of_environment
 from mainspring.errors import UsageError
 from mainspring.stores import ZooKeeper, check_options, check_store
@@ -181,9 +181,9 @@ class App:
         self._check({**said, "concurrency_key": concurrency_key})
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         check_definition(name, executor)
-        check_name_or_maker(unique, "unique", check_unique)
-        check_kept(options.keep_unique, unique)
-        check_name_or_maker(concurrency_key, "concurrency_key", check_key)
+        check_text_or_function(unique, "unique", check_unique)
+        check_keep_unique(options.keep_unique, unique)
+        check_text_or_function(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
             return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key)
@@ -251,7 +251,7 @@ class App:
         check_definition(name, executor)
         check_arguments(args)
         if unique is not None:
-            check_name_or_maker(unique, "unique", check_unique)
+            check_text_or_function(unique, "unique", check_unique)
 
         def define(call: Callable[..., Any]) -> Any:
             return self._definitions.scheduled(call, name, executor, options, unique, timing, args)

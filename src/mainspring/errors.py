@@ -52,7 +52,7 @@ class ServerError(MainspringError):
 
 
 class ConnectionLostError(ServerError):
-    """No server could be reached, or the connection ended; what was under way is unknown, not failed."""
+    """No server could be reached, or the connection ended; the outcome of pending requests is unknown."""
 
 
 class RefusedError(ServerError):

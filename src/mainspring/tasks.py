@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.scheduling import build_schedule
-from mainspring.client.submission import Check, Key, Submission, Unique, check_nothing
+from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.resources.model import UNLIMITED
 from mainspring.worker.functions import build_function
 
@@ -36,7 +36,7 @@ class Defined(Submission[P, R], Generic[P, R, C]):
         options: Options,
         unique: Unique = "",
         key: Key = "",
-        check: Check = check_nothing,
+        check: Check = accept_options,
     ) -> None:
         super().__init__(function.name, function.signature, connections, options, unique, key=key, check=check)
         self.function = function

@@ -178,11 +178,11 @@ def test_plaintext_on_a_tls_port_is_refused(mutual: Server, certificates: Certif
         honest.round_trip()
 
 
-NO_CERTIFICATE = "the server wants a client's certificate: give one with --tls-cert and --tls-key"
-WRONG_CERTIFICATE = "does not know the authority of this client's certificate: .* signed with --tls-cert and --tls-key"
+NO_CERTIFICATE = "the server requires a client certificate: give one with --tls-cert and --tls-key"
+WRONG_CERTIFICATE = "does not trust the authority of this client's certificate: .* trusts with --tls-cert and --tls-key"
 EXPIRED_CERTIFICATE = "this client's certificate has expired: give a new one with --tls-cert and --tls-key"
-WRONG_AUTHORITY = "server's certificate is not of a known authority .*: name its authority with --tls-ca"
-NO_TLS = "the server speaks TLS: name the authority of its certificate with --tls-ca"
+WRONG_AUTHORITY = "server's certificate is not from a trusted authority .*: name its authority with --tls-ca"
+NO_TLS = "the server uses TLS: name the authority of its certificate with --tls-ca"
 
 CASES = {
     "no certificate": (NO_CERTIFICATE, "the client showed no certificate"),
@@ -283,10 +283,7 @@ def test_a_client_with_tls_at_a_port_without_tls_reports_that(certificates: Cert
         options = ("--server", f"127.0.0.1:{server.port}", "--tls-ca", str(certificates.authority.pair.certificate))
         status = mainspring("status", *options, cwd=tmp_path)
         assert status.returncode == 3
-        assert (
-            "the server does not speak TLS on this port: leave --tls-ca (MAINSPRING_TLS_CA) away"
-            in status.stderr.decode()
-        )
+        assert "the server does not use TLS on this port: omit --tls-ca (MAINSPRING_TLS_CA)" in status.stderr.decode()
 
 
 def test_silent_handshakes_do_not_block_other_clients_and_end(mutual: Server, certificates: Certificates) -> None:

@@ -100,11 +100,11 @@ def explain(error: BaseException) -> str:
         reason = _SYSTEM.get(error.errno or 0, error.strerror or str(error) or type(error).__name__)
         return f"{error.filename}: {reason}" if error.filename else reason
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, ConnectionLostError) and text.endswith("and said nothing"):
+    if isinstance(error, ConnectionLostError) and text.endswith("and did not answer"):
         return f"{text}: it hangs, or is none of Mainspring's; {_OTHER_SERVER_ADVICE}"
     if isinstance(error, ConnectionLostError):
         return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") and "--tls-" not in text else text
-    if isinstance(error, ServerError) and text.startswith("the server does not speak"):
+    if isinstance(error, ServerError) and text.startswith("the server does not support"):
         return f"{text}; {_OTHER_SERVER_ADVICE}"
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), None)
     if advice is None or any(sign in text for sign in _ADVICE_SIGNS):

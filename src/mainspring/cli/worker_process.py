@@ -172,7 +172,7 @@ async def _declare(app: object, order: WorkerOrder) -> None:
     one code are to say the same.
     """
     declarations = getattr(app, "schedules", None)
-    if not isinstance(declarations, Declarations) or not declarations.told:
+    if not isinstance(declarations, Declarations) or not declarations.needed:
         return
     client = AsyncClient([parse_address(server) for server in order.servers], tls=order.tls.context(TLS_OPTIONS))
     try:

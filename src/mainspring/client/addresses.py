@@ -1,4 +1,4 @@
-"""Where servers are: ``HOST:PORT`` or ``unix:PATH``, several separated by commas, tried in that order."""
+"""Addresses of servers: ``HOST:PORT`` or ``unix:PATH``, separated by commas. Clients try them in that order."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _UNIX = "unix:"
 
 
 class Address(NamedTuple):
-    """One server's host name or IP address and its port; or ``unix:`` with the path of a socket, and port 0."""
+    """A server's host name or IP address and its port; or ``unix:`` and the path of a socket, with port 0."""
 
     host: str
     port: int
 
     @property
     def path(self) -> str | None:
-        """The path of the socket in the file system; None for an address of the network."""
+        """The path of the Unix socket; None for a network address."""
         return self.host.removeprefix(_UNIX) if self.host.startswith(_UNIX) else None
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read ``HOST``, ``HOST:PORT``, ``:PORT``, ``[IPv6]:PORT`` or ``unix:PATH``; the port is 4730 where none is said.
+    """Parse ``HOST``, ``HOST:PORT``, ``:PORT``, ``[IPv6]:PORT`` or ``unix:PATH``; the default port is 4730.
 
     Raises SettingsError for anything else.
     """
@@ -59,7 +59,7 @@ def parse_address(text: str) -> Address:
         port_text = str(DEFAULT_PORT)
     if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) < 65536 or (not host and not text):
         raise SettingsError(
-            f"{text!r} is no address of a server: write HOST:PORT, such as {DEFAULT_SERVER}, or unix:PATH"
+            f"{text!r} is not a server's address: write HOST:PORT, such as {DEFAULT_SERVER}, or unix:PATH"
         )
     return Address(host or "127.0.0.1", int(port_text))
 
@@ -73,13 +73,13 @@ def _is_ipv6(text: str) -> bool:
 
 
 def parse_servers(text: str) -> tuple[Address, ...]:
-    """Read addresses separated by commas; at least one.  Raises SettingsError."""
+    """Parse one or more addresses separated by commas.  Raises SettingsError."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
-        raise SettingsError(f"no server is named in {text!r}: write HOST:PORT, such as {DEFAULT_SERVER}")
+        raise SettingsError(f"{text!r} names no server: write HOST:PORT, such as {DEFAULT_SERVER}")
     return tuple(dict.fromkeys(parse_address(part) for part in parts))
 
 
 def servers_or_default(text: str | None) -> tuple[Address, ...]:
-    """Read the servers that ``text``, else MAINSPRING_SERVER, else the default names.  Raises SettingsError."""
+    """Parse ``text``; if it is empty, MAINSPRING_SERVER; if that is empty, the default.  Raises SettingsError."""
     return parse_servers(text or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)

@@ -1,4 +1,4 @@
-"""The client for asyncio: the same session as the blocking client's, on a transport of the running loop."""
+"""The asyncio client: the same session as the blocking client, on a transport of the running loop."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Talks to the first of ``servers`` that can be reached.  Belongs to one event loop; connects when first needed.
+    """A client of the first reachable server of ``servers``.  Belongs to one event loop; connects on first use.
 
-    Methods raise as those of ``mainspring.client.blocking.Client`` do.
+    Its methods raise the same errors as those of ``mainspring.client.blocking.Client``.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class AsyncClient:
         self._connect_timeout = connect_timeout
         self._patience = Patience(patience)
         self._session = Session()
-        self._trying: _Wire | None = None  # the connection that the session is on, agreed or not
-        self._wire: _Wire | None = None  # the same, once agreed
+        self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
+        self._wire: _Wire | None = None  # the same connection, once the extension is agreed
         self._flushing = False
-        self._keeper: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
-    # What users ask.
+    # Requests of users.
 
     async def submit(self, request: Request) -> Submitted:
-        """Submit one job and return when it is on disk.  Raises RefusedError where the server refuses it."""
+        """Submit one job and return when it is on disk.  Raises RefusedError if the server refuses it."""
         answer = (await self._await(self._session.submit([request.frame()], safe=bool(request.unique))))[0]
         if isinstance(answer, ServerError):
             raise answer
         return answer
 
     async def submit_many(self, requests: Iterable[Request]) -> AsyncIterator[list[Answer]]:
-        """Submit jobs in windows that overlap, and give the answers of each window in order."""
+        """Submit jobs in overlapping windows, and yield the answers of each window in order."""
         for tray in submitting(requests, self._submit):
             yield await self._await(tray)
 
@@ -75,7 +75,7 @@ class AsyncClient:
         *,
         hear: Callable[[Notice], None] | None = None,
     ) -> Outcome:
-        """Wait until a job has ended, through lost connections.  Raises TimeoutError."""
+        """Wait until a job has ended, across lost connections.  Raises TimeoutError."""
         wait = self._session.wait(handle, hear)
         try:
             async with asyncio.timeout(timeout):
@@ -90,7 +90,7 @@ class AsyncClient:
         handle: str,
         timeout: float | None = None,  # noqa: ASYNC109 - the error names the job
     ) -> AsyncGenerator[JobEvent | Outcome]:
-        """Give the events that a job sends from now on, and then its outcome.  Raises TimeoutError."""
+        """Yield the events that a job sends from now on, and then its outcome.  Raises TimeoutError."""
         events = EventBuffer()
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -100,7 +100,7 @@ class AsyncClient:
                 late = deadline is not None and loop.time() >= deadline
                 if not wait.done and (late or not events):
                     await self._await_more(wait, events, deadline, timeout)
-                if (event := events.take()) is None:
+                if (event := events.pop()) is None:
                     yield wait.take()
                     return
                 yield event
@@ -108,44 +108,44 @@ class AsyncClient:
             self._session.forget([wait])
 
     async def outcomes(self, handles: Iterable[str]) -> AsyncIterator[Outcome]:
-        """Give the outcomes of many jobs in order, asking for many at once."""
+        """Yield the outcomes of many jobs in order, with many requests in flight."""
         with contextlib.closing(awaiting(handles, self._wait, self._session.forget)) as waits:
             for wait in waits:
                 yield await self._await_job(wait)
 
     async def call(self, method: str, params: dict[str, Any] | None = None) -> Any:
-        """Call a method of the protocol and return its value; raises as the blocking client's ``call``."""
+        """Call a method of the protocol and return its value; raises the errors of the blocking client's ``call``."""
         return await self._await(self._session.call(method, params))
 
     async def events(self, method: str, params: dict[str, Any] | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Call a method and give its events, without end; ConnectionLostError ends it."""
+        """Call a method and yield its events without end, until a ConnectionLostError."""
         events: deque[dict[str, Any]] = deque()
-        heard = asyncio.Event()
+        arrived = asyncio.Event()
 
-        def hear(event: dict[str, Any]) -> None:
+        def add(event: dict[str, Any]) -> None:
             events.append(event)
-            heard.set()
+            arrived.set()
 
-        call = self._session.call(method, params, hear)
+        call = self._session.call(method, params, add)
         await self._await(call)
-        call.listen(heard.set)
+        call.listen(arrived.set)
         while True:
             while events:
                 yield events.popleft()
             if call.error is not None:
                 raise call.error
-            heard.clear()
-            await heard.wait()
+            arrived.clear()
+            await arrived.wait()
 
     async def close(self) -> None:
-        """End the connection; whoever waits gets a ConnectionLostError.  The client can be used again."""
+        """Close the connection; pending requests get a ConnectionLostError.  The client can be used again."""
         self._session.abandon(ConnectionLostError("the client was closed"))
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await keeper
-        wire, self._wire, self._trying = self._trying, None, None
+                await connecting
+        wire, self._wire, self._current = self._current, None, None
         if wire is not None:
             wire.close()
             await wire.ended
@@ -169,7 +169,7 @@ class AsyncClient:
         return slot.take()
 
     async def _await_job(self, wait: Wait) -> Outcome:
-        """Wait for a job's end. Where a task waits, its worker is notified."""
+        """Wait for a job's end. If a task waits, notify its worker."""
         if wait.done:
             return wait.take()
         with self._announced(wait):
@@ -182,9 +182,9 @@ class AsyncClient:
         deadline: float | None,
         timeout: float | None,  # noqa: ASYNC109 - the error names it
     ) -> None:
-        """Wait for the next event of a job or for its end. Where a task waits, its worker is notified.
+        """Wait for the next event of a job or for its end. If a task waits, notify its worker.
 
-        Raises TimeoutError after the deadline of ``timeout``, also where events have come since.
+        Raises TimeoutError after the deadline of ``timeout``, even if events have arrived since.
         """
         arrived = asyncio.get_running_loop().create_future()
 
@@ -218,21 +218,21 @@ class AsyncClient:
             wait.reject(error)
 
     def _wake(self) -> None:
-        """See to it that what was asked goes out, on a connection that may have to be made first."""
+        """Send the pending requests; connect first if there is no connection."""
         if self._wire is not None:
             if not self._flushing and self._session.has_output:
                 self._flushing = True
                 asyncio.get_running_loop().call_soon(self._flush)
-        elif self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_trying(), name="mainspring client connects")
+        elif self._connecting is None:
+            self._connecting = asyncio.create_task(self._reconnect(), name="mainspring client connects")
 
     def _flush(self) -> None:
         self._flushing = False
         if self._wire is not None and self._session.has_output:
             self._wire.write(self._session.take_output())
 
-    async def _keep_trying(self) -> None:
-        """Connect, once, or while somebody waits for a job and the patience lasts."""
+    async def _reconnect(self) -> None:
+        """Connect. Retry while callers wait for jobs, until the reconnect time-out."""
         loop = asyncio.get_running_loop()
         try:
             while (error := await self._connect()) is not None and self._session.unfinished:
@@ -241,10 +241,10 @@ class AsyncClient:
                     return
                 await asyncio.sleep(delay)
         finally:
-            self._keeper = None
+            self._connecting = None
 
     async def _connect(self) -> ServerError | None:
-        """Try each server once; return why it was in vain."""
+        """Try each server once; return the error if no connection was made."""
         failures: list[tuple[Address, OSError]] = []
         for address in self.servers:
             wire = _Wire(self)
@@ -265,14 +265,14 @@ class AsyncClient:
         return ConnectionLostError(unreachable(failures))
 
     def begun(self, wire: _Wire) -> None:
-        """A connection stands."""
-        self._trying = wire
+        """Start the session on a new connection."""
+        self._current = wire
         self._session.connected()
         wire.write(self._session.take_output())
 
     def received(self, wire: _Wire, data: bytes) -> None:
-        """Bytes have come.  Raises ServerError where the peer does not speak the extension."""
-        if wire is not self._trying:
+        """Process received bytes.  Raises ServerError if the server does not support the extension."""
+        if wire is not self._current:
             return
         self._session.receive(data)
         if self._session.ready:
@@ -280,18 +280,18 @@ class AsyncClient:
         self._flush()
 
     def ended(self, wire: _Wire, error: Exception | None) -> None:
-        """A connection has ended."""
-        if wire is not self._trying:
+        """Process the end of a connection."""
+        if wire is not self._current:
             return
         if self._wire is not None:
             self._patience.lost(asyncio.get_running_loop().time())
-        self._wire = self._trying = None
+        self._wire = self._current = None
         self._session.disconnected(
             ConnectionLostError(
                 f"the connection to the server ended{f': {why(error)}' if isinstance(error, OSError) else ''}"
             )
         )
-        if self._session.unfinished and self._keeper is None:
+        if self._session.unfinished and self._connecting is None:
             self._wake()
 
 
@@ -330,12 +330,12 @@ class _Wire(asyncio.Protocol):
         self._client.ended(self, exc)
 
     def write(self, data: bytes) -> None:
-        """Send bytes; the transport keeps what the kernel does not take."""
+        """Send bytes; the transport buffers those that the kernel does not accept."""
         if self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
         elif not self.ended.done():

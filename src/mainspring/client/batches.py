@@ -1,6 +1,6 @@
-"""Many jobs at once: what both clients send ahead while they wait for the first answers.
+"""Pipelines of submits and waits: the requests that both clients send before the first answers arrive.
 
-Neither function waits: a client takes each slot in turn, and waits for it in its own way.
+No function here waits: a client receives the requests in order, and waits for each in its own way.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 WINDOW_FRAMES = 2_000
 WINDOW_BYTES = 1 << 20
-WINDOWS_UNDER_WAY = 3
-OUTCOMES = 1_000
-"""Jobs whose outcomes are asked for at once; their results are held until their turn comes."""
+WINDOWS_IN_FLIGHT = 3
+OUTCOMES_IN_FLIGHT = 1_000
+"""Outcomes that are requested at the same time; early results are held until the caller reaches them."""
 
 
 def submitting(requests: Iterable[Request], submit: Callable[[list[bytes], bool], Tray]) -> Iterator[Tray]:
-    """Submit jobs in windows that overlap, and give the tray of each window in order, to be waited for before the next.
+    """Submit jobs in overlapping windows, and yield the batch of each in order; wait for it before taking the next.
 
-    ``submit`` takes encoded requests, and whether all of them may be sent again.
+    ``submit`` sends encoded requests. Its flag is true if all of them may be sent twice.
     """
     trays: deque[Tray] = deque()
     for frames, safe in windows(requests):
         trays.append(submit(frames, safe))
-        if len(trays) >= WINDOWS_UNDER_WAY:
+        if len(trays) >= WINDOWS_IN_FLIGHT:
             yield trays.popleft()
     yield from trays
 
 
 def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:
-    """Encode requests in windows of bounded size, each with whether all of it may be sent again."""
+    """Encode requests in windows of bounded size, each with a flag: whether all of it may be sent twice."""
     frames: list[bytes] = []
     size = 0
     safe = True
@@ -54,17 +54,17 @@ def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:
 def awaiting(
     handles: Iterable[str], wait: Callable[[list[str]], Iterable[Wait]], forget: Callable[[Iterable[Wait]], None]
 ) -> Generator[Wait, None, None]:
-    """Ask for the outcomes of many jobs, and give their slots in order, each to be waited for before the next.
+    """Request the outcomes of many jobs, and yield their waits in order; wait for each before taking the next.
 
-    ``wait`` asks for some more, as many as were answered meanwhile. To be closed: ``forget`` then gets those that nobody waits
-    for any more.
+    ``wait`` requests as many more outcomes as were answered since its last call. Closing the generator passes the unfinished
+    waits to ``forget``.
     """
     waits: deque[Wait] = deque()
     remaining = iter(handles)
     try:
         while True:
             if not waits or not waits[0].done:
-                more = list(itertools.islice(remaining, OUTCOMES - len(waits)))
+                more = list(itertools.islice(remaining, OUTCOMES_IN_FLIGHT - len(waits)))
                 waits.extend(wait(more) if more else ())
             if not waits:
                 return

@@ -1,4 +1,4 @@
-"""The client for threads: the session of the asyncio client, on a connection that all threads share."""
+"""The blocking client: the same session as the asyncio client, on a connection that all threads share."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """Talks to the first of ``servers`` that can be reached.  Thread-safe and fork-safe; connects when first needed.
+    """A client of the first reachable server of ``servers``.  Thread-safe and fork-safe; connects on first use.
 
-    All methods raise ConnectionLostError where no server can be reached or the connection ended at a bad moment, and
-    ServerError where the peer does not speak the extension.
+    All methods raise ConnectionLostError if no server can be reached, or if the connection ended before the answer to a
+    request that must not be sent twice. They raise ServerError if the server does not support the extension.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Client:
         self.servers = tuple(servers)
         self._shared = SharedConnection(self.servers, tls, connect_timeout, patience)
 
-    # What users ask.
+    # Requests of users.
 
     def submit(self, request: Request) -> Submitted:
-        """Submit one job and return when it is on disk.  Raises RefusedError where the server refuses it."""
+        """Submit one job and return when it is on disk.  Raises RefusedError if the server refuses it."""
         frame = request.frame()
         with self._shared.session() as session:
             tray = session.submit([frame], safe=bool(request.unique))
@@ -59,16 +59,16 @@ class Client:
         return answer
 
     def submit_many(self, requests: Iterable[Request]) -> Iterator[list[Answer]]:
-        """Submit jobs in windows that overlap, and give the answers of each window in order."""
+        """Submit jobs in overlapping windows, and yield the answers of each window in order."""
         for tray in submitting(requests, self._submit):
             yield self._await(tray, None)
 
     def outcome(
         self, handle: str, timeout: float | None = None, *, hear: Callable[[Notice], None] | None = None
     ) -> Outcome:
-        """Wait until a job has ended, through lost connections.  Raises TimeoutError.
+        """Wait until a job has ended, across lost connections.  Raises TimeoutError.
 
-        ``hear`` is called with what the job tells meanwhile, in whatever thread reads; it must not use this client.
+        ``hear`` is called with the job's notices, in the thread that reads the socket; it must not use this client.
         """
         with self._shared.session() as session:
             wait = session.wait(handle, hear)
@@ -80,7 +80,7 @@ class Client:
             self._forget([wait])
 
     def stream(self, handle: str, timeout: float | None = None) -> Iterator[JobEvent | Outcome]:
-        """Give the events that a job sends from now on, and then its outcome.  Raises TimeoutError."""
+        """Yield the events that a job sends from now on, and then its outcome.  Raises TimeoutError."""
         events = EventBuffer()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._shared.session() as session:
@@ -91,7 +91,7 @@ class Client:
                 if not wait.done and (not events or (left is not None and left <= 0)):
                     self._await_more(wait, events, left, timeout)
                 with self._shared.locked():
-                    event = events.take()
+                    event = events.pop()
                 if event is None:
                     yield wait.take()
                     return
@@ -100,7 +100,10 @@ class Client:
             self._forget([wait])
 
     def outcomes(self, handles: Iterable[str], timeout: float | None = None) -> Iterator[Outcome]:
-        """Give the outcomes of many jobs in order, asking for many at once.  Raises TimeoutError; ``timeout`` is for all."""
+        """Yield the outcomes of many jobs in order, with many requests in flight.
+
+        Raises TimeoutError after ``timeout`` seconds for all of them.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with contextlib.closing(awaiting(handles, self._wait, self._forget)) as waits:
             for wait in waits:
@@ -113,14 +116,14 @@ class Client:
     def call(self, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         """Call a method of the protocol and return its value.
 
-        Raises UsageError, NotFoundError, ConflictError or ServerError as the server answers, and TimeoutError.
+        Raises UsageError, NotFoundError, ConflictError or ServerError by the code of the server's error, and TimeoutError.
         """
         with self._shared.session() as session:
             call = session.call(method, params)
         return self._await(call, timeout)
 
     def events(self, method: str, params: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Call a method and give its events, without end; ConnectionLostError ends it."""
+        """Call a method and yield its events without end, until a ConnectionLostError."""
         events: deque[dict[str, Any]] = deque()
         with self._shared.session() as session:
             call = session.call(method, params, events.append)
@@ -133,13 +136,13 @@ class Client:
                 raise call.error
 
     def close(self) -> None:
-        """End the connection; whoever waits gets a ConnectionLostError.  The client can be used again."""
+        """Close the connection; pending requests get a ConnectionLostError.  The client can be used again."""
         self._shared.close()
 
     # Inside.
 
     def _submit(self, frames: list[bytes], safe: bool) -> Tray:
-        """Submit a window, and write of it what can be written without waiting."""
+        """Submit a window, and write as much of it as the socket accepts without waiting."""
         with self._shared.session() as session:
             tray = session.submit(frames, safe=safe)
             self._shared.send()
@@ -159,16 +162,16 @@ class Client:
         return slot.take()
 
     def _await_job(self, wait: Wait, timeout: float | None) -> Outcome:
-        """Wait for a job's end. Where a task waits, its worker is notified."""
+        """Wait for a job's end. If a task waits, notify its worker."""
         if wait.done:
             return wait.take()
         with announced(wait.handle.decode(), partial(self._shared.refuse, wait)):
             return self._await(wait, timeout)
 
     def _await_more(self, wait: Wait, events: EventBuffer, left: float | None, timeout: float | None) -> None:
-        """Wait for the next event of a job or for its end. Where a task waits, its worker is notified.
+        """Wait for the next event of a job or for its end. If a task waits, notify its worker.
 
-        ``left`` seconds of ``timeout`` are left. Raises TimeoutError where none are, also where events have come since.
+        ``left`` seconds of ``timeout`` remain. Raises TimeoutError if none do, even if events have arrived since.
         """
         if left is None or left > 0:
             with announced(wait.handle.decode(), partial(self._shared.refuse, wait)), contextlib.suppress(TimeoutError):

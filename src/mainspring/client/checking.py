@@ -1,7 +1,7 @@
-"""Checks of options, where the caller gives them.
+"""Checks of the options that callers pass.
 
-The errors name the option, what it takes, and the value with its type. Callers without a type checker give anything, so all
-values are objects here.
+An error names the option, the accepted values, and the given value with its type. Callers without a type checker pass
+anything, so all values are objects here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ N = TypeVar("N")
 
 
 def refusal(what: str, accepted: str, value: object) -> UsageError:
-    """Return the error for a value that an option does not take; ``accepted`` is what it does take."""
+    """Return the error for a value that an option does not accept; ``accepted`` describes the values that it does."""
     return UsageError(f"{what} must be {accepted}; it is {reprlib.repr(value)} ({type(value).__name__})")
 
 
 def check_whole(value: object, what: str, least: int | None = None, most: int | None = None) -> None:
-    """Raise UsageError for what is no whole number, or not within these bounds."""
+    """Raise UsageError unless the value is a whole number within these bounds."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
@@ -39,7 +39,7 @@ def check_whole(value: object, what: str, least: int | None = None, most: int | 
 
 
 def check_number(value: object, what: str, accepted: str, least: float, most: float | None = None) -> None:
-    """Raise UsageError for what is no finite number in these bounds; ``accepted`` describes them for the error."""
+    """Raise UsageError unless the value is a finite number within these bounds; ``accepted`` describes them for the error."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value) or value < least:
         raise refusal(what, accepted, value)
     if most is not None and value > most:
@@ -47,24 +47,24 @@ def check_number(value: object, what: str, accepted: str, least: float, most: fl
 
 
 def check_flag(value: object, what: str) -> None:
-    """Raise UsageError for what is neither True nor False."""
+    """Raise UsageError unless the value is True or False."""
     if not isinstance(value, bool):
         raise refusal(what, "True or False", value)
 
 
 def check_text(value: object, what: str, accepted: str = "text") -> str:
-    """Return a text.  Raises UsageError for anything else, and for text that has no form in UTF-8."""
+    """Return a text.  Raises UsageError for any other value, and for text that UTF-8 cannot encode."""
     if not isinstance(value, str):
         raise refusal(what, accepted, value)
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{what} cannot be written in UTF-8: {error}") from None
+        raise UsageError(f"{what} cannot be encoded in UTF-8: {error}") from None
     return value
 
 
 def check_unique(value: object, what: str, accepted: str = "text") -> str:
-    """Return a unique.  Raises UsageError for what is none."""
+    """Return a unique.  Raises UsageError if it is not text or too long."""
     unique = check_text(value, what, accepted)
     if (size := len(unique.encode())) > UNIQUE_LIMIT:
         raise UsageError(f"{what} has {size} bytes: give it at most {UNIQUE_LIMIT}")
@@ -72,21 +72,21 @@ def check_unique(value: object, what: str, accepted: str = "text") -> str:
 
 
 def check_key(value: object, what: str, accepted: str = "text") -> str:
-    """Return a concurrency key.  Raises UsageError for what is none."""
+    """Return a concurrency key.  Raises UsageError if it is not one."""
     key = check_text(value, what, accepted)
     key_of(key)
     return key
 
 
-def check_name_or_maker(value: N, what: str, check: Callable[[object, str, str], str]) -> N:
-    """Return an option that is a text, checked with ``check``, or a function that makes it of a job's arguments."""
+def check_text_or_function(value: N, what: str, check: Callable[[object, str, str], str]) -> N:
+    """Return an option: a text, checked with ``check``, or a function that computes it from a job's arguments."""
     if not callable(value):
-        check(value, what, "text, or a function that makes it of the arguments")
+        check(value, what, "text, or a function that computes it from the arguments")
     return value
 
 
 def _finite(number: Any) -> bool:
     try:
         return isfinite(number)
-    except OverflowError:  # a whole number above all floats
+    except OverflowError:  # a whole number beyond the largest float
         return False

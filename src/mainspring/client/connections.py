@@ -1,4 +1,4 @@
-"""The clients of one App: a blocking one for all threads of the process, and one for each event loop."""
+"""The clients of one App: a blocking client for all threads of the process, and an asyncio client for each event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """Makes clients when they are first needed; ``servers`` and ``tls`` are asked then, not before."""
+    """Creates clients on first use, and calls ``servers`` and ``tls`` only then."""
 
     def __init__(
         self, servers: Callable[[], Sequence[Address]], tls: Callable[[], ssl.SSLContext | None] = lambda: None
@@ -27,10 +27,10 @@ class Connections:
         self._tls = tls
         self._lock = threading.Lock()
         self._blocking: Client | None = None
-        self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
 
     def blocking(self) -> Client:
-        """Return the client for threads.  Raises SettingsError where the servers' addresses or the files for TLS are wrong."""
+        """Return the blocking client.  Raises SettingsError if the servers' addresses or the TLS files are wrong."""
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
@@ -38,27 +38,27 @@ class Connections:
         return self._blocking
 
     def aio(self) -> AsyncClient:
-        """Return the running loop's client.  Raises SettingsError as ``blocking`` does."""
+        """Return the running loop's client.  Raises SettingsError like ``blocking``."""
         loop = asyncio.get_running_loop()
-        client = self._of_loops.get(loop)
+        client = self._by_loop.get(loop)
         if client is None:
-            client = self._of_loops[loop] = AsyncClient(self._servers(), tls=self._tls())
+            client = self._by_loop[loop] = AsyncClient(self._servers(), tls=self._tls())
         return client
 
     def forget(self) -> None:
-        """End the blocking client's connection, and make new clients from now on; loops' clients end with their loops."""
+        """Close the blocking client's connection, and create new clients from now on; loops' clients end with their loops."""
         with self._lock:
             self.close()
             self._blocking = None
-            self._of_loops.clear()
+            self._by_loop.clear()
 
     def close(self) -> None:
-        """End the blocking client's connection."""
+        """Close the blocking client's connection."""
         if self._blocking is not None:
             self._blocking.close()
 
     async def aclose(self) -> None:
-        """End the connection of the running loop's client."""
-        client = self._of_loops.pop(asyncio.get_running_loop(), None)
+        """Close the connection of the running loop's client."""
+        client = self._by_loop.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()

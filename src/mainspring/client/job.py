@@ -1,4 +1,4 @@
-"""A submitted job, as its submitter holds it."""
+"""The submitter's handle on a job."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 HANDLE_LIMIT: Final = 63
-"""Letters of a handle: Gearman's C library has no room for more."""
+"""Characters of the longest handle that Gearman's C library can store."""
 FINAL: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
 class Job(Generic[R]):
-    """A job on a server.  ``handle`` names it there; ``joined``: it was live already when it was asked for.
+    """A job on a server.  ``handle`` identifies it there; ``joined``: the submit joined a job that was already live.
 
-    ``decode`` reads its result. A Job holds no connection. Methods without ``a`` block; their twins for asyncio begin with it.
+    ``decode`` reads its result. A Job holds no connection. The methods block; their asyncio versions begin with ``a``.
     """
 
     __slots__ = ("_connections", "_outcome", "decode", "handle", "joined")
@@ -45,30 +45,31 @@ class Job(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait until the job has ended and return its result.
 
-        Raises JobFailed, JobCancelled, JobExpired or JobLost as it ended, TimeoutError when it has not, ServerError
-        where no server can be asked, PayloadError where the result is not what the task declares. In a task of a worker also
-        WorkerFullError where the worker has no place for the job, and JobStopped where the task is to stop.
+        Raises JobFailed, JobCancelled, JobExpired or JobLost by the job's outcome, TimeoutError if the job has not ended in
+        time, ServerError if no server answers, and PayloadError if the result does not have the task's declared type. Inside
+        a worker's task, it also raises WorkerFullError if the worker has no place for the job, and JobStopped if the task has
+        to stop.
         """
         if self._outcome is None:
             limit = None if timeout is None else seconds(timeout, "timeout")
             self._outcome = self._connections.blocking().outcome(self.handle, limit)
         return self._unpack(self._outcome)
 
-    async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the twin of result
-        """Wait until the job has ended and return its result; raises as ``result``."""
+    async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the same as in result
+        """Wait until the job has ended and return its result; raises the errors of ``result``."""
         if self._outcome is None:
             limit = None if timeout is None else seconds(timeout, "timeout")
             self._outcome = await self._connections.aio().outcome(self.handle, limit)
         return self._unpack(self._outcome)
 
     def stream(self, timeout: Duration | None = None) -> Generator[JobEvent]:
-        """Give what the job's task sends, ``Progress``, ``Data`` and ``Warned``, until the job has ended, however it does.
+        """Yield the events of the job's task, ``Progress``, ``Data`` and ``Warned``, until the job has ended.
 
-        ``result`` then has its result or its error at once. What was sent before is not given, nor what is lost on its way
-        where a server or a connection ends. Of events that come faster than they are taken, some 8 MiB are held; ``Missed``
-        stands where others were dropped.
+        Afterwards, ``result`` returns or raises without waiting. Events from before the call are not included, nor events that
+        are lost when a server or a connection ends. If events arrive faster than the caller takes them, some 8 MiB are
+        buffered; a ``Missed`` takes the place of dropped events.
 
-        Raises as ``result`` while it waits: TimeoutError where the job has not ended in time, and ServerError.
+        Raises TimeoutError if the job has not ended in time, and ServerError as ``result`` does.
         """
         return self._stream(None if timeout is None else seconds(timeout, "timeout"))
 
@@ -82,7 +83,7 @@ class Job(Generic[R]):
                 yield event
 
     def astream(self, timeout: Duration | None = None) -> AsyncGenerator[JobEvent]:
-        """Give what the job's task sends, for ``async for``, as ``stream`` does."""
+        """Yield the events of the job's task, like ``stream``, for ``async for``."""
         return self._astream(None if timeout is None else seconds(timeout, "timeout"))
 
     async def _astream(self, limit: float | None) -> AsyncGenerator[JobEvent]:
@@ -96,37 +97,37 @@ class Job(Generic[R]):
                     yield event
 
     def cancel(self, reason: str = "") -> str:
-        """Cancel the job; return ``cancelled``, ``running`` where its worker was asked to stop, or how it had ended.
+        """Cancel the job. Return ``cancelled``; ``running`` if its worker was asked to stop; or the outcome of an ended job.
 
-        Raises NotFoundError where the server does not know the job.
+        Raises NotFoundError if the server does not have the job.
         """
         answer = self._connections.blocking().call("jobs.cancel", _cancel(self.handle, reason))
         return str(answer["state"])
 
     async def acancel(self, reason: str = "") -> str:
-        """Cancel the job, as ``cancel`` does."""
+        """Cancel the job, like ``cancel``."""
         answer = await self._connections.aio().call("jobs.cancel", _cancel(self.handle, reason))
         return str(answer["state"])
 
     @property
     def state(self) -> str:
-        """Ask the server for the job's state: scheduled, pending, leased, running or how it ended.
+        """The job's state on the server: scheduled, pending, leased, running or its outcome.
 
-        Raises NotFoundError where the server does not know the job (any more).
+        Raises NotFoundError if the server does not have the job, or no longer has it.
         """
         return self._ended() or str(self.info()["state"])
 
     async def astate(self) -> str:
-        """Ask the server for the job's state, as ``state`` does."""
+        """Request the job's state from the server, like ``state``."""
         return self._ended() or str((await self.ainfo())["state"])
 
     def info(self) -> dict[str, Any]:
-        """Ask the server for all it says about the job: its state, attempt, times, error, progress and more."""
+        """Request all that the server has about the job: its state, attempt, times, error, progress and more."""
         answer: dict[str, Any] = self._connections.blocking().call("jobs.show", {"handle": self.handle})
         return answer
 
     async def ainfo(self) -> dict[str, Any]:
-        """Ask the server for all it says about the job."""
+        """Request all that the server has about the job, like ``info``."""
         answer: dict[str, Any] = await self._connections.aio().call("jobs.show", {"handle": self.handle})
         return answer
 
@@ -141,9 +142,9 @@ class Job(Generic[R]):
 
 
 def results(connections: Connections, jobs: Sequence[Job[R]], limit: float | None) -> Iterator[R]:
-    """Give the results of many jobs in order, asking for many at once; ``limit`` seconds are for all of them.
+    """Yield the results of many jobs in order, with many requests in flight; ``limit`` seconds apply to all of them.
 
-    Raises at the first job that did not succeed, as ``Job.result`` would.
+    Raises the error of ``Job.result`` at the first job that did not succeed.
     """
     outcomes = connections.blocking().outcomes((job.handle for job in jobs), limit)
     for job, outcome in zip(jobs, outcomes, strict=False):
@@ -153,7 +154,7 @@ def results(connections: Connections, jobs: Sequence[Job[R]], limit: float | Non
 
 
 async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGenerator[R]:
-    """Give the results of many jobs in order, as ``results`` does."""
+    """Yield the results of many jobs in order, like ``results``."""
     ordered = iter(jobs)
     async for outcome in connections.aio().outcomes(job.handle for job in jobs):
         if (error := failure(outcome)) is not None:
@@ -162,13 +163,13 @@ async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGen
 
 
 def check_handle(handle: str) -> str:
-    """Return what a user gives as a handle.  Raises UsageError where no server could have told it."""
+    """Return a handle that a user passes.  Raises UsageError if no server could have issued it."""
     given: object = handle
     if not isinstance(given, str) or not 0 < len(given) <= HANDLE_LIMIT or not given.isprintable():
         shown = repr(given)
         if len(shown) > 2 * HANDLE_LIMIT:
             shown = f"{shown[:HANDLE_LIMIT]}…"
-        raise UsageError(f"{shown} is no handle: give that of a job, such as 'H:node:1000000000001'")
+        raise UsageError(f"{shown} is not a handle: pass the handle of a job, such as 'H:node:1000000000001'")
     return handle
 
 

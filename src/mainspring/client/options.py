@@ -1,4 +1,4 @@
-"""How a job is to be run: what a submit may ask for, checked and written as the wire wants it."""
+"""The options of a submit: checks them and encodes them for the wire."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _DURATIONS = frozenset({"delay", "timeout", "heartbeat", "expires", "keep_unique
 
 
 def seconds(value: Duration, what: str) -> float:
-    """Turn a duration into seconds.  Raises UsageError where it is negative or no duration; ``what`` names it."""
-    given: object = value  # callers without a type checker give anything
+    """Convert a duration to seconds.  Raises UsageError if it is negative or not a duration; ``what`` names it in errors."""
+    given: object = value  # callers without a type checker pass anything
     if isinstance(given, str):
         try:
             return parse_duration(given)
@@ -39,24 +39,24 @@ def seconds(value: Duration, what: str) -> float:
 
 
 def instant(value: datetime, what: str) -> float:
-    """Turn an aware datetime into seconds since 1970.  Raises UsageError for a naive one."""
+    """Convert an aware datetime to seconds since 1970.  Raises UsageError for a naive one."""
     if not isinstance(value, datetime):
         raise refusal(what, "a datetime with a time zone", value)
     if value.utcoffset() is None:
         raise UsageError(
-            f"{what} has no time zone: write datetime(…, tzinfo=…), so that it means one moment everywhere"
+            f"{what} has no time zone: write datetime(…, tzinfo=…), so that it is the same moment everywhere"
         )
     return value.timestamp()
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What happens after an attempt has failed.
+    """A retry policy: what follows a failed attempt.
 
-    ``max_attempts`` counts all attempts, the first included. Attempt *n* is followed by a wait of
-    ``initial * factor ** (n - 1)``, at most ``maximum``, changed at random by up to the share ``jitter`` of it.
-    Errors that are not instances of ``on``, or are of ``never``, end the job at once; that is decided where the task
-    runs, so it belongs to the task and not to a submit.
+    ``max_attempts`` counts all attempts, including the first. The delay after attempt *n* is
+    ``initial * factor ** (n - 1)``, at most ``maximum``, changed at random by up to the fraction ``jitter`` of it.
+    An error that is not an instance of ``on``, or is an instance of ``never``, ends the job at once. The worker decides
+    that, so ``on`` and ``never`` belong to the task and not to a submit.
     """
 
     max_attempts: int = 5
@@ -74,7 +74,7 @@ class Retry:
         check_number(self.factor, "Retry.factor", "a number of at least 1", 1)
         check_number(self.jitter, "Retry.jitter", "a number from 0 to 1", 0, 1)
         for name in ("on", "never"):
-            # Seen here and not when a task has failed, where nobody would be told.
+            # Checked here, because at the failure of a task no caller would get the error.
             kinds: object = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(
                 isinstance(k, type) and issubclass(k, BaseException) for k in kinds
@@ -82,11 +82,11 @@ class Retry:
                 raise refusal(f"Retry.{name}", "a tuple of exception classes, such as (OSError,)", kinds)
 
     def allows(self, error: BaseException) -> bool:
-        """Say whether this kind of error may be retried at all."""
+        """Return whether the policy retries this kind of error."""
         return isinstance(error, self.on) and not isinstance(error, self.never)
 
     def wire(self) -> dict[str, Any]:
-        """Return the policy as the protocol's ``retry`` object."""
+        """Return the policy as the ``retry`` object of the protocol."""
         return {
             "max_attempts": self.max_attempts,
             "initial": seconds(self.initial, "Retry.initial"),
@@ -98,10 +98,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many starts in a time, such as ``"1m"``: a token bucket.
+    """At most ``number`` starts in the time ``per``, such as ``"1m"``: a token bucket.
 
-    ``burst`` is how many may start at once after a while of rest; without it as many as ``number``. In any time T, at most
-    ``number / per * T + burst`` jobs start.
+    ``burst`` is the size of the bucket, how many jobs may start at once after idle time; the default is ``number``. In any
+    time T, at most ``number / per * T + burst`` jobs start.
     """
 
     number: int
@@ -115,14 +115,14 @@ class Rate:
             check_whole(self.burst, "Rate.burst", 1)
 
     def said(self) -> SaidRate:
-        """Return the rate as the protocol says it."""
+        """Return the rate in the form of the protocol."""
         return SaidRate(self.number, seconds(self.per, "Rate.per"), self.burst)
 
 
 def build_limits(
     concurrency: int | None, concurrency_per_key: int | None, rate: Rate | None, rate_per_key: Rate | None
 ) -> Limits:
-    """Check what a user says about the limits of a task.  Raises UsageError, with the name of the limit that is wrong."""
+    """Check a task's limits and return them.  Raises UsageError, which names the wrong limit."""
     for name, number in (("concurrency", concurrency), ("concurrency_per_key", concurrency_per_key)):
         if number is not None:
             check_whole(number, name)
@@ -140,9 +140,9 @@ def build_limits(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a submit asks for beyond function, unique and payload; None is the server's default.
+    """The options of a submit besides function, unique and payload; None means the server's default.
 
-    Durations are seconds, times are seconds since 1970 UTC.
+    Durations are in seconds, times in seconds since 1970 UTC.
     """
 
     priority: Priority | None = None
@@ -160,31 +160,33 @@ class Options:
         if self.priority is not None and self.priority not in get_args(Priority):
             raise refusal("priority", "'high', 'normal' or 'low'", self.priority)
         if self.delay is not None and self.run_at is not None:
-            raise UsageError("delay and run_at exclude each other: say one of them")
+            raise UsageError("delay and run_at exclude each other: give one of them")
         for name, number in (("run_timeout", self.timeout), ("heartbeat", self.heartbeat)):
             if number == 0:
                 raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
 
     def merged(self, newer: Options) -> Options:
-        """Return these options with those that ``newer`` sets in their place."""
-        changes = newer._asked()
+        """Return these options, replaced by those that ``newer`` sets."""
+        changes = newer._present()
         if "delay" in changes or "run_at" in changes:
             changes = {"delay": None, "run_at": None} | changes
         return replace(self, **changes)
 
     def wire(self) -> bytes:
-        """Return the options as the protocol's JSON; empty where nothing is asked for."""
-        asked = self._asked()
+        """Return the options as the protocol's JSON; empty if none is set."""
+        present = self._present()
         if self.retry is not None:
-            asked["retry"] = self.retry.wire()
-        return msgspec.json.encode(asked) if asked else b""
+            present["retry"] = self.retry.wire()
+        return msgspec.json.encode(present) if present else b""
 
     def given(self) -> dict[str, Any]:
-        """Return what is asked for, under the names of ``Submission.options``; durations as people write them."""
-        shown = {name: format_duration(value) if name in _DURATIONS else value for name, value in self._asked().items()}
+        """Return the options that are set, under the names of ``Submission.options``; durations as people write them."""
+        shown = {
+            name: format_duration(value) if name in _DURATIONS else value for name, value in self._present().items()
+        }
         return {"run_timeout" if name == "timeout" else name: value for name, value in shown.items()}
 
-    def _asked(self) -> dict[str, Any]:
+    def _present(self) -> dict[str, Any]:
         values = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {name: value for name, value in values if value is not None and value is not False}
 
@@ -201,20 +203,20 @@ def build_options(
     retry: Retry | None = None,
     keep_unique: Duration | None = None,
 ) -> Options:
-    """Check what a user asks for.  Raises UsageError, with the name of the option that is wrong.
+    """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
     ``timeout`` is the older name of ``run_timeout``.
     """
     if run_timeout is not None and timeout is not None:
-        raise UsageError("run_timeout and timeout are two names of one option: give run_timeout alone")
-    longest = run_timeout if timeout is None else timeout
+        raise UsageError("run_timeout and timeout are two names of one option: give only run_timeout")
+    limit = run_timeout if timeout is None else timeout
     if retry is not None and not isinstance(retry, Retry):
         raise refusal("retry", "a Retry, such as Retry(max_attempts=3)", retry)
     return Options(
         priority=priority,
         delay=None if delay is None else seconds(delay, "delay"),
         run_at=None if run_at is None else instant(run_at, "run_at"),
-        timeout=None if longest is None else seconds(longest, "run_timeout" if timeout is None else "timeout"),
+        timeout=None if limit is None else seconds(limit, "run_timeout" if timeout is None else "timeout"),
         heartbeat=None if heartbeat is None else seconds(heartbeat, "heartbeat"),
         expires=None if expires is None else seconds(expires, "expires"),
         retry=retry,

@@ -1,4 +1,4 @@
-"""What a client learns from a server: values without behaviour, and how they become errors."""
+"""The answers of a server as values without behaviour, and the errors that they stand for."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mainspring.quantities import format_duration
 
 
 class Submitted(NamedTuple):
-    """The answer to a submit: the job is on disk. ``joined``: a live job of that unique was there already."""
+    """The answer to a submit: the job is on disk. ``joined``: a job with that unique was already live."""
 
     handle: str
     joined: bool
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """The last error of a job, as its worker described it."""
+    """The last error of a job, in its worker's words."""
 
     type: str = ""
     message: str = ""
@@ -38,7 +38,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Outcome(NamedTuple):
-    """How a job ended: ``state`` is succeeded, failed, cancelled, expired or unknown; ``data`` its result."""
+    """The end of a job: ``state`` is succeeded, failed, cancelled, expired or unknown; ``data`` is its result."""
 
     handle: str
     state: str
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What a waiting client hears while a job runs. ``progress`` carries numerator and denominator, the others data."""
+    """A message to waiting clients while a job runs. ``progress`` has a numerator and a denominator, other kinds have data."""
 
     kind: Literal["progress", "data", "warning"]
     numerator: int
@@ -57,11 +57,11 @@ class Notice(NamedTuple):
 
 
 Answer: TypeAlias = Submitted | ServerError
-"""What became of one of many submits."""
+"""The answer to one of many submits."""
 
 
 def failure(outcome: Outcome) -> JobError | None:
-    """Return the error that an outcome is for whoever waits; None for a success."""
+    """Return the error that an outcome raises in a waiting caller; None for a success."""
     handle = outcome.handle
     reason = outcome.error or Reason()
     match outcome.state:
@@ -76,18 +76,18 @@ def failure(outcome: Outcome) -> JobError | None:
         case "expired":
             return JobExpired(handle, f"job {handle} was not started in time")
         case "unknown":
-            return JobLost(handle, f"the server does not know job {handle}, or no longer keeps its result")
+            return JobLost(handle, f"the server does not have job {handle}, or no longer keeps its result")
         case other:
-            return JobError(handle, f"job {handle} ended in a state that this client does not know: {other}")
+            return JobError(handle, f"job {handle} ended in a state that this client does not support: {other}")
 
 
 def not_ended(handle: str, timeout: float | None) -> TimeoutError:
-    """Return the error for a wait whose time, in seconds, was over before the job's end."""
+    """Return the error for a wait that reached its time-out, in seconds, before the job's end."""
     return TimeoutError(f"job {handle} has not ended within {format_duration(timeout or 0.0)}")
 
 
 def call_error(code: str, message: str) -> UsageError | ServerError:
-    """Return the error that a FAULT stands for."""
+    """Return the error that a FAULT packet stands for."""
     match code:
         case "usage":
             return UsageError(message)

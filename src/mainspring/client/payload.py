@@ -1,18 +1,18 @@
-"""Arguments and results as bytes: how a call of a Python function is written as a payload, and read again.
+"""Payloads: encodes the arguments and results of Python functions as bytes, and decodes them.
 
 ======================  ==============================================================
 payload                 arguments
 ======================  ==============================================================
 empty                   none
-a JSON array            positional ones
-a JSON object           keyword ones
-another JSON value      the one positional argument, as ``[value]``
-any bytes               the one of a function whose only parameter is ``bytes``
+a JSON array            positional arguments
+a JSON object           keyword arguments
+another JSON value      one positional argument, like ``[value]``
+any bytes               the argument of a function whose only parameter is ``bytes``
 ======================  ==============================================================
 
-A result is JSON; ``bytes`` are themselves, and ``None`` is empty. Annotations say how values are read: what msgspec
-can decode, they may be (dataclasses, Structs, datetimes, UUIDs, Decimals, Enums, collections of them, …), strictly: a
-string is no number.
+A result is JSON; ``bytes`` stay as they are, and ``None`` is empty. Values are decoded by their annotations, which may be all
+types that msgspec can decode (dataclasses, Structs, datetimes, UUIDs, Decimals, Enums, collections of them, …). Decoding
+is strict: a string is not accepted as a number.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 _Kind = inspect.Parameter
 _SPACE = b" \t\r\n"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that it cannot read: text that is no UTF-8 and what is nested too deep are not its own errors."""
+"""The errors that msgspec raises for bytes that it cannot decode. It has no own errors for invalid UTF-8 and too deep nesting."""
 
 _PLACE = re.compile(r" - at `\$(?:\[(\d+)\]|\.([^`.\[]+))?(.*)`$")
 
 
 def encode_result(value: Any) -> bytes:
-    """Write what a function returned.  Raises PayloadError where JSON has no form for it; NaN and Infinity have none."""
+    """Encode a function's result.  Raises PayloadError if JSON cannot represent it, such as NaN and Infinity."""
     if value is None:
         return b""
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -50,9 +50,9 @@ def encode_result(value: Any) -> bytes:
 
 
 class Signature:
-    """A function's parameters and result, as its payloads need them.
+    """The encoder and decoder for a function's arguments and result.
 
-    Annotations are resolved when first needed, so that a function may name types that are defined after it.
+    Annotations are resolved on first use, so that they may name types that are defined after the function.
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -77,16 +77,16 @@ class Signature:
 
     @property
     def first(self) -> str:
-        """The name of the first parameter; empty where there is none."""
+        """The name of the first parameter; empty if there is none."""
         return self._parameters[0].name if self._parameters else ""
 
-    # Writing a call, reading its result: the submitter's side.
+    # The submitter's side: encode arguments, decode the result.
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Write the arguments of a call.
+        """Encode the arguments of a call.
 
-        Raises TypeError as the call itself would where they do not fit the parameters, and PayloadError where JSON has no
-        form for one of them.
+        Raises TypeError like the call itself if they do not fit the parameters, and PayloadError if JSON cannot represent one
+        of them.
         """
         if kwargs or not self._positional_suffices or not self._needed <= len(args) <= len(self._positional):
             self._bindable.bind(*args, **kwargs)
@@ -104,7 +104,7 @@ class Signature:
         return bytes(value)
 
     def _encode_mixed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Name the positional arguments; where one has no name, give all of them by position."""
+        """Encode the positional arguments by name; if one has no name, encode all arguments by position."""
         bound = self._bindable.bind(*args, **kwargs)
         if len(args) <= len(self._positional) and all(
             p.kind is _Kind.POSITIONAL_OR_KEYWORD for p in self._positional[: len(args)]
@@ -113,8 +113,8 @@ class Signature:
             return self._encode_json(named | kwargs)
         if bound.kwargs:
             raise PayloadError(
-                f"{self.name}: a payload holds positional or keyword arguments, not both, and of these some go only "
-                f"by position and {', '.join(bound.kwargs)} only by keyword"
+                f"{self.name}: a payload holds positional or keyword arguments, not both; some of these arguments are "
+                f"positional-only, and {', '.join(bound.kwargs)} keyword-only"
             )
         return self._encode_json(bound.args)
 
@@ -122,34 +122,34 @@ class Signature:
         return encode_json(arguments, f"an argument of {self.name}", self._name_parameter)
 
     def _name_parameter(self, place: int | str) -> str:
-        """Name the argument at an index or under a keyword."""
+        """Return the name for errors of the argument at an index or under a keyword."""
         if isinstance(place, int):
             named = place < len(self._positional)
             place = self._positional[place].name if named else f"{self._rest}[{place - len(self._positional)}]"
         return f"{self.name}: parameter {place!r}"
 
     def decode_result(self, data: bytes) -> Any:
-        """Read a result as the return annotation says.  Raises PayloadError."""
+        """Decode a result by the return annotation.  Raises PayloadError."""
         if self._result is None:
             hints = self._resolved()
             self._result = result_decoder(hints.get("return", Any), self.name)
         return self._result(data)
 
-    # Reading a call, writing its result: the worker's side.
+    # The worker's side: decode arguments.
 
     @property
     def raw(self) -> bool:
-        """Whether the payload is the one argument as it is."""
+        """Whether the payload's bytes are the only argument."""
         if self._raw is None:
             parameter = self._parameters[0] if len(self._parameters) == 1 else None
-            # An unresolved annotation need not be resolved to see this, and must not while its module still loads.
+            # Compares the unresolved annotation: it must not be resolved while its module still loads.
             self._raw = parameter is not None and not self._variadic and parameter.annotation in {bytes, "bytes"}
         return self._raw
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Read a payload as positional and keyword arguments.
+        """Decode a payload to positional and keyword arguments.
 
-        Raises PayloadError, which names the parameter, where it does not fit the function.
+        Raises PayloadError, which names the parameter, if the payload does not fit the function.
         """
         if self.raw:
             parameter = self._parameters[0]
@@ -164,11 +164,11 @@ class Signature:
         if start == b"{":
             return (), self._decode_object(payload)
         try:
-            msgspec.json.decode(payload)  # so that 1,2 is not taken for [1,2]
+            msgspec.json.decode(payload)  # refuses 1,2, which the brackets would turn into [1,2]
         except _UNREADABLE:
             raise PayloadError(
                 f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments), another "
-                f"JSON value (the one argument) or empty (none); this one begins with {payload[:20]!r}"
+                f"JSON value (a single argument) or empty (no arguments); this one begins with {payload[:20]!r}"
             ) from None
         return self._decode_array(b"[%b]" % payload), {}
 
@@ -180,7 +180,7 @@ class Signature:
         try:
             values: tuple[Any, ...] = msgspec.structs.astuple(self._array.decode(payload))
         except _UNREADABLE as error:
-            self._fits(len(self._read(payload, list)))
+            self._check_length(len(self._read(payload, list)))
             raise self._misfit(error) from None
         if values and values[-1] is UNSET:
             values = values[: values.index(UNSET)]
@@ -213,12 +213,12 @@ class Signature:
         return values
 
     def _decoder(self, parameters: list[inspect.Parameter], *, array: bool) -> msgspec.json.Decoder[Any]:
-        """Build a decoder of a struct with a field for each parameter; one that is left out keeps its default."""
+        """Build a decoder of a struct with a field for each parameter; omitted arguments keep their defaults."""
         hints = self._resolved()
         fields: list[Any] = []
         for number, parameter in enumerate(parameters):
             kind = hints.get(parameter.name, Any)
-            field = f"p{number}"  # a name that msgspec takes, whatever the parameter's
+            field = f"p{number}"  # msgspec does not accept every parameter's name
             optional = parameter.default is not parameter.empty
             fields.append(
                 (field, kind | msgspec.UnsetType if _can_be_unset(kind) else kind, UNSET) if optional else (field, kind)
@@ -237,7 +237,7 @@ class Signature:
             raise PayloadError(f"{self.name}: a parameter's type cannot be read from JSON: {error}") from error
 
     def _convert(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Read arguments one by one, for functions with ``*args`` or ``**kwargs``."""
+        """Convert arguments one by one, for functions with ``*args`` or ``**kwargs``."""
         bound = self._bind(tuple(args), kwargs)
         hints = self._resolved()
         for parameter in self._parameters:
@@ -260,8 +260,8 @@ class Signature:
         except _UNREADABLE as error:
             raise PayloadError(f"{self.name}: the payload cannot be read as JSON: {error}") from None
 
-    def _fits(self, count: int) -> None:
-        """Raise PayloadError where an array has the wrong length."""
+    def _check_length(self, count: int) -> None:
+        """Raise PayloadError if an array has the wrong length."""
         self._bind((None,) * count, {})
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
@@ -271,7 +271,7 @@ class Signature:
             raise PayloadError(f"{self.name}: {error}") from None
 
     def _misfit(self, error: Exception) -> PayloadError:
-        """Say which parameter an error of msgspec is about."""
+        """Return the error for an error of msgspec, with the parameter's name."""
         text = str(error)
         if (found := _PLACE.search(text)) is None or found.group(1) is found.group(2) is None:
             return PayloadError(f"{self.name}: {text}")
@@ -284,7 +284,7 @@ class Signature:
         if self._hints is None:
             function = self._function
             while isinstance(function, functools.partial):
-                function = function.func  # whose parameters it has
+                function = function.func  # a partial has no annotations of its own
             try:
                 self._hints = get_type_hints(function, include_extras=True)
             except Exception as error:
@@ -296,12 +296,12 @@ class Signature:
 
 
 def _can_be_unset(kind: Any) -> bool:
-    """Say whether msgspec takes a union of this type and UNSET: with Any there is nothing to add."""
+    """Return whether msgspec accepts a union of this type and UNSET. Any includes UNSET already."""
     return kind is not Any
 
 
 def result_decoder(kind: Any, name: str) -> Callable[[bytes], Any]:
-    """Return what reads results of a type: raw for bytes, None for empty, JSON otherwise.  It raises PayloadError."""
+    """Return a decoder of results of a type: raw for bytes, None for empty, JSON otherwise.  It raises PayloadError."""
     alternatives = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
     if bytes in alternatives and alternatives <= {bytes, type(None)}:
         return (lambda data: data or None) if len(alternatives) == 2 else (lambda data: data)

@@ -1,4 +1,4 @@
-"""What an App's code says about schedules: gathered and checked as it is defined, written for the wire when a server is told."""
+"""The schedules that an App's code declares: checked at their definition, encoded for the wire when a worker declares them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class HasName(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The task's name."""
 
 
 Parent: TypeAlias = "HasName | str"
-"""A scheduled task, or the name of a schedule that is made elsewhere."""
+"""A scheduled task, or the name of a schedule that other code creates."""
 Arguments: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
-"""What a scheduled task is called with: positional arguments, or keyword arguments."""
+"""The arguments of a scheduled task: positional or keyword arguments."""
 
 
 class Timing(NamedTuple):
-    """When a schedule runs, as a user says it; see ``App.scheduled``."""
+    """The arguments of ``App.scheduled`` that decide when a schedule runs."""
 
     cron: str | None = None
     every: Duration | None = None
@@ -54,59 +54,59 @@ class Timing(NamedTuple):
 
 
 class Declarations:
-    """The schedules of an App; ``name`` tells Apps that share a store apart, None: the App has none of its own."""
+    """The schedules of an App; ``name`` distinguishes the Apps that share a store, None: the App has no name."""
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not check_text(name, "name"):
-            raise UsageError("an App's name is a text that is not empty")
+            raise UsageError("an App's name must not be empty")
         self.name = name
         self._declared: dict[str, Schedule] = {}
 
     def add(self, schedule: Schedule) -> None:
-        """Add a schedule.  Raises UsageError where it cannot be right, its name is taken, or it closes a cycle."""
+        """Add a schedule.  Raises UsageError if it is invalid, its name is in use, or it closes a cycle."""
         registration.check(schedule)
         if schedule.name in self._declared:
             raise UsageError(
                 f"two schedules are named {schedule.name!r}: give one of them another name with @app.scheduled(name=…)"
             )
-        _ = Catalogue({**self._declared, schedule.name: schedule}).graph  # which has no cycle
+        _ = Catalogue({**self._declared, schedule.name: schedule}).graph  # raises for a cycle
         self._declared[schedule.name] = schedule
 
     def __len__(self) -> int:
         return len(self._declared)
 
     def check_parents(self, parent: Parent | Sequence[Parent] | None) -> None:
-        """Raise UsageError for a task that has no schedule here; names may be those of schedules that are made elsewhere."""
+        """Raise UsageError for a task that has no schedule here; a name may be that of a schedule that other code creates."""
         for one in _listed(parent):
             if not isinstance(one, str) and one.name not in self._declared:
-                raise UsageError(f"task {one.name!r} has no schedule that another could run after: give it one before")
+                raise UsageError(f"task {one.name!r} has no schedule, so no other can follow it: schedule it first")
 
     def all(self) -> list[Schedule]:
         """Return the schedules."""
         return list(self._declared.values())
 
     def params(self, app: str) -> dict[str, Any]:
-        """Return the params of the call that declares them, under the App's name, or ``app`` where it has none."""
+        """Return the parameters of the call that declares them, under the App's name, or ``app`` if it has none."""
         return {"app": self.name or app, "schedules": [msgspec.to_builtins(specify(one)) for one in self.all()]}
 
     @property
-    def told(self) -> bool:
-        """Whether a server is to be told at all.
+    def needed(self) -> bool:
+        """Whether the worker has to declare the schedules.
 
-        An App without a name and without schedules is not: it may be another program than the one of that file's name which has
-        some, and would remove them.
+        An App without a name and without schedules is not declared. Another program, with a file of the same name, may have
+        schedules, and the declaration would remove them.
         """
         return bool(self._declared) or self.name is not None
 
 
 def check_arguments(given: object) -> None:
-    """Raise UsageError for what cannot be a schedule's ``args``."""
+    """Raise UsageError for a value that cannot be a schedule's ``args``."""
     if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, Mapping)):
         raise refusal("args", "a tuple or list of arguments, or a dict of keyword arguments", given)
 
 
 def build_schedule(name: str, function: str, timing: Timing, options: Options, unique: str, payload: bytes) -> Schedule:
-    """Return a schedule as a user says it.  Raises UsageError for what is no value at all."""
+    """Return a schedule with a user's options.  Raises UsageError for values of a wrong type."""
     check_flag(timing.wait_for_children, "wait_for_children")
     misfire: object = timing.misfire
     if isinstance(misfire, bool) or not isinstance(misfire, (str, int)):
@@ -119,7 +119,7 @@ def build_schedule(name: str, function: str, timing: Timing, options: Options, u
     if timing.at is not None:
         triggers.append(At(_instant_us(timing.at, "at")))
     if len(triggers) > 1:
-        raise UsageError("cron, every and at exclude each other: say one of them")
+        raise UsageError("cron, every and at exclude each other: give one of them")
     return Schedule(
         name=name,
         function=function.encode(),

@@ -1,11 +1,11 @@
-"""The client's side of the protocol extension without input and output: what is asked, pending, and to be sent again.
+"""The client's side of the protocol extension, without input and output: pending requests and their answers.
 
-A shell owns the connection. It calls ``connected`` for each new one, feeds ``receive``, writes what ``take_output``
-gives, and calls ``disconnected`` when it ends. Requests may be made at any time: what is asked while there is no
-connection goes out with the next one. What was sent and not answered when a connection ended is
+A shell owns the connection. It calls ``connected`` for each new one, passes received bytes to ``receive``, writes the bytes of
+``take_output``, and calls ``disconnected`` when the connection ends. Requests may be made at any time: without a connection,
+they are sent on the next one. When a connection ends, each request that was sent and not answered is
 
-- sent again, where that is harmless: waits, and submits under a unique;
-- answered with ConnectionLostError otherwise: its outcome is unknown.
+- sent again if that is harmless: waits, and submits with a unique;
+- answered with ConnectionLostError otherwise, because its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_BODY = (1 << 32) - 1
-"""A client takes what it asked for, however large; servers have a limit of their own."""
+"""A client accepts answers of any size; servers have limits of their own."""
 
 _decode_reason = msgspec.json.Decoder(Reason).decode
 
@@ -43,14 +43,14 @@ class Request(NamedTuple):
     payload: bytes
 
     def frame(self) -> bytes:
-        """Encode the packet.  Raises UsageError for a function or unique with a NUL in it."""
+        """Encode the packet.  Raises UsageError if the function or the unique contains a NUL."""
         if b"\0" in self.function or b"\0" in self.unique:
             raise UsageError("a function's name and a unique must not contain a NUL character")
         return packets.request(Type.SUBMIT, *self)
 
 
 class Slot(Generic[T]):
-    """The place for one answer, filled once; the listener is called then."""
+    """A request without an answer yet. It is answered once; that calls the listener."""
 
     __slots__ = ("_listener", "done", "error", "value")
 
@@ -61,16 +61,16 @@ class Slot(Generic[T]):
         self._listener: Callable[[], None] | None = None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call a function when the slot is filled."""
+        """Set the function to call when the request is answered."""
         self._listener = listener
 
     def resolve(self, value: T) -> None:
-        """Fill the slot."""
+        """Answer the request with a value."""
         self.value = value
         self._finish()
 
     def reject(self, error: BaseException) -> None:
-        """Fill the slot with an error that ``take`` raises."""
+        """Answer the request with an error, which ``take`` raises."""
         self.error = error
         self._finish()
 
@@ -80,14 +80,14 @@ class Slot(Generic[T]):
             self._listener()
 
     def take(self) -> T:
-        """Return the answer, or raise the error, that the slot was filled with."""
+        """Return the answer, or raise it if it is an error."""
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value] # done and without an error: there is a value
 
 
 class Tray(Slot[list[Answer]]):
-    """The place for the answers to a run of submits, in order. ``safe``: all carry a unique, so may be sent again."""
+    """Pending submits, answered in order. ``safe``: all have a unique, so they may be sent twice."""
 
     __slots__ = ("answers", "frames", "safe")
 
@@ -98,18 +98,18 @@ class Tray(Slot[list[Answer]]):
         self.answers: list[Answer] = []
 
     def add(self, answer: Answer) -> None:
-        """Take the answer to the next frame."""
+        """Add the answer to the next frame."""
         self.answers.append(answer)
         if len(self.answers) == len(self.frames):
             self.resolve(self.answers)
 
     def unanswered(self) -> list[bytes]:
-        """Return the frames whose answers are missing."""
+        """Return the frames without an answer."""
         return self.frames[len(self.answers) :]
 
 
 class Wait(Slot[Outcome]):
-    """Somebody waits for a job to end; ``hear`` is called with what the job says until then."""
+    """A pending wait for a job's outcome; ``hear`` is called with the job's notices until then."""
 
     __slots__ = ("handle", "hear")
 
@@ -120,7 +120,7 @@ class Wait(Slot[Outcome]):
 
 
 class Call(Slot[Any]):
-    """A method was called; ``hear`` is called with each EVENT of it, if there are to be any."""
+    """A pending call of a method; ``hear``, if given, subscribes to its events and is called with each of them."""
 
     __slots__ = ("frame", "hear", "sent")
 
@@ -132,7 +132,7 @@ class Call(Slot[Any]):
 
 
 class Session:
-    """What one client has asked of its server.  Not thread-safe: the shell sees to that."""
+    """The pending requests of one client.  Not thread-safe: the shell provides locking."""
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
@@ -145,10 +145,10 @@ class Session:
         self._watches: dict[bytes, Call] = {}
         self._numbers = itertools.count(1)
 
-    # What users ask.
+    # Requests of users.
 
     def submit(self, frames: list[bytes], *, safe: bool) -> Tray:
-        """Ask for jobs; the tray is full when all are on disk or refused."""
+        """Submit jobs; the batch is done when all are on disk or refused."""
         tray = Tray(frames, safe=safe)
         if not frames:
             tray.resolve([])
@@ -159,7 +159,7 @@ class Session:
         return tray
 
     def wait(self, handle: str, hear: Callable[[Notice], None] | None = None) -> Wait:
-        """Ask for a job's outcome."""
+        """Request a job's outcome."""
         wait = Wait(handle.encode(), hear)
         waits = self._waits.setdefault(wait.handle, [])
         waits.append(wait)
@@ -168,7 +168,7 @@ class Session:
         return wait
 
     def forget(self, waits: Iterable[Wait]) -> None:
-        """Stop waiting; outcomes that come nevertheless are dropped."""
+        """Cancel waits; outcomes that still arrive are dropped."""
         for wait in waits:
             others = self._waits.get(wait.handle)
             if others is not None and wait in others:
@@ -179,7 +179,7 @@ class Session:
     def call(
         self, method: str, params: dict[str, Any] | None, hear: Callable[[dict[str, Any]], None] | None = None
     ) -> Call:
-        """Call a method; with ``hear``, its events are listened to until the connection ends."""
+        """Call a method; ``hear`` subscribes to its events until the connection ends."""
         number = b"%d" % next(self._numbers)
         encoded = msgspec.json.encode(params) if params else b""
         call = Call(packets.request(Type.CALL, number, method.encode(), encoded), hear)
@@ -189,31 +189,33 @@ class Session:
         return call
 
     def ping(self) -> None:
-        """Have the server send something."""
+        """Make the server send a packet."""
         if self.ready:
             self._output.append(packets.request(Type.ECHO_REQ, b""))
 
     @property
     def unfinished(self) -> bool:
-        """Whether anybody waits for anything."""
+        """Whether any request is pending."""
         return bool(self._trays or self._waits or self._calls or self._watches)
 
     @property
     def waiting_for_jobs(self) -> bool:
-        """Whether anybody waits for a job to end, which outlives connections."""
+        """Whether any caller waits for a job's end; such waits outlive connections."""
         return bool(self._waits)
 
-    # What the shell tells.
+    # Called by the shell.
 
     def connected(self) -> None:
-        """Begin on a new connection: ask for the extension."""
+        """Begin on a new connection: request the extension."""
         self._connection = Connection("client", max_body=MAX_BODY)
         self.ready = False
         self._output = [packets.request(Type.OPTION_REQ, EXTENSION)]
 
     def disconnected(self, error: ServerError | None = None) -> None:
-        """Give up the connection; what must not be sent twice is answered with ``error``."""
-        lost = error or ConnectionLostError("the connection to the server ended; what was under way is unknown")
+        """Drop the connection; answer sent requests that must not be sent twice with ``error``."""
+        lost = error or ConnectionLostError(
+            "the connection to the server ended; the outcome of pending requests is unknown"
+        )
         self._connection = None
         self.ready = False
         self._output = []
@@ -229,7 +231,7 @@ class Session:
             watch.reject(lost)
 
     def abandon(self, error: ServerError, *, waits: bool = True) -> None:
-        """Answer everything with an error, or everything but those who wait for jobs: there is no other connection."""
+        """Answer all requests with an error, because there is no other connection; without ``waits``, keep waits for jobs."""
         self.disconnected(error)
         trays, self._trays = self._trays, deque()
         for tray in trays:
@@ -245,11 +247,11 @@ class Session:
 
     @property
     def has_output(self) -> bool:
-        """Whether ``take_output`` would give bytes."""
+        """Whether ``take_output`` would return bytes."""
         return bool(self._output)
 
     def take_output(self) -> bytes:
-        """Return the bytes to be written now."""
+        """Return the bytes to write now, and clear them."""
         output = self._output
         if not output:
             return b""
@@ -257,7 +259,7 @@ class Session:
         return b"".join(output)
 
     def receive(self, data: bytes) -> None:
-        """Take what was read.  Raises ServerError where the peer does not speak the extension."""
+        """Process received bytes.  Raises ServerError if the server does not support the extension."""
         connection = self._connection
         if connection is None:
             return
@@ -279,9 +281,9 @@ class Session:
             elif kind == Type.OPTION_RES:
                 self._agreed(connection)
             elif kind == FATAL:
-                reason = f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}"
+                reason = f"the server sent an invalid packet: {args[1].decode('utf-8', 'replace')}"
                 if not self.ready:
-                    reason = f"the server does not speak Mainspring's extension, nor Gearman: {data[:40]!r}"
+                    reason = f"the server does not support Mainspring's extension, nor Gearman: {data[:40]!r}"
                 raise ServerError(reason)
 
     # Inside.
@@ -351,14 +353,14 @@ class Session:
             hear(notice)
 
 
-_SUBMITTED = int(Type.SUBMITTED)  # plain integers compare faster, and these two come by the thousand
+_SUBMITTED = int(Type.SUBMITTED)  # plain integers compare faster, and these two are the most frequent packets
 _RESULT = int(Type.RESULT)
 _ANSWERS = frozenset({Type.ANSWER, Type.FAULT})
 _NOTICES = frozenset({Type.WORK_STATUS, Type.WORK_DATA, Type.WORK_WARNING})
 
 
 def _number(text: bytes) -> int:
-    """Read what a worker of any language sent as a number; 0 where it is none."""
+    """Parse a number that a worker of any language sent; 0 if it is not a number."""
     try:
         return int(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """A connection that all threads of a process share, without a thread of its own.
 
-Whoever waits for an answer reads the socket, for everybody: the first one polls while the others sleep on the
-condition, and passes the place on when its own answer has come. Where one thread waits, an answer costs no hand-over.
-After a fork, the child forgets the socket, which belongs to its parent, and connects anew.
+One of the waiting threads is the reader: it polls the socket for all of them, while the others sleep on the condition. When
+its own answer has arrived, another waiting thread becomes the reader. A single waiting thread needs no hand-over.
+After a fork, the child drops the socket, which belongs to its parent, and opens its own connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READ_SIZE = 1 << 18
 
 
 class SharedConnection:
-    """A session on the first of ``servers`` that can be reached.  Thread-safe and fork-safe; connects when first needed."""
+    """A session on the first reachable server of ``servers``.  Thread-safe and fork-safe; connects on first use."""
 
     def __init__(
         self, servers: Sequence[Address], tls: ssl.SSLContext | None, connect_timeout: float, patience: float
@@ -49,38 +49,38 @@ class SharedConnection:
         self._session = Session()
         self._socket: socket.socket | None = None
         self._unsent: memoryview | None = None
-        self._blocked = False  # the kernel takes no more bytes for now
-        self._reading = False  # a thread has the reader's place
+        self._blocked = False  # the kernel accepts no more bytes for now
+        self._reading = False  # a thread is the reader
         self._connecting = False
         self._agree_by = 0.0
-        self._turn = 0
-        """The server to begin with: those before it have been tried in this round, and said nothing of use."""
+        self._next_server = 0
+        """The index of the next server to try; those before it were tried without success in this round."""
         self._patience = Patience(self._patience_seconds)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
-        """Hold the session of this process, on a connection that has not visibly ended."""
+        """Lock this process's session, after a check whether its connection has ended."""
         if self._pid != os.getpid():
             self._begin()
         with self._changed:
             if self._socket is not None and not self._reading:
-                # An idle connection may have ended long ago: to see it before writing spares an unknown outcome.
+                # An idle connection may have ended long ago. Detecting that before a write avoids an unknown outcome.
                 self._read()
             yield self._session
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Session]:
-        """Hold the session, whatever its connection."""
+        """Lock the session, without a check of its connection."""
         with self._changed:
             yield self._session
 
     def send(self) -> None:
-        """Write of what was asked what can be written without waiting; for whoever holds the session."""
+        """Write as much pending output as the socket accepts without waiting. The caller holds the lock."""
         if self._socket is not None:
             self._write()
 
     def wait_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Keep the connection going until something is done.  Raises TimeoutError."""
+        """Read, write and reconnect until ``done`` returns true.  Raises TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not done():
@@ -91,14 +91,14 @@ class SharedConnection:
                     self._connect(left)
                     continue
                 self._write()
-                wanted = (0 if self._reading else select.POLLIN) | (select.POLLOUT if self._blocked else 0)
-                if wanted and self._socket is not None:
-                    self._poll(self._socket, wanted, left)
+                events = (0 if self._reading else select.POLLIN) | (select.POLLOUT if self._blocked else 0)
+                if events and self._socket is not None:
+                    self._poll(self._socket, events, left)
                 elif self._socket is not None:
                     self._changed.wait(left)
 
     def refuse(self, wait: Wait, error: BaseException) -> None:
-        """End a wait with an error, in whatever thread it waits."""
+        """End a wait with an error, in any thread."""
         with self._changed:
             if wait.done:
                 return
@@ -106,12 +106,12 @@ class SharedConnection:
             wait.reject(error)
             self._changed.notify_all()
             if self._reading and self._socket is not None:
-                # The waiting thread may be the one that polls the socket: an answer wakes it.
+                # The waiting thread may be the reader: the answer to a ping wakes it.
                 self._session.ping()
                 self._write()
 
     def close(self) -> None:
-        """End the connection; whoever waits gets a ConnectionLostError.  It is made again when it is needed."""
+        """Close the connection; pending requests get a ConnectionLostError.  The next request opens a new one."""
         if self._pid == os.getpid():
             with self._changed:
                 self._hang_up()
@@ -120,17 +120,17 @@ class SharedConnection:
 
     # Inside.
 
-    def _poll(self, sock: socket.socket, wanted: int, left: float | None) -> None:
-        """Wait for the socket without holding the lock; read where this thread has the reader's place."""
-        reader = bool(wanted & select.POLLIN)
+    def _poll(self, sock: socket.socket, events: int, left: float | None) -> None:
+        """Wait for the socket without holding the lock; read if this thread is the reader."""
+        reader = bool(events & select.POLLIN)
         if not self._session.ready:
             agreeing = self._agree_by - time.monotonic()
             if agreeing <= 0:
-                self._lost(ConnectionLostError("the server accepted the connection and said nothing"))
+                self._lost(ConnectionLostError("the server accepted the connection and did not answer"))
                 return
             left = agreeing if left is None else min(left, agreeing)
         poll = select.poll()
-        poll.register(sock, wanted)
+        poll.register(sock, events)
         self._reading = self._reading or reader
         self._changed.release()
         try:
@@ -144,7 +144,7 @@ class SharedConnection:
             self._read()
 
     def _connect(self, left: float | None) -> None:
-        """Try each server once, in one thread at a time; where none can be reached, wait or tell everybody."""
+        """Try each server once, in one thread at a time. If none can be reached, wait, or answer the requests with an error."""
         if self._connecting:
             self._changed.wait(left)
             return
@@ -166,7 +166,7 @@ class SharedConnection:
         self._fruitless(ConnectionLostError(unreachable(failures)), left)
 
     def _fruitless(self, error: ServerError, left: float | None) -> None:
-        """Deal with a failed attempt to connect: only those who wait for jobs keep trying, and for a limited time."""
+        """Handle a failed attempt to connect: only waits for jobs are kept, and for a limited time."""
         delay = self._patience.fruitless(self._session, error, time.monotonic())
         self._changed.notify_all()
         if delay is not None:
@@ -175,9 +175,9 @@ class SharedConnection:
     def _dial(self, left: float | None) -> tuple[socket.socket | None, list[tuple[Address, OSError]]]:
         failures: list[tuple[Address, OSError]] = []
         timeout = self._connect_timeout if left is None else max(0.001, min(left, self._connect_timeout))
-        while self._turn < len(self._servers):
-            address = self._servers[self._turn]
-            self._turn += 1
+        while self._next_server < len(self._servers):
+            address = self._servers[self._next_server]
+            self._next_server += 1
             try:
                 sock = open_socket(address, self._tls, timeout)
             except OSError as error:
@@ -185,7 +185,7 @@ class SharedConnection:
             else:
                 sock.setblocking(False)
                 return sock, failures
-        self._turn = 0
+        self._next_server = 0
         return None, failures
 
     def _write(self) -> None:
@@ -198,7 +198,7 @@ class SharedConnection:
                 self._unsent = memoryview(output)
             try:
                 sent = sock.send(self._unsent)
-            except _LATER:
+            except _WOULD_BLOCK:
                 self._blocked = True
                 return
             except OSError as error:
@@ -212,7 +212,7 @@ class SharedConnection:
         while sock is not None and sock is self._socket:
             try:
                 data = sock.recv(READ_SIZE)
-            except _LATER:
+            except _WOULD_BLOCK:
                 return
             except OSError as error:
                 self._lost(self._end(error))
@@ -231,12 +231,12 @@ class SharedConnection:
                 return
 
     def _end(self, error: OSError | None) -> ConnectionLostError:
-        """Say why the connection has ended; None: the server ended it."""
+        """Return the error for the end of the connection; None: the server closed it."""
         if not self._session.ready:
             # In TLS 1.3 the refusal of a client's certificate arrives here.
-            return ConnectionLostError(unreachable([(self._servers[self._turn - 1], error)]))
+            return ConnectionLostError(unreachable([(self._servers[self._next_server - 1], error)]))
         if error is None:
-            return ConnectionLostError("the server ended the connection; what was under way is unknown")
+            return ConnectionLostError("the server closed the connection; the outcome of pending requests is unknown")
         return ConnectionLostError(f"the connection to the server broke: {why(error)}")
 
     def _lost(self, error: ConnectionLostError) -> None:
@@ -244,13 +244,13 @@ class SharedConnection:
         self._hang_up()
         self._session.disconnected(error)
         if agreed:
-            self._turn = 0
+            self._next_server = 0
             self._patience.lost(time.monotonic())
             self._changed.notify_all()
-        elif self._turn < len(self._servers):
-            self._changed.notify_all()  # whoever waits goes on to the next server
+        elif self._next_server < len(self._servers):
+            self._changed.notify_all()  # a waiting thread tries the next server
         else:
-            self._turn = 0
+            self._next_server = 0
             self._fruitless(error, None)
 
     def _hang_up(self) -> None:
@@ -263,4 +263,4 @@ class SharedConnection:
         self._blocked = False
 
 
-_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

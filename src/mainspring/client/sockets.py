@@ -1,4 +1,4 @@
-"""What both clients and workers want of their sockets."""
+"""Sockets of clients and workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEEPALIVE_PROBES = 3
 
 
 def tune(sock: socket.socket) -> None:
-    """Send small packets at once, and notice within about a minute that a peer's machine is gone."""
+    """Configure a socket to send small packets at once, and to detect within about a minute that a peer's machine is gone."""
     if sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -30,10 +30,7 @@ def tune(sock: socket.socket) -> None:
 
 
 def open_socket(address: Address, tls: ssl.SSLContext | None, timeout: float) -> socket.socket:
-    """Connect a blocking socket to a server; without TLS to one in the file system.
-
-    Raises OSError.
-    """
+    """Connect a blocking socket to a server; Unix sockets have no TLS.  Raises OSError."""
     if address.path is not None:
         sock = socket.socket(socket.AF_UNIX)
         try:
@@ -54,11 +51,8 @@ def open_socket(address: Address, tls: ssl.SSLContext | None, timeout: float) ->
 
 
 async def connect(address: Address, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
-    """Connect a protocol of the running loop to a server; without TLS on a socket in the file system.
-
-    Raises OSError.
-    """
-    from asyncio import get_running_loop  # noqa: PLC0415 - slow to load, and who has a loop has loaded it
+    """Connect a protocol of the running loop to a server; Unix sockets have no TLS.  Raises OSError."""
+    from asyncio import get_running_loop  # noqa: PLC0415 - slow to import; callers with a loop have imported it
 
     loop = get_running_loop()
     if address.path is not None:

@@ -1,4 +1,4 @@
-"""The events that a running job sends to its clients, held until the program takes them."""
+"""The events that a running job sends to its clients, buffered until the program takes them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
     from mainspring.client.outcomes import Notice
 
-ROOM: Final = 8 << 20
-"""Bytes of events that are held for a program that is slower than the job."""
+BUFFER_BYTES: Final = 8 << 20
+"""Bytes of events that are buffered for a program that is slower than the job."""
 
-_EACH: Final = 128
-"""Bytes that an event counts beside its data."""
+_EVENT_OVERHEAD: Final = 128
+"""Bytes that an event counts in addition to its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How much of the job is done: the task's last report."""
+    """The task's last report of its progress: ``done`` of ``total``."""
 
     done: int
     total: int
@@ -28,7 +28,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A part of the result that the task has sent ahead."""
+    """A part of the result that the task has sent early."""
 
     data: bytes
 
@@ -42,42 +42,42 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """So many events were dropped here, because too many had not been taken."""
+    """The number of events that were dropped here, because the buffer was full."""
 
     events: int
 
 
 JobEvent: TypeAlias = Progress | Data | Warned | Missed
-"""What ``Job.stream`` gives."""
+"""The events that ``Job.stream`` yields."""
 
 
 class EventBuffer:
-    """The events of one job that have arrived and were not taken yet.
+    """The events of one job that have arrived and that the program has not taken yet.
 
-    Of several reports of progress in a row the newest is held. What does not fit into ``room`` bytes is dropped and counted; one
-    event fits always.
+    Of consecutive progress reports, the newest is held. Events that do not fit into ``limit`` bytes are dropped and counted;
+    an empty buffer accepts an event of any size.
     """
 
-    def __init__(self, room: int = ROOM) -> None:
-        self._room = room
+    def __init__(self, limit: int = BUFFER_BYTES) -> None:
+        self._limit = limit
         self._events: deque[JobEvent] = deque()
         self._size = 0
         self._listener: Callable[[], None] | None = None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call a function after each event."""
+        """Set the function to call after each event."""
         self._listener = listener
 
     def __bool__(self) -> bool:
         return bool(self._events)
 
     def add(self, notice: Notice) -> None:
-        """Hold an event."""
+        """Add an event."""
         last = self._events[-1] if self._events else None
         event = _event(notice)
         if isinstance(event, Progress) and isinstance(last, Progress):
             self._events[-1] = event
-        elif self._size == 0 or self._size + _size(event) <= self._room:
+        elif self._size == 0 or self._size + _size(event) <= self._limit:
             self._events.append(event)
             self._size += _size(event)
         elif isinstance(last, Missed):
@@ -87,8 +87,8 @@ class EventBuffer:
         if self._listener is not None:
             self._listener()
 
-    def take(self) -> JobEvent | None:
-        """Return the oldest event; None where none is held."""
+    def pop(self) -> JobEvent | None:
+        """Remove and return the oldest event; None if there is none."""
         if not self._events:
             return None
         event = self._events.popleft()
@@ -105,8 +105,8 @@ def _event(notice: Notice) -> Progress | Data | Warned:
 def _size(event: JobEvent) -> int:
     match event:
         case Missed():
-            return 0  # there are no more of them than of others
+            return 0  # at most one per other event
         case Progress():
-            return _EACH
+            return _EVENT_OVERHEAD
         case Data(data) | Warned(data):
-            return len(data) + _EACH
+            return len(data) + _EVENT_OVERHEAD

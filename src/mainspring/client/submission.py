@@ -1,11 +1,11 @@
-"""Submitting: what a task and a function of another language have in common."""
+"""Submissions: the common interface of tasks and of functions in other languages."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from mainspring.client.checking import check_key, check_name_or_maker, check_unique
+from mainspring.client.checking import check_key, check_text_or_function, check_unique
 from mainspring.client.job import Job, check_handle
 from mainspring.client.options import Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
@@ -26,11 +26,11 @@ R = TypeVar("R")
 
 
 Unique: TypeAlias = "str | Callable[..., str]"
-"""The name of a computation, or what makes it of the arguments; empty for none."""
+"""The name of a computation, or a function that computes it from the arguments; empty for none."""
 
 
 Key: TypeAlias = "str | Callable[..., str]"
-"""The key that a job shares limits with others of, or what makes it of the arguments; empty for none."""
+"""The concurrency key, or a function that computes it from the arguments; empty for none. Jobs of one key share limits."""
 
 
 _SUBMIT: Final = "to submit a job, call submit(…)"
@@ -46,41 +46,41 @@ _ELSEWHERE: Final = {
     "si": "there are no signatures; a task submits the next one itself",
     "AsyncResult": "to get a job by its handle, call job(handle)",
 }
-"""What methods of Celery, Dramatiq, RQ and Huey are called here."""
+"""The equivalents here of methods of Celery, Dramatiq, RQ and Huey."""
 
 
 Check: TypeAlias = "Callable[[Mapping[str, object]], None]"
-"""What raises UsageError for options, by name, None where they are not given, that an App's store cannot keep."""
+"""A function that raises UsageError for options that an App's store does not support. It gets them by name; None: not given."""
 
 
-def check_kept(keep_unique: float | None, unique: Unique) -> None:
-    """Raise UsageError where a unique is to be kept and there is none."""
+def check_keep_unique(keep_unique: float | None, unique: Unique) -> None:
+    """Raise UsageError if ``keep_unique`` is given without a unique."""
     if keep_unique is not None and not unique:
-        raise UsageError("keep_unique needs a unique to be kept: give unique= too")
+        raise UsageError("keep_unique needs a unique: give unique= too")
 
 
-def check_nothing(options: Mapping[str, object]) -> None:
-    """Let all options pass: nothing is known of the store."""
+def accept_options(options: Mapping[str, object]) -> None:
+    """Accept all options, because the App does not name its store."""
 
 
 class Codec(Protocol):
-    """How a function's arguments and results are written."""
+    """The encoding of a function's arguments and results."""
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bytes:
-        """Write a call's payload.  Raises TypeError or PayloadError."""
+        """Encode a call's payload.  Raises TypeError or PayloadError."""
 
     def decode_result(self, data: bytes, /) -> Any:
-        """Read a result.  Raises PayloadError."""
+        """Decode a result.  Raises PayloadError."""
 
 
 class Verbatim:
-    """The codec of a function in whatever language: bytes as they are, anything else as JSON; results are bytes."""
+    """The codec of a function in any language: bytes as they are, other values as JSON; results are bytes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Write the one argument, or the keyword arguments as a JSON object; no argument is empty."""
+        """Encode one argument, or the keyword arguments as a JSON object; without arguments, the payload is empty."""
         if kwargs and not args:
             return encode_json(kwargs, f"a payload of {self._name}")
         if kwargs or len(args) > 1:
@@ -91,14 +91,14 @@ class Verbatim:
         return encode_json(payload, f"a payload of {self._name}")
 
     def decode_result(self, data: bytes) -> bytes:
-        """Return the result as it is."""
+        """Return the result unchanged."""
         return data
 
 
 class Submission(Generic[P, R]):
-    """A function of the fleet with the options that its jobs are submitted with.  Immutable.
+    """A function of the fleet and the options of its jobs.  Immutable.
 
-    In annotations, its parameters and its result.
+    Its type parameters are the function's parameters and its result.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Submission(Generic[P, R]):
         unique: Unique = "",
         inbox: Inbox | None = None,
         key: Key = "",
-        check: Check = check_nothing,
+        check: Check = accept_options,
     ) -> None:
         self.name = name
         self._codec = codec
@@ -142,23 +142,23 @@ class Submission(Generic[P, R]):
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
-        """Return the same function with other options for its jobs; what is left out stays as it is.
+        """Return the same function with other options for its jobs; omitted options stay the same.
 
-        ``unique`` is the name of the computation, or a function that makes it of the arguments: while a job of that
-        name is live, a submit joins it; with ``keep_unique``, also one that succeeded no longer ago than that.
-        ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) says when it may start.
-        ``run_timeout`` bounds an attempt; ``timeout`` is its older name. ``expires``: it is not started later than that.
-        ``heartbeat``: an attempt whose worker is silent for so long is lost. ``retry``: what follows a failed attempt.
-        ``concurrency_key``: what the job shares the limits per key with, or a function that makes it of the arguments; keys
+        ``unique`` is the name of the computation, or a function that computes it from the arguments. While a job of that name
+        is live, a submit joins it; with ``keep_unique``, a submit also joins a job that succeeded within that time.
+        ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) sets the earliest start, ``expires``
+        the latest. ``run_timeout`` limits an attempt; ``timeout`` is its older name.
+        ``heartbeat``: an attempt whose worker is silent for that time is lost. ``retry`` is the policy after failed attempts.
+        ``concurrency_key`` is the key whose limits the job shares, or a function that computes it from the arguments. Keys
         take turns.
 
-        ``connection``: a connection to the database of a PostgreSQL store, of asyncpg, psycopg, SQLAlchemy or Django. Jobs
-        are then submitted in its transaction, and exist if and only if that is committed, which is the caller's to do;
-        their results can be asked for after that. ``schema`` is the store's.
+        ``connection`` is a connection of asyncpg, psycopg, SQLAlchemy or Django to the database of a PostgreSQL store. Jobs
+        are submitted in its transaction, and exist if and only if the caller commits it; their results are available after
+        that. ``schema`` is the store's schema.
 
         A function of an App on ZooKeeper has neither ``concurrency_key`` nor ``connection``.
 
-        Raises UsageError where an option is wrong, or the App's store cannot keep it.
+        Raises UsageError if an option is wrong, or the App's store does not support it.
         """
         self._check({"concurrency_key": concurrency_key, "connection": connection})
         newer = build_options(
@@ -173,15 +173,15 @@ class Submission(Generic[P, R]):
             keep_unique=keep_unique,
         )
         if retry is not None and (retry.on != (Exception,) or retry.never):
-            raise UsageError("which errors are retried is said where the task is defined: @app.task(retry=Retry(on=…))")
+            raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")
         if connection is None and schema != DEFAULT_SCHEMA:
-            raise UsageError("schema names the tables that a connection submits to: give connection= with it")
-        chosen: Unique = self._unique if unique is None else check_name_or_maker(unique, "unique", check_unique)
-        check_kept(newer.keep_unique, chosen)
+            raise UsageError("schema needs a connection to submit with: give connection= too")
+        chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
+        check_keep_unique(newer.keep_unique, chosen)
         inbox = self._inbox if connection is None else Inbox(connection, schema)
         key: Key = self._key
         if concurrency_key is not None:
-            key = check_name_or_maker(concurrency_key, "concurrency_key", check_key)
+            key = check_text_or_function(concurrency_key, "concurrency_key", check_key)
         merged = replace(self._options.merged(newer), concurrency_key=None)
         if not chosen:
             merged = replace(merged, keep_unique=None)
@@ -190,8 +190,8 @@ class Submission(Generic[P, R]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return when it is on disk.
 
-        Raises TypeError and PayloadError where the arguments do not fit, RefusedError where the server refuses the
-        job, and ConnectionLostError where none can be reached, or whether it took the job is unknown.
+        Raises TypeError or PayloadError if the arguments do not fit, RefusedError if the server refuses the job, and
+        ConnectionLostError if no server can be reached, or if the client cannot find out whether the job was accepted.
         """
         request = self._request(args, kwargs)
         if self._inbox is not None:
@@ -199,7 +199,7 @@ class Submission(Generic[P, R]):
         return self._submitted(self._connections.blocking().submit(request))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job, as ``submit`` does."""
+        """Submit a job, like ``submit``."""
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(await self._inbox.asubmit(request, self._options))
@@ -208,9 +208,9 @@ class Submission(Generic[P, R]):
     def submit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, many at once, and return them in order.
 
-        An item is a tuple of positional arguments, a dict of keyword arguments, or the one argument. The items are
-        taken from the iterable as they can be sent. Raises as ``submit``, the first error after all have been tried;
-        a note on it says how many were taken.
+        An item is a tuple of positional arguments, a dict of keyword arguments, or a single argument. Items are read from
+        the iterable as they can be sent. All are submitted; then the first error of ``submit`` is raised, with a note of how
+        many jobs the server accepted.
         """
         if self._inbox is not None:
             return [self.job(self._inbox.submit(request, self._options)) for request in self._requests(calls)]
@@ -220,7 +220,7 @@ class Submission(Generic[P, R]):
         return self._jobs(answers)
 
     async def asubmit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
-        """Submit a job for each item, as ``submit_many`` does."""
+        """Submit a job for each item, like ``submit_many``."""
         if self._inbox is not None:
             return [self.job(await self._inbox.asubmit(request, self._options)) for request in self._requests(calls)]
         answers: list[Answer] = []
@@ -229,20 +229,20 @@ class Submission(Generic[P, R]):
         return self._jobs(answers)
 
     def job(self, handle: str) -> Job[R]:
-        """Return a job of this function by its handle, with the function's result; the server is not asked yet.
+        """Return the job of this function with a handle, without a request to the server.
 
-        Raises UsageError for what cannot be a handle.
+        Raises UsageError if the text cannot be a handle.
         """
         return Job(self._connections, check_handle(handle), self._decode)
 
     def unique_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return the unique of a job with these arguments; empty where it has none.  Raises UsageError where it cannot be one."""
+        """Return the unique of a job with these arguments; empty for none.  Raises UsageError if it is invalid."""
         if callable(self._unique):
             return check_unique(self._unique(*args, **kwargs), f"{self.name}: the unique of these arguments")
         return self._unique
 
     def __repr__(self) -> str:
-        """Show the function's name, and the options that its jobs are submitted with."""
+        """Show the function's name and the options of its jobs."""
         shown = self._options.given()
         if self._unique:
             shown["unique"] = self._unique
@@ -255,7 +255,7 @@ class Submission(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; it says what other task queues' methods are called here."""
+            """Raise AttributeError. For methods of other task queues, it names the equivalent here."""
             hint = _ELSEWHERE.get(name)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{f'; {hint}' if hint else ''}",

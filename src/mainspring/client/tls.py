@@ -1,4 +1,4 @@
-"""The files with which clients and workers speak TLS, named on the command line or in the environment."""
+"""The TLS files of clients and workers, named on the command line or in the environment."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mainspring.errors import SettingsError
 
 
 class TlsFiles(NamedTuple):
-    """The paths of PEM files; without the authority no TLS is spoken."""
+    """The paths of PEM files; without an authority, connections do not use TLS."""
 
     authority: str | None = None
-    """Vouches for the server's certificate."""
+    """The authority that signed the server's certificate."""
 
     certificate: str | None = None
-    """Shown to the server."""
+    """The certificate that the server checks."""
 
     key: str | None = None
 
     def absolute(self) -> TlsFiles:
-        """Return the same files, named so that they are found from any working directory; links stay links."""
+        """Return the same files with absolute paths; symbolic links are not resolved."""
         return TlsFiles(*(None if path is None else str(Path(path).absolute()) for path in self))
 
     def context(self, names: TlsNames) -> ssl.SSLContext | None:
-        """Read the files; None: speak no TLS.  Raises SettingsError, which says how they were named."""
+        """Read the files; return None for no TLS.  Raises SettingsError with the options' names in ``names``."""
         if self.authority is None:
             if self.certificate is not None or self.key is not None:
                 raise SettingsError(
@@ -46,7 +46,7 @@ class TlsFiles(NamedTuple):
 
 
 class TlsNames(NamedTuple):
-    """What names the files."""
+    """The names of the options or variables for the files."""
 
     authority: str
     certificate: str
@@ -58,5 +58,5 @@ TLS_VARIABLES: Final = TlsNames("MAINSPRING_TLS_CA", "MAINSPRING_TLS_CERT", "MAI
 
 
 def tls_of_environment() -> ssl.SSLContext | None:
-    """Return a context of the files that the environment names; None: speak no TLS.  Raises SettingsError."""
+    """Return a context of the files that the environment names; None: no TLS.  Raises SettingsError."""
     return TlsFiles(*(os.environ.get(name) or None for name in TLS_VARIABLES)).context(TLS_VARIABLES)

@@ -1,8 +1,8 @@
-"""Submitting inside a transaction of the caller's: the job exists if and only if that transaction commits.
+"""Submits inside a transaction of the caller: the job exists if and only if that transaction commits.
 
-What is called is the function ``submit`` of the store's schema in PostgreSQL, over the caller's own connection. It adds a row
-to the store's inbox and returns the handle; nodes move the rows of committed transactions on. Nothing here ever commits, rolls
-back, or waits for a node.
+A submit calls the function ``submit`` of the store's schema in PostgreSQL, over the caller's own connection. The function adds
+a row to the store's inbox and returns the handle; nodes turn the rows of committed transactions into jobs. Nothing here ever
+commits, rolls back, or waits for a node.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _TYPES: Final = ("bytea", "bytea", "bytea", "int", "float8", "float8", "float8",
 
 
 class Inbox:
-    """A connection of the caller's, of whichever library, as the way to a store's inbox.
+    """A store's inbox, reached over a connection of the caller, of any supported library.
 
-    Raises UsageError where the connection is of no kind that is known.
+    Raises UsageError if the connection's library is not supported.
     """
 
     def __init__(self, connection: Any, schema: str = DEFAULT_SCHEMA) -> None:
         check_text(schema, "schema")
         if not schema.replace("_", "a").isalnum() or not schema.isascii():
-            raise UsageError(f"{schema!r} is no name of a schema: use letters, digits and '_'")
+            raise UsageError(f"{schema!r} is not the name of a schema: use letters, digits and '_'")
         self._connection = connection
         self._schema = schema
-        kind = _kind(connection)
-        if kind is None:
+        sender = _sender(connection)
+        if sender is None:
             raise UsageError(
                 f"connection is a {type(connection).__module__}.{type(connection).__qualname__}: give a connection of asyncpg, "
                 "psycopg or Django, or a connection or session of SQLAlchemy"
             )
-        self._send, self.asynchronous = kind
+        self._send, self.asynchronous = sender
 
     def __repr__(self) -> str:
         return f"<{type(self._connection).__module__}.{type(self._connection).__qualname__}>"
@@ -54,12 +54,12 @@ class Inbox:
     def submit(self, request: Request, options: Options) -> str:
         """Add a job and return its handle."""
         if self.asynchronous:
-            raise UsageError("this connection is an asynchronous one: await asubmit(…) in place of submit(…)")
+            raise UsageError("this connection is asynchronous: await asubmit(…) instead of submit(…)")
         handle: str = self._send(self._connection, self._schema, _values(request, options))
         return handle
 
     async def asubmit(self, request: Request, options: Options) -> str:
-        """Add a job and return its handle; takes connections of both kinds, and blocks with a blocking one."""
+        """Add a job and return its handle; accepts connections of both kinds, and blocks with a blocking one."""
         answer: Any = self._send(self._connection, self._schema, _values(request, options))
         handle: str = await answer if inspect.isawaitable(answer) else answer
         return handle
@@ -72,7 +72,7 @@ def _values(request: Request, options: Options) -> tuple[Any, ...]:
     }
     if options.retry is not None:
         kept["retry"] = options.retry.wire()
-    # The key may be made of the arguments: it stands in the request alone.
+    # The key may be computed from the arguments, so only the request has it.
     key = msgspec.json.decode(request.options).get("concurrency_key") if request.options else None
     if key:
         kept["key"] = key.encode()
@@ -101,7 +101,7 @@ def _asyncpg(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
 
 
 def _cursor(connection: Any, schema: str, values: tuple[Any, ...]) -> Any:
-    """Psycopg 2 and 3, and Django's connections."""
+    """Call ``submit`` on a connection of psycopg 2 or 3, or of Django."""
     with connection.cursor() as cursor:
         cursor.execute(_call(schema, ["%s"] * len(values)), values)
         return cursor.fetchone()[0]
@@ -114,7 +114,7 @@ async def _async_cursor(connection: Any, schema: str, values: tuple[Any, ...]) -
 
 
 def _sqlalchemy_call(schema: str, values: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-    from sqlalchemy import text  # noqa: PLC0415 - the caller has it, or there would be no such connection
+    from sqlalchemy import text  # noqa: PLC0415 - the caller has imported it, for the connection
 
     return text(_call(schema, [f":{name}" for name in _NAMES])), dict(zip(_NAMES, values, strict=True))
 
@@ -127,9 +127,9 @@ async def _sqlalchemy_async(connection: Any, schema: str, values: tuple[Any, ...
     return (await connection.execute(*_sqlalchemy_call(schema, values))).scalar_one()
 
 
-def _kind(connection: Any) -> tuple[Callable[[Any, str, tuple[Any, ...]], Any], bool] | None:
-    """Return how a connection is talked to, and whether that has to be awaited."""
-    # The connection a user's class derives from counts, so all bases are looked at.
+def _sender(connection: Any) -> tuple[Callable[[Any, str, tuple[Any, ...]], Any], bool] | None:
+    """Return the function that calls ``submit`` on a connection, and whether its result must be awaited."""
+    # Users derive their own classes from those of the libraries, so this checks all bases.
     origins = {f"{base.__module__.partition('.')[0]}.{base.__qualname__}" for base in type(connection).__mro__}
     if any(origin.startswith("asyncpg.") for origin in origins):
         return _asyncpg, True

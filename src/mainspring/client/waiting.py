@@ -1,7 +1,7 @@
-"""Notifies a worker while one of its tasks waits for other jobs.
+"""Notifications to a worker while one of its tasks waits for other jobs.
 
 A worker sets ``waiter`` in the context of each task. Both clients call it when such a wait begins and ends, so that the worker
-can run the awaited jobs although its places are held. Outside of tasks there is none.
+can run the awaited jobs although tasks hold its places. Outside of tasks, ``waiter`` is None.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Awaited:
     """A job that a task waits for.
 
-    ``refuse`` ends the wait with an error that is raised in the task. It may be called from any thread; it does nothing where
-    the wait is over.
+    ``refuse`` ends the wait with an error that is raised in the task. It may be called from any thread; it does nothing if the
+    wait is over.
     """
 
     __slots__ = ("handle", "refuse")
@@ -29,13 +29,13 @@ class Awaited:
 
 
 class Waiter(Protocol):
-    """The task that waits, as its worker knows it.  Called from any thread."""
+    """A running task that can wait for jobs, on the worker's side.  Called from any thread."""
 
     def waits(self, awaited: Awaited) -> None:
-        """A wait begins."""
+        """Record that a wait begins."""
 
     def continues(self, awaited: Awaited) -> None:
-        """A wait is over, whatever became of the job."""
+        """Record that a wait is over, with or without the job's outcome."""
 
 
 waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", default=None)
@@ -43,7 +43,7 @@ waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", defau
 
 @contextlib.contextmanager
 def announced(handle: str, refuse: Callable[[BaseException], None]) -> Iterator[None]:
-    """Notify the worker of this context's task, if there is one, that the block waits for a job."""
+    """Notify the worker of this context's task, if there is one, while the block waits for a job."""
     task = waiter.get()
     if task is None:
         yield

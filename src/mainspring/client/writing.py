@@ -1,4 +1,4 @@
-"""Writes Python values as JSON. Errors name the place of a value that JSON cannot represent."""
+"""The JSON encoder for payloads. Its errors name the place of a value that JSON cannot represent."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None = None) -> bytes:
-    """Write a value as JSON.
+    """Encode a value as JSON.
 
-    ``what`` names the value in errors. Where the value is a list or an object of values that have names of their own,
-    ``name`` returns that of the one at an index or under a key.
+    ``what`` names the value in errors. If the parts of a list or an object have names of their own, ``name`` returns the name
+    of the part at an index or under a key.
 
-    Raises PayloadError where the value has no such form; NaN and Infinity have none.
+    Raises PayloadError if JSON cannot represent the value, such as NaN and Infinity.
     """
     try:
         written = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadError(f"{what} cannot be written as JSON: {error}") from error
-    # The encoder writes null for what is not finite, so that most values need no second look.
+    # The encoder writes null for numbers that are not finite, so most values need no second check.
     if b"null" in written and (found := _not_finite(value)) is not None:
         path, number = found
         if name is not None:
@@ -40,19 +40,19 @@ def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None =
 
 
 def _not_finite(value: Any) -> tuple[tuple[int | str, ...], float] | None:
-    """Return the place of a NaN or an infinity in a value that can be encoded, and that number; None where it has none."""
-    # Raw is JSON already, and the one type that can be encoded and not taken apart.
+    """Return the path to a NaN or an infinity in an encodable value, and that number; None if there is none."""
+    # Only msgspec's Raw, which is JSON already, can be encoded but not converted to builtins.
     plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_nothing)
-    ahead: list[tuple[tuple[int | str, ...], Any]] = [((), plain)]
-    while ahead:
-        path, one = ahead.pop()
+    unchecked: list[tuple[tuple[int | str, ...], Any]] = [((), plain)]
+    while unchecked:
+        path, one = unchecked.pop()
         if isinstance(one, float):
             if not isfinite(one):
                 return path, one
         elif isinstance(one, (dict, list, tuple)):
             inner: Iterable[tuple[int | str, Any]] = one.items() if isinstance(one, dict) else enumerate(one)
             parts = [((*path, key), part) for key, part in inner if isinstance(part, (float, dict, list, tuple))]
-            ahead += reversed(parts)  # the first is taken next
+            unchecked += reversed(parts)  # the first is checked next
     return None
 
 

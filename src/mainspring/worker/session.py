@@ -258,7 +258,7 @@ class WorkerSession:
                     raise SettingsError(f"the server cannot serve this worker: {message}")
                 events.append(Refused(code, message))
             elif kind == FATAL:
-                raise ServerError(f"the server sent what is no packet: {args[1].decode('utf-8', 'replace')}")
+                raise ServerError(f"the server sent an invalid packet: {args[1].decode('utf-8', 'replace')}")
         return events
 
     def _agree(self, connection: Connection) -> None:

@@ -137,7 +137,7 @@ def test_uniques_join_and_may_be_made_of_arguments(server: ExtensionServer, app:
         fetch.options(keep_unique=5)
     with pytest.raises(UsageError, match="no time zone"):
         fetch.options(run_at=datetime(2030, 1, 1))  # noqa: DTZ001
-    with pytest.raises(UsageError, match="where the task is defined"):
+    with pytest.raises(UsageError, match="belong to the task's definition"):
         fetch.options(retry=Retry(never=(OSError,)))
     assert fetch.options(run_at=datetime(2030, 1, 1, tzinfo=UTC)).submit("c").handle
 
@@ -171,7 +171,7 @@ def test_a_task_may_have_a_unique(server: ExtensionServer, app: App) -> None:
         ("rebuild", {"priority": "high", "keep_unique": 5}),
         *((unique, {}) for unique in ("a-2", "a-1", "b-3", "c", "d-1")),
     ]
-    with pytest.raises(UsageError, match="keep_unique needs a unique to be kept: give unique= too"):
+    with pytest.raises(UsageError, match="keep_unique needs a unique: give unique= too"):
         app.task(keep_unique=5)
     with pytest.raises(UsageError, match=r"crawl: the unique of these arguments has 66 bytes: give it at most 64"):
         crawl.submit("x" * 64)
@@ -249,7 +249,7 @@ def test_how_jobs_end_is_raised(server: ExtensionServer, app: App) -> None:
 @pytest.mark.parametrize("handle", ["", "a\0b", "H:n:1\n", "\udcff", "H" * 64, b"H:n:1", None])
 def test_what_cannot_be_a_handle_is_refused_where_it_is_given(app: App, handle: Any) -> None:
     """No server would answer to a NUL: who waits for the result would wait for ever."""
-    with pytest.raises(UsageError, match="is no handle: give that of a job, such as 'H:node:1000000000001'"):
+    with pytest.raises(UsageError, match="is not a handle: pass the handle of a job, such as 'H:node:1000000000001'"):
         app.job(handle)
     assert app.job("H" * 63).handle == "H" * 63
 

@@ -79,7 +79,7 @@ DEFINED = (
         (task, "concurrency_per_key", True, "a whole number", "bool"),
         (task, "rate", 5, r"a Rate, such as Rate\(100, per=60\)", "int"),
         (task, "rate_per_key", {"number": 5}, "a Rate", "dict"),
-        (task, "concurrency_key", 5, "text, or a function that makes it of the arguments", "int"),
+        (task, "concurrency_key", 5, "text, or a function that computes it from the arguments", "int"),
         *((scheduled, *case) for case in DEFINED),
         (scheduled, "every", b"5", "a duration", "bytes"),
         (scheduled, "timezone", UTC, "the name of a time zone, such as 'Europe/Berlin'", "timezone"),
@@ -97,13 +97,13 @@ DEFINED = (
         (scheduled, "args", "x", "a tuple or list of arguments, or a dict of keyword arguments", "str"),
         (scheduled, "args", 5, "a tuple or list", "int"),
         (scheduled, "args", {5}, "a tuple or list", "set"),
-        (scheduled, "unique", 5, "text, or a function that makes it of the arguments", "int"),
-        (task, "unique", 5, "text, or a function that makes it of the arguments", "int"),
+        (scheduled, "unique", 5, "text, or a function that computes it from the arguments", "int"),
+        (task, "unique", 5, "text, or a function that computes it from the arguments", "int"),
         (task, "keep_unique", [], "a duration", "list"),
         (scheduled, "parent", 5, "a scheduled task, the name of a schedule, or several", "int"),
         *((chosen, *case) for case in COMMON),
-        (chosen, "unique", 5, "text, or a function that makes it of the arguments", "int"),
-        (chosen, "concurrency_key", 5, "text, or a function that makes it of the arguments", "int"),
+        (chosen, "unique", 5, "text, or a function that computes it from the arguments", "int"),
+        (chosen, "concurrency_key", 5, "text, or a function that computes it from the arguments", "int"),
         (chosen, "delay", [], "a duration", "list"),
         (chosen, "run_at", "2030-01-01T12:00:00Z", "a datetime with a time zone", "str"),
         (chosen, "keep_unique", [], "a duration", "list"),
@@ -155,11 +155,11 @@ def test_other_things_of_a_wrong_type() -> None:
         one.worker({"concurrency": 3})
     with pytest.raises(UsageError, match=r"timeout must be a duration.* \(list\)"):
         one.results([], timeout=[])
-    with pytest.raises(UsageError, match=r"schema names the tables .* give connection= with it"):
+    with pytest.raises(UsageError, match=r"schema needs a connection .* give connection= too"):
         one.function("f").options(schema="jobs")
     with pytest.raises(UsageError, match="unique has 65 bytes: give it at most 64"):
         one.function("f").options(unique="x" * 65)
-    with pytest.raises(UsageError, match="unique cannot be written in UTF-8"):
+    with pytest.raises(UsageError, match="unique cannot be encoded in UTF-8"):
         one.function("f").options(unique="\udcff")
 
 

@@ -168,7 +168,7 @@ def test_what_cannot_be_right(said: dict[str, Any], match: str) -> None:
 def test_names_are_single_and_parents_are_there() -> None:
     app = App()
     task = app.task(nothing)
-    with pytest.raises(UsageError, match="no schedule that another could run after"):
+    with pytest.raises(UsageError, match="has no schedule, so no other can follow it"):
         app.scheduled(parent=task, name="b")(lambda: None)
     app.scheduled(every=5)(task)
     with pytest.raises(UsageError, match="two schedules are named 'nothing'"):
@@ -217,5 +217,5 @@ def test_uniques_of_schedules_and_of_their_tasks() -> None:
 
 
 def test_an_app_without_schedules_and_name_tells_nobody() -> None:
-    assert not App().schedules.told
-    assert App(name="x").schedules.told
+    assert not App().schedules.needed
+    assert App(name="x").schedules.needed

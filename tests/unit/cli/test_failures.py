@@ -56,9 +56,9 @@ def test_what_to_do_is_said_once() -> None:
 
 def test_another_server_is_told_apart_with_what_to_do() -> None:
     what_to_do = "; name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
-    other = "the server does not speak Mainspring's extension: it answers 'x'"
+    other = "the server does not support Mainspring's extension: it answers 'x'"
     assert explain(ServerError(other)) == f"{other}{what_to_do}"
-    silent = "the server accepted the connection and said nothing"
+    silent = "the server accepted the connection and did not answer"
     assert explain(ConnectionLostError(silent)) == f"{silent}: it hangs, or is none of Mainspring's{what_to_do}"
 
 

@@ -66,7 +66,7 @@ WRONG = [
     ("submit f --delay 5s --run-at 2030-01-01", "exclude each other"),
     ("submit f --priority urgent", "high"),
     ("submit f --max-attempts 0", "max_attempts"),
-    ("submit f --server a:b", "is no address"),
+    ("submit f --server a:b", "is not a server's address"),
     ("submit f --tls-cert x", "--tls-ca"),
     ("jobs list --state lost", "pending"),
     ("jobs show", "HANDLE"),

@@ -157,7 +157,7 @@ def test_no_server_a_silent_one_and_a_plain_one(free_port: int) -> None:
 
     with pytest.raises(ConnectionLostError, match=f"127.0.0.1:{free_port}"):
         asyncio.run(attempt(Address("127.0.0.1", free_port)))
-    with ExtensionServer(plain=True) as server, pytest.raises(ServerError, match="does not speak"):
+    with ExtensionServer(plain=True) as server, pytest.raises(ServerError, match="does not support"):
         asyncio.run(attempt(server.address))
     with ExtensionServer() as server:
         server.mute = True

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.client.batches import OUTCOMES, WINDOWS_UNDER_WAY, awaiting, submitting, windows
+from mainspring.client.batches import OUTCOMES_IN_FLIGHT, WINDOWS_IN_FLIGHT, awaiting, submitting, windows
 from mainspring.client.outcomes import Outcome
 from mainspring.client.session import Request, Tray, Wait
 
@@ -29,7 +29,7 @@ def test_windows_overlap_and_come_in_order() -> None:
     for number, tray in enumerate(given):
         assert tray is sent[number]
         assert tray.safe
-        assert len(sent) == min(number + WINDOWS_UNDER_WAY, 5), "so many are under way while one is waited for"
+        assert len(sent) == min(number + WINDOWS_IN_FLIGHT, 5), "so many are under way while one is waited for"
     assert [len(tray.frames) for tray in sent] == [2000, 2000, 2000, 2000, 1000]
 
 
@@ -56,13 +56,13 @@ def test_outcomes_are_asked_for_ahead_and_come_in_order() -> None:
     asked = Asked(2500)
     for number, wait in enumerate(asked.given):
         assert wait is asked.waits[number]
-        assert len(asked.waits) - number <= OUTCOMES
+        assert len(asked.waits) - number <= OUTCOMES_IN_FLIGHT
         if not wait.done:  # the server answers ten at a time
             for other in asked.waits[number : number + 10]:
                 other.resolve(ENDED)
     assert len(asked.waits) == 2500
     assert asked.forgotten == []
-    assert asked.questions[0] == OUTCOMES
+    assert asked.questions[0] == OUTCOMES_IN_FLIGHT
     assert set(asked.questions[1:]) == {10}, "as many more as were answered, and no question for each"
 
 

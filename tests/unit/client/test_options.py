@@ -69,7 +69,7 @@ def test_newer_options_win_and_delay_replaces_run_at() -> None:
         ({"timeout": 0}, "timeout is 0, which would end each attempt at once: leave it out for none"),
         ({"run_timeout": 0}, "run_timeout is 0, which would"),
         ({"run_timeout": "soon"}, "^run_timeout: 'soon' is no duration"),
-        ({"run_timeout": 1, "timeout": 1}, "two names of one option: give run_timeout alone"),
+        ({"run_timeout": 1, "timeout": 1}, "two names of one option: give only run_timeout"),
         ({"heartbeat": timedelta(0)}, "heartbeat is 0, which would end each attempt at once: leave it out for none"),
         ({"priority": "urgent"}, "priority must be"),
         ({"retry": 5}, "retry must be"),

@@ -138,14 +138,14 @@ def test_those_who_wait_hear_what_the_job_tells() -> None:
 def test_another_server_is_told_apart() -> None:
     session = Session()
     session.connected()
-    with pytest.raises(ServerError, match="does not speak Mainspring's extension: it answers 'unknown option'"):
+    with pytest.raises(ServerError, match="does not support Mainspring's extension: it answers 'unknown option'"):
         session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown option"))
     session.connected()
-    with pytest.raises(ServerError, match=r"does not speak Mainspring's extension, nor Gearman: b'HTTP/1\.1 400 Bad"):
+    with pytest.raises(ServerError, match=r"does not support Mainspring's extension, nor Gearman: b'HTTP/1\.1 400 Bad"):
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
     session.connected()
     session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
-    with pytest.raises(ServerError, match="sent what is no packet"):
+    with pytest.raises(ServerError, match="sent an invalid packet"):
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
 
 

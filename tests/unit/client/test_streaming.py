@@ -24,7 +24,7 @@ def notice_of_data(size: int) -> Notice:
 
 def taken(buffer: EventBuffer) -> list[JobEvent]:
     events = []
-    while (event := buffer.take()) is not None:
+    while (event := buffer.pop()) is not None:
         events.append(event)
     return events
 
@@ -43,14 +43,14 @@ def test_events_are_given_in_order_and_progress_in_a_row_is_the_newest() -> None
 
 
 def test_what_is_not_taken_in_time_is_dropped_and_counted() -> None:
-    events = EventBuffer(room=1_000)
+    events = EventBuffer(limit=1_000)
     events.add(notice_of_data(5_000))  # one fits always
     for _ in range(3):
         events.add(notice_of_data(1))
     assert taken(events) == [Data(b"x" * 5_000), Missed(3)]
     for _ in range(100_000):
         events.add(notice_of_data(200))
-    assert events.take() == Data(b"x" * 200)
+    assert events.pop() == Data(b"x" * 200)
     events.add(notice_of_data(100))
     assert taken(events) == [Data(b"x" * 200), Data(b"x" * 200), Missed(99_997), Data(b"x" * 100)]
 

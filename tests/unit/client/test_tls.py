@@ -94,7 +94,7 @@ def test_submit_and_work(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, sa
 def test_a_certificate_that_nobody_vouches_for(contexts: Contexts) -> None:
     with ExtensionServer(tls=contexts.server) as server:
         app = App(str(server.address), tls=ssl.create_default_context())
-        with pytest.raises(ConnectionLostError, match=r"not of a known authority .*--tls-ca"):
+        with pytest.raises(ConnectionLostError, match=r"not from a trusted authority .*--tls-ca"):
             app.function("f").submit(b"")
 
         async def submit() -> None:
@@ -103,7 +103,7 @@ def test_a_certificate_that_nobody_vouches_for(contexts: Contexts) -> None:
             finally:
                 await app.aclose()
 
-        with pytest.raises(ConnectionLostError, match=r"not of a known authority .*--tls-ca"):
+        with pytest.raises(ConnectionLostError, match=r"not from a trusted authority .*--tls-ca"):
             asyncio.run(submit())
 
 

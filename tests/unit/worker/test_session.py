@@ -125,7 +125,7 @@ def test_heartbeats_name_what_runs(session: WorkerSession) -> None:
 def test_another_server_is_told_apart() -> None:
     session = WorkerSession([], "w", 1)
     session.connected()
-    with pytest.raises(ServerError, match="does not speak"):
+    with pytest.raises(ServerError, match="does not support"):
         session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown"))
 
 
