@@ -1,4 +1,4 @@
-"""Problems of calls, as data: a code that stays the same, and a sentence for people.
+"""Problems of calls, as data: a stable code, and a sentence for people.
 
 docs/reference/errors.md has the table of the codes.
 """
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-MOST = 1000
-"""Jobs, functions, times or runs that one answer has at most."""
+PAGE_LIMIT = 1000
+"""The largest number of jobs, functions, times or runs in one answer."""
 
 
 class Kind(StrEnum):
-    """The classes of codes. A caller that knows no code can go by its class: the protocol's ``FAULT`` has it as its code."""
+    """The classes of codes. A caller without a rule for a code can use its class, which the protocol's ``FAULT`` contains."""
 
     USAGE = "usage"
-    """The request cannot be right, or not at this node: the same one fails again."""
+    """The request is invalid, or not possible at this node: the same one fails again."""
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
     """The state of the job, schedule or node does not allow the request."""
@@ -33,20 +33,20 @@ class Kind(StrEnum):
 
 
 class Code(StrEnum):
-    """Kinds of problems. Callers compare codes, so none is ever renamed."""
+    """Codes of problems. Callers compare codes, so none is ever renamed."""
 
     UNKNOWN_CALL = "unknown_call", Kind.USAGE
     """There is no call of this name."""
     UNREADABLE = "unreadable", Kind.USAGE
     """The request is no JSON object with the keys and types of its call."""
     INVALID = "invalid", Kind.USAGE
-    """A value cannot be right; the message names it."""
+    """A value is invalid; the message names it."""
     UNSUPPORTED = "unsupported", Kind.USAGE
-    """The store of this node does not keep what was asked for."""
+    """The store of this node does not support the request."""
     TOO_LARGE = "too_large", Kind.USAGE
-    """A name, a unique or a payload has more bytes than can be kept; the message names the limit."""
+    """A name, a unique or a payload is too long; the message gives the limit in bytes."""
     TOO_MANY_FUNCTIONS = "too_many_functions", Kind.USAGE
-    """The request names a new function, and the node takes no more."""
+    """The request names a new function, and the node accepts no more functions."""
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND
     FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND
     SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
@@ -56,13 +56,13 @@ class Code(StrEnum):
     AMBIGUOUS_NODE = "ambiguous_node", Kind.CONFLICT
     """Several nodes have this name."""
     NODE_LIVES = "node_lives", Kind.CONFLICT
-    """Only a dead node is removed without force."""
+    """The node is not dead, and only ``force`` removes such a node."""
     ONLY_NODE = "only_node", Kind.CONFLICT
-    """Nobody shares the store of this node: it can be neither drained nor removed."""
+    """No other node shares the store of this node, so it can be neither drained nor removed."""
     REFUSED = "refused", Kind.UNAVAILABLE
-    """The node takes no more jobs now: the function's queue is full, or the memory for foreground jobs."""
+    """The node accepts no more jobs now: the function's queue is full, or the memory for foreground jobs."""
     UNAVAILABLE = "unavailable", Kind.UNAVAILABLE
-    """The store could not be asked, or has refused; the message is its reason."""
+    """The store could not be reached, or has refused; the message is its reason."""
 
     kind: Kind
 
@@ -74,7 +74,7 @@ class Code(StrEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why a call has no answer."""
+    """The reason why a call failed."""
 
     code: Code
     message: str
@@ -82,7 +82,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ApiError(MainspringError):
-    """A call has no answer; ``problem`` says why."""
+    """A call failed; ``problem`` is the reason."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ class ApiError(MainspringError):
 
 
 def problem_of(error: MainspringError) -> Problem:
-    """Return an error of the services as the API tells it."""
+    """Return the problem that stands for an error of the services."""
     if isinstance(error, ApiError):
         return error.problem
     kinds = ((UsageError, Code.INVALID), (ConflictError, Code.CONFLICT), (RefusedError, Code.REFUSED))
@@ -99,6 +99,6 @@ def problem_of(error: MainspringError) -> Problem:
 
 
 def check_number(name: str, number: int) -> None:
-    """Raise ApiError for a number that one answer cannot have."""
-    if not 1 <= number <= MOST:
-        raise ApiError(Code.INVALID, f"{name} is a number from 1 to {MOST}, not {number}")
+    """Raise ApiError if a number is not from 1 to `PAGE_LIMIT`."""
+    if not 1 <= number <= PAGE_LIMIT:
+        raise ApiError(Code.INVALID, f"{name} is a number from 1 to {PAGE_LIMIT}, not {number}")

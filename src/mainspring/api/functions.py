@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mainspring.api.errors import MOST
+from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request
 from mainspring.resources.said import SaidRate  # noqa: TC001 - msgspec reads the annotation
 
@@ -29,7 +29,7 @@ class FunctionInfo(msgspec.Struct):
 
 
 class Listed(msgspec.Struct):
-    """Some functions, in the order of their names."""
+    """A page of functions, sorted by name."""
 
     functions: list[FunctionInfo]
     next: str | None
@@ -45,10 +45,10 @@ class Registration(msgspec.Struct):
 
 
 class List(Request[Listed]):
-    """The functions that the node knows, a page at a time. Codes: ``invalid``."""
+    """The node's functions, one page at a time. Codes: ``invalid``."""
 
     call = "functions.list"
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = MOST
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     after: str | None = None
 
 
@@ -60,14 +60,14 @@ class Show(Request[FunctionInfo]):
 
 
 class Registered(Request[Registration]):
-    """Whether a worker of any node has registered a function; where none has, the names of those that are registered."""
+    """Return whether a worker of any node has registered a function; if none has, also the names of the registered ones."""
 
     call = "functions.registered"
     function: str
 
 
 class Limit(Request[FunctionInfo]):
-    """Limit a function; what is left out stays as it is.
+    """Limit a function; limits that are left out do not change.
 
     Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``.
     """
@@ -83,14 +83,14 @@ class Limit(Request[FunctionInfo]):
 
 
 class Pause(Request[FunctionInfo]):
-    """Let no more jobs of a function start. Codes: as of `Limit`."""
+    """Start no more jobs of a function. Codes: as of `Limit`."""
 
     call = "functions.pause"
     function: str
 
 
 class Resume(Request[FunctionInfo]):
-    """Let jobs of a paused function start again. Codes: as of `Limit`."""
+    """Start jobs of a paused function again. Codes: as of `Limit`."""
 
     call = "functions.resume"
     function: str

@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from mainspring.api.request import Request
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 
-LONGEST_REASON = 4096
-"""Letters of the reason of a cancel: it is stored with the job."""
+REASON_LIMIT = 4096
+"""Characters in the reason of a cancel, which is stored with the job."""
 STATES = {state.name.lower(): state for state in State}
 
 
@@ -31,7 +31,7 @@ class JobInfo(msgspec.Struct):
 
 
 class JobDetails(JobInfo):
-    """All that is known about a job."""
+    """A job with all its details."""
 
     traceback: str | None
     schedule: str | None
@@ -47,18 +47,18 @@ class JobDetails(JobInfo):
     done: int
     total: int
     numerator: int
-    """The former name of ``done``, as ``denominator`` is that of ``total``."""
+    """The former name of ``done``; ``denominator`` is that of ``total``."""
     denominator: int
 
 
 class Listed(msgspec.Struct):
-    """Some jobs, newest first."""
+    """A page of jobs, newest first."""
 
     jobs: list[JobInfo]
     next: str | UnsetType | None = UNSET
-    """Of a partial answer: the handle ``before`` which the next one begins; None: no older job matches."""
+    """Only in a partial answer: the handle for ``before`` of the next page; None: no older job matches."""
     searched_to: str | UnsetType | None = UNSET
-    """Of a partial answer: when the last job that was looked at was submitted; None: there is no older one."""
+    """Only in a partial answer: when the last examined job was submitted; None: there is no older one."""
 
 
 class Cancelled(msgspec.Struct):
@@ -66,17 +66,17 @@ class Cancelled(msgspec.Struct):
 
     handle: str
     state: str
-    """``cancelled``; ``running`` where its worker was asked to stop; or the state in which it had ended."""
+    """``cancelled``; ``running`` if its worker was asked to stop; or the state in which the job had already ended."""
 
 
 class Missed(msgspec.Struct):
-    """So many changes were left out, because the watcher had no room for them."""
+    """The number of changes that were left out because the watcher's buffer was full."""
 
     missed: int
 
 
 class List(Request[Listed]):
-    """Jobs that meet all that is given, those before the job ``before``. Codes: ``invalid``, ``job_not_found``."""
+    """Jobs that match all given criteria and are older than the job ``before``. Codes: ``invalid``, ``job_not_found``."""
 
     call = "jobs.list"
     only_reads = True
@@ -86,7 +86,7 @@ class List(Request[Listed]):
     before: str | None = None
     limit: int = 100
     partial: bool = False
-    """Whether the answer may come before there are as many jobs as the limit says, though there are more."""
+    """Whether the answer may contain fewer jobs than the limit although more match."""
 
 
 class Show(Request[JobDetails]):
@@ -101,7 +101,7 @@ class Cancel(Request[Cancelled]):
 
     call = "jobs.cancel"
     handle: str
-    reason: Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)] = "cancelled on request"
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
 
 
 class Retry(Request[JobInfo]):
@@ -112,7 +112,7 @@ class Retry(Request[JobInfo]):
 
 
 class Watch(Request[None]):
-    """Tell of each change of state, of one function's or of one job where that is given. Codes: ``job_not_found``."""
+    """Send each change of state, optionally of one function or one job only. Codes: ``job_not_found``."""
 
     call = "jobs.watch"
     function: Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None = None

@@ -52,7 +52,7 @@ class Show(Request[NodeInfo]):
 
 
 class Drain(Request[NodeInfo]):
-    """Let a node take no more jobs, or take jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
+    """Let a node accept no more jobs, or accept jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
 
     call = "nodes.drain"
     node: str

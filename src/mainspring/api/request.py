@@ -1,6 +1,6 @@
-"""Requests: what can be asked of a node, whatever the protocol. They are read from JSON, and answers written, here alone.
+"""Requests to a node, in every protocol. Only this module reads them from JSON and writes answers as JSON.
 
-The modules beside this one have the requests and the answers of one subject each; `answers` has what answers them.
+The other modules of this package have the requests and the answers of one subject each; `answers` has their handlers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Request(msgspec.Struct, Generic[A], forbid_unknown_fields=True, omit_defau
     """A request; ``A`` is the type of its answer."""
 
     call: ClassVar[str] = ""
-    """The name under which it can be read and sent; empty where it has bytes that JSON cannot hold."""
+    """The name in JSON; empty for a request with bytes, which JSON cannot hold."""
     only_reads: ClassVar[bool] = False
-    """Whether it may take long and changes nothing: it ends when its client leaves."""
+    """Whether it changes nothing and may take long: it ends when its client disconnects."""
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
-    """Return a request that came as JSON; nothing stands for an empty object. Raises ApiError."""
+    """Return a request from JSON; no bytes stand for an empty object. Raises ApiError."""
     kind = requests.get(name)
     if kind is None:
         raise ApiError(Code.UNKNOWN_CALL, f"there is no method {name!r}; there are {', '.join(sorted(requests))}")

@@ -1,4 +1,4 @@
-"""Calls about schedules: list, show, make, change and run them; their next times and their history."""
+"""Calls about schedules: list, show, create, change and run them; their next times and their history."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ScheduleInfo(msgspec.Struct):
 
 
 class ScheduleDetails(ScheduleInfo):
-    """All that is known about a schedule."""
+    """A schedule with all its details."""
 
     cron: str | None
     every: float | None
@@ -59,14 +59,14 @@ class Listed(msgspec.Struct):
 
 
 class Removed(msgspec.Struct):
-    """A schedule that is no more."""
+    """A removed schedule."""
 
     name: str
     state: str = "removed"
 
 
 class Times(msgspec.Struct):
-    """When a schedule runs next."""
+    """The next times of a schedule."""
 
     schedule: str
     paused: bool
@@ -94,7 +94,7 @@ class Run(msgspec.Struct):
 
 
 class Runs(msgspec.Struct):
-    """Some of what became of a schedule's fire times, the newest first."""
+    """Outcomes of a schedule's fire times, newest first."""
 
     runs: list[Run]
 
@@ -129,19 +129,19 @@ class Show(Request[ScheduleDetails]):
 
 
 class Add(Specification, Request[ScheduleInfo]):
-    """Make a schedule. Codes: ``invalid``, ``conflict`` where there is one of that name."""
+    """Create a schedule. Codes: ``invalid``, ``conflict`` if the name is in use."""
 
     call = "schedules.add"
 
 
 class Edit(Specification, Request[ScheduleInfo]):
-    """Change a schedule; what is left out stays as it is. Codes: ``invalid``, ``schedule_not_found``, ``conflict``."""
+    """Change a schedule; fields that are left out do not change. Codes: ``invalid``, ``schedule_not_found``, ``conflict``."""
 
     call = "schedules.edit"
 
 
 class Pause(Request[ScheduleInfo]):
-    """Skip a schedule's times from now on. Codes: ``schedule_not_found``."""
+    """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``."""
 
     call = "schedules.pause"
     name: str
@@ -155,7 +155,7 @@ class Resume(Request[ScheduleInfo]):
 
 
 class Remove(Request[Removed]):
-    """Remove a schedule; its history stays. Codes: ``schedule_not_found``, ``conflict`` where others run after it."""
+    """Remove a schedule; its history stays. Codes: ``schedule_not_found``, ``conflict`` if other schedules run after it."""
 
     call = "schedules.remove"
     name: str
@@ -169,7 +169,7 @@ class Trigger(Request[Run]):
 
 
 class Next(Request[Times]):
-    """When a schedule runs next. Codes: ``invalid``, ``schedule_not_found``."""
+    """The next times of a schedule. Codes: ``invalid``, ``schedule_not_found``."""
 
     call = "schedules.next"
     only_reads = True
@@ -178,7 +178,7 @@ class Next(Request[Times]):
 
 
 class History(Request[Runs]):
-    """The outcomes of a schedule's times, or of those before a given time. Codes: ``invalid``, ``schedule_not_found``."""
+    """The outcomes of a schedule's fire times, optionally before a given time. Codes: ``invalid``, ``schedule_not_found``."""
 
     call = "schedules.history"
     only_reads = True
@@ -188,7 +188,7 @@ class History(Request[Runs]):
 
 
 class Declare(Request[Declared]):
-    """Make the store as the code of an App says, if that code governs. Codes: ``invalid``, ``conflict``."""
+    """Make the stored schedules match the code of an App, if that code governs. Codes: ``invalid``, ``conflict``."""
 
     call = "schedules.declare"
     app: str

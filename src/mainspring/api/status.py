@@ -8,7 +8,7 @@ from mainspring.api.request import Request
 
 
 class Waiting(msgspec.Struct):
-    """Jobs that wait, by priority."""
+    """Numbers of waiting jobs, by priority."""
 
     high: int
     normal: int
@@ -26,7 +26,7 @@ class FunctionStatus(msgspec.Struct):
 
 
 class JobNumbers(msgspec.Struct):
-    """How many jobs there are that have not ended."""
+    """Numbers of jobs that have not ended."""
 
     total: int
     running: int
@@ -59,6 +59,6 @@ class NodeStatus(msgspec.Struct):
 
 
 class Show(Request[NodeStatus]):
-    """The status of the asked node. Codes: none of its own."""
+    """The status of the node that receives the request. Codes: none of its own."""
 
     call = "node.status"

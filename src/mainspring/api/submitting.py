@@ -1,4 +1,4 @@
-"""Submitting jobs: in the background, or in the foreground, where the answer is how the job has ended."""
+"""Submitting jobs: in the background, or in the foreground, where the answer is the job's result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
 
 
 def misfit(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:
-    """Return the problem of a job that no node takes; None for a valid one.
+    """Return the problem of a job that no node accepts; None for a valid one.
 
     ``largest`` is the store's limit for payloads, in bytes.
     """
@@ -86,18 +86,18 @@ def misfit(function: bytes, unique: bytes, payload: bytes, largest: int) -> Prob
 
 
 class Submitted(msgspec.Struct):
-    """A background job that is stored, or the one that it has joined."""
+    """A stored background job, or the existing one that it joined."""
 
     handle: str
 
 
 class Ended(msgspec.Struct):
-    """How a job has ended."""
+    """The end of a job."""
 
     handle: str
     succeeded: bool
     result: bytes = b""
-    """All parts that its worker has sent, one after the other; empty where it has not succeeded."""
+    """All parts that its worker has sent, concatenated; empty if the job did not succeed."""
     exception: bytes | None = None
     """The data of ``WORK_EXCEPTION`` from a plain Gearman worker."""
 
@@ -112,7 +112,7 @@ class Submit(Request[Submitted]):
 
 
 class Run(Request[Ended]):
-    """Have a job run that lives as long as this call, or one that others wait for. Codes: as of `Submit`."""
+    """Run a job that ends with this call, or join one that others wait for. Codes: as of `Submit`."""
 
     function: bytes
     payload: bytes

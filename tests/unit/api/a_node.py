@@ -1,4 +1,4 @@
-"""A node in memory without any face: its services, and the API that answers for them."""
+"""A node in memory without any face: its services, and their API."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from mainspring.storage.query import Budget, Query
 
 LARGEST = 1000
-"""Bytes of a payload that the store takes."""
+"""The store's limit for payloads, in bytes."""
 UNKNOWN = "H:n:1000000999999"
 
 
 class Store(MemoryEngine):
-    """A store that refuses while ``error`` is there."""
+    """A store that refuses everything while ``error`` is set."""
 
     error: StoreError | None = None
 
@@ -126,7 +126,7 @@ class Node:
         return caught.value.problem.code
 
     async def committed(self) -> None:
-        """Wait until all is on disk."""
+        """Wait until everything is committed."""
         idle = asyncio.Event()
         self.commits.when_idle(idle.set)
         await idle.wait()

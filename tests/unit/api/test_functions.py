@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def test_limits_are_changed_one_by_one() -> None:
     async def test() -> None:
         async with opened() as node:
-            said = await node.api.call(functions.Limit("f", concurrency=5, rate=SaidRate(9, 60.0)))
-            assert (said.concurrency, said.rate, said.source) == (5, SaidRate(9, 60.0, 9), "command")
-            said = await node.api.call(functions.Limit("f", concurrency=None))
-            assert (said.concurrency, said.rate) == (None, SaidRate(9, 60.0, 9))
+            info = await node.api.call(functions.Limit("f", concurrency=5, rate=SaidRate(9, 60.0)))
+            assert (info.concurrency, info.rate, info.source) == (5, SaidRate(9, 60.0, 9), "command")
+            info = await node.api.call(functions.Limit("f", concurrency=None))
+            assert (info.concurrency, info.rate) == (None, SaidRate(9, 60.0, 9))
             assert (await node.api.call(functions.Limit("f", unlimited=True))).rate is None
             assert (await node.api.call(functions.Limit("f", declared=True))).source is None
             assert (await node.api.call(functions.Pause("f"))).paused
@@ -36,7 +36,7 @@ def test_limits_are_changed_one_by_one() -> None:
     run(test())
 
 
-def test_functions_have_pages() -> None:
+def test_functions_are_listed_in_pages() -> None:
     async def test() -> None:
         async with opened() as node:
             node.service.dispatch.complete = False
@@ -58,7 +58,7 @@ def test_functions_have_pages() -> None:
     run(test())
 
 
-def test_who_has_registered_a_function() -> None:
+def test_registered_functions_of_all_nodes_are_found() -> None:
     async def test() -> None:
         async with opened() as node:
             node.worker(b"f", b"g")
@@ -88,7 +88,7 @@ def test_problems_have_codes(request_: Request[object], code: Code) -> None:
     run(test())
 
 
-def test_a_node_may_take_no_new_function_and_its_store_keep_no_limits() -> None:
+def test_limits_are_refused_by_a_full_node_and_by_a_store_without_limits() -> None:
     async def test() -> None:
         async with opened() as node:
             await node.submit()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.api.request import Request
 
 
-def test_a_job_is_shown_listed_cancelled_and_tried_again() -> None:
+def test_a_job_is_shown_listed_cancelled_and_retried() -> None:
     async def test() -> None:
         async with opened() as node:
             handle = await node.submit(payload=b"load", unique=b"u")
@@ -36,7 +36,7 @@ def test_a_job_is_shown_listed_cancelled_and_tried_again() -> None:
     run(test())
 
 
-def test_lists_have_pages_and_foreground_jobs() -> None:
+def test_lists_have_pages_and_include_foreground_jobs() -> None:
     async def test() -> None:
         async with opened() as node:
             handles = [await node.submit() for _ in range(4)]
@@ -52,7 +52,7 @@ def test_lists_have_pages_and_foreground_jobs() -> None:
     run(test())
 
 
-def test_what_runs_here_is_known_before_the_store_knows_it() -> None:
+def test_a_running_job_is_shown_before_it_is_committed() -> None:
     async def test() -> None:
         async with opened() as node:
             side = node.worker()
@@ -97,7 +97,7 @@ def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
     run(test())
 
 
-def test_a_watch_tells_what_there_is_room_for() -> None:
+def test_a_watch_sends_only_what_its_buffer_holds() -> None:
     async def test() -> None:
         async with opened() as node:
             seen: list[jobs.JobInfo | jobs.Missed] = []

@@ -27,24 +27,24 @@ class Members:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.known = {term: row(term, name=name) for term, name in ((1, "a"), (2, "b"), (3, "b"))}
+        self.by_term = {term: row(term, name=name) for term, name in ((1, "a"), (2, "b"), (3, "b"))}
         self.recovered: list[int] = []
         self.api = Api(NodeCalls(cast("Keeper", self), cast("MembershipPort", self), self.recovered.extend).handlers)
 
     def dead(self) -> list[NodeRow]:
-        return [self.known[3]] if 3 in self.known else []
+        return [self.by_term[3]] if 3 in self.by_term else []
 
     async def rows(self) -> list[NodeRow]:
         if self.error is not None:
             raise self.error
-        return list(self.known.values())
+        return list(self.by_term.values())
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
-        self.known[term] = replace(self.known[term], draining=draining)
+        self.by_term[term] = replace(self.by_term[term], draining=draining)
         return True
 
     async def end(self, term: int) -> bool:
-        return self.known.pop(term, None) is not None
+        return self.by_term.pop(term, None) is not None
 
     async def code(self, request: Any) -> Code:
         with pytest.raises(ApiError) as caught:
@@ -92,10 +92,10 @@ def test_a_defect_of_the_store_ends_the_call() -> None:
     run(test())
 
 
-def test_a_node_alone_is_the_only_one() -> None:
+def test_the_only_node_of_a_store_is_neither_drained_nor_removed() -> None:
     async def test() -> None:
         members = Members()
-        members.api = Api(LoneNodeCalls(lambda: members.known[1]).handlers)
+        members.api = Api(LoneNodeCalls(lambda: members.by_term[1]).handlers)
         assert [node.name for node in (await members.api.call(nodes.List())).nodes] == ["a"]
         assert (await members.api.call(nodes.Show("1"))).state == "live"
         assert await members.code(nodes.Show("b")) is Code.NODE_NOT_FOUND

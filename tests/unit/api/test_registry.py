@@ -27,7 +27,7 @@ class Named(Request[int]):
 
 
 class Wait(Request[None]):
-    """It has no name."""
+    """A request without a name."""
 
 
 async def double(request: Double) -> int:
@@ -41,7 +41,7 @@ def test_a_request_is_read_by_its_name() -> None:
     assert read(api.requests, "double", b'{"number": 4}') == Double(4)
     assert read(api.requests, "double", b"") == Double()
     assert write(Double(4)) == b'{"number":4}'
-    assert write(Double()) == b"{}", "what is left out is as the server has it"
+    assert write(Double()) == b"{}", "the server sets the defaults"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_request_is_read_by_its_name() -> None:
         ("named", b'{"name": "\xff"}', Code.UNREADABLE),
     ],
 )
-def test_what_cannot_be_read_says_why(name: str, params: bytes, code: Code) -> None:
+def test_the_error_of_an_unreadable_request_gives_the_reason(name: str, params: bytes, code: Code) -> None:
     api = Api({Double: double, Named: double, Wait: double})
     with pytest.raises(ApiError) as caught:
         read(api.requests, name, params)
@@ -74,7 +74,7 @@ def test_calls_are_awaited() -> None:
     run(test())
 
 
-def test_a_defect_is_raised_to_who_awaits_the_call_and_to_nobody_else() -> None:
+def test_a_defect_is_raised_only_to_the_caller() -> None:
     async def test() -> None:
         answers: list[Any] = []
 
@@ -123,7 +123,7 @@ def requests() -> list[type[Request[Any]]]:
     return [kind for kind in kinds if issubclass(kind, Request) and kind is not Request]
 
 
-def test_names_of_calls_are_unique_and_say_their_subject() -> None:
+def test_names_of_calls_are_unique_and_contain_their_subject() -> None:
     named = [kind for kind in requests() if kind.call]
     names = [kind.call for kind in named]
     assert len(set(names)) == len(names) > 25
@@ -132,9 +132,9 @@ def test_names_of_calls_are_unique_and_say_their_subject() -> None:
         assert kind.call.split(".")[0] == subjects.get(kind.__module__, kind.__module__.rpartition(".")[2])
 
 
-def test_codes_that_a_request_names_exist() -> None:
-    known = {code.value for code in Code}
+def test_the_codes_in_the_docstring_of_a_request_exist() -> None:
+    codes = {code.value for code in Code}
     for kind in requests():
-        _, _, said = (kind.__doc__ or "").partition("Codes: ")
-        named = set(said.split("``")[1::2])
-        assert named <= known, kind
+        _, _, documented = (kind.__doc__ or "").partition("Codes: ")
+        named = set(documented.split("``")[1::2])
+        assert named <= codes, kind

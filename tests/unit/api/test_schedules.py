@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.api.request import Request
 
 
-def test_a_schedule_from_its_making_to_its_end() -> None:
+def test_a_schedule_is_added_edited_paused_and_removed() -> None:
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
@@ -38,20 +38,20 @@ def test_a_schedule_from_its_making_to_its_end() -> None:
     run(test())
 
 
-def test_a_run_and_the_history() -> None:
+def test_a_triggered_run_is_in_the_history() -> None:
     async def test() -> None:
         async with opened() as node:
             await node.api.call(schedules.Add(name="a", function="f", every=60.0))
             assert (await node.api.call(schedules.History("a"))).runs == []
-            made = await node.api.call(schedules.Trigger("a"))
-            assert made.handle is not None
-            assert (await node.api.call(jobs.Show(made.handle))).schedule == "a"
-            assert (await node.api.call(schedules.History("a"))).runs == [made]
+            run = await node.api.call(schedules.Trigger("a"))
+            assert run.handle is not None
+            assert (await node.api.call(jobs.Show(run.handle))).schedule == "a"
+            assert (await node.api.call(schedules.History("a"))).runs == [run]
 
     run(test())
 
 
-def test_code_declares() -> None:
+def test_schedules_are_declared_by_code() -> None:
     async def test() -> None:
         async with opened() as node:
             declared = await node.api.call(schedules.Declare("x", [Specification(name="a", every=60.0)]))

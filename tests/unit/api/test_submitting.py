@@ -27,7 +27,7 @@ def test_a_background_job_is_stored_before_the_answer() -> None:
             await node.committed()
             (held,) = side.given
             assert (held.handle.decode(), held.job.payload, held.job.priority) == (handle, b"load", Priority.NORMAL)
-            assert await node.submit(unique=b"u") == handle, "it joins"
+            assert await node.submit(unique=b"u") == handle, "it joins the first one"
 
     run(test())
 
@@ -39,7 +39,7 @@ async def begun(node: Node, request: Run) -> asyncio.Task[Ended]:
     return task
 
 
-def test_a_foreground_job_is_answered_with_its_end() -> None:
+def test_the_answer_of_a_foreground_job_is_its_result() -> None:
     async def test() -> None:
         async with opened() as node:
             side = node.worker(places=2)
@@ -54,7 +54,7 @@ def test_a_foreground_job_is_answered_with_its_end() -> None:
     run(test())
 
 
-def test_a_foreground_job_goes_with_the_last_who_waits() -> None:
+def test_a_foreground_job_ends_with_its_last_waiting_client() -> None:
     async def test() -> None:
         async with opened() as node:
             tasks = [await begun(node, Run(b"f", b"", b"u")) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_options_reach_the_job_and_its_worker() -> None:
 
 
 @pytest.mark.parametrize("way", ["delay", "run_at"])
-def test_a_job_for_later(way: str) -> None:
+def test_a_delayed_job_is_scheduled(way: str) -> None:
     async def test() -> None:
         async with opened() as node:
             later = node.clock.wall() + 5
@@ -97,8 +97,8 @@ def test_a_job_for_later(way: str) -> None:
 
 @pytest.mark.parametrize("unit", ["function", "unique", "payload"])
 @pytest.mark.parametrize("kind", [Submit, Run])
-def test_limits_are_those_of_all_faces(kind: type[Submit | Run], unit: str) -> None:
-    """As many bytes as may be, and one more."""
+def test_sizes_have_the_same_limits_as_in_all_faces(kind: type[Submit | Run], unit: str) -> None:
+    """Submit as many bytes as allowed, then one more."""
 
     async def test() -> None:
         async with opened() as node:
@@ -122,7 +122,7 @@ def test_limits_are_those_of_all_faces(kind: type[Submit | Run], unit: str) -> N
         JobOptions(concurrency_key="k" * 256),
     ],
 )
-def test_options_that_cannot_be_right(options: JobOptions) -> None:
+def test_invalid_options_are_refused(options: JobOptions) -> None:
     async def test() -> None:
         async with opened() as node:
             assert await node.code(Submit(b"f", b"", options=options)) is Code.INVALID
@@ -132,7 +132,7 @@ def test_options_that_cannot_be_right(options: JobOptions) -> None:
 
 
 @pytest.mark.parametrize("kind", [Submit, Run])
-def test_a_job_has_a_function(kind: type[Submit | Run]) -> None:
+def test_a_job_without_a_function_is_refused(kind: type[Submit | Run]) -> None:
     async def test() -> None:
         async with opened() as node:
             assert await node.code(kind(b"", b"")) is Code.INVALID
@@ -140,7 +140,7 @@ def test_a_job_has_a_function(kind: type[Submit | Run]) -> None:
     run(test())
 
 
-def test_a_store_without_limits_takes_no_keys() -> None:
+def test_a_store_without_limits_refuses_concurrency_keys() -> None:
     async def test() -> None:
         async with opened(keeps_limits=False) as node:
             assert await node.code(Submit(b"f", b"", options=JobOptions(concurrency_key="k"))) is Code.UNSUPPORTED

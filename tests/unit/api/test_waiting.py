@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.answers.waiting import Answering, Later, in_turns
+from mainspring.api.answers.waiting import CallInProgress, Later, in_slices
 from mainspring.api.errors import ApiError, Code, Problem
 from mainspring.errors import ConflictError, StoreFullError, UsageError
 from mainspring.slices import SLICE, Slices
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """Brings values when it is told to."""
+    """Returns values when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Done, Failed]] = []
@@ -29,22 +29,22 @@ class Service:
         self.asked.append((done, failed))
 
 
-def answered(work: Any) -> tuple[list[Any], list[Problem], Answering]:
+def answered(work: Any) -> tuple[list[Any], list[Problem], CallInProgress]:
     answers: list[Any] = []
     problems: list[Problem] = []
-    return answers, problems, Answering(work, answers.append, problems.append)
+    return answers, problems, CallInProgress(work, answers.append, problems.append)
 
 
 async def at_once(value: Any) -> Any:
     return await Later[Any](lambda done, _: done(value))
 
 
-def test_what_is_known_is_answered_at_once() -> None:
+def test_a_call_without_awaiting_is_answered_at_once() -> None:
     answers, problems, _ = answered(at_once(7))
     assert (answers, problems) == ([7], [])
 
 
-def test_an_answer_waits_for_what_it_needs() -> None:
+def test_a_call_awaits_the_values_that_it_needs() -> None:
     service = Service()
 
     async def work() -> int:
@@ -62,7 +62,7 @@ def test_an_answer_waits_for_what_it_needs() -> None:
     assert (answers, problems) == ([101], [])
 
 
-def test_any_number_of_values_that_are_there_needs_no_stack() -> None:
+def test_any_number_of_immediate_values_uses_no_stack() -> None:
     async def work() -> int:
         return sum([await at_once(1) for _ in range(100_000)])
 
@@ -89,7 +89,7 @@ def test_errors_of_the_services_are_problems(error: Exception, code: Code) -> No
     assert (answers, problems) == ([], [Problem(code, "why")])
 
 
-def test_a_call_that_nobody_waits_for_undoes_what_it_has_begun() -> None:
+def test_an_ended_call_undoes_its_work() -> None:
     service, undone = Service(), list[str]()
 
     async def work() -> None:
@@ -106,7 +106,7 @@ def test_a_call_that_nobody_waits_for_undoes_what_it_has_begun() -> None:
     assert (answers, problems) == ([], [])
 
 
-def test_a_defect_is_no_answer() -> None:
+def test_a_defect_is_raised_and_is_no_answer() -> None:
     async def work() -> None:
         raise ZeroDivisionError
 
@@ -114,7 +114,7 @@ def test_a_defect_is_no_answer() -> None:
         answered(work())
 
 
-def test_long_work_takes_turns() -> None:
+def test_long_work_runs_in_slices() -> None:
     turns: list[Callable[[], None]] = []
     now = 0.0
 
@@ -131,7 +131,7 @@ def test_long_work_takes_turns() -> None:
         return 7
 
     async def work(wrong: bool) -> int:
-        value: int = await in_turns(slices.start, steps(wrong))
+        value: int = await in_slices(slices.start, steps(wrong))
         return value
 
     for wrong in (False, True):
@@ -156,7 +156,7 @@ def test_long_work_ends_with_its_call() -> None:
             taken.append(number)
             yield
 
-    answers, problems, call = answered(in_turns(Slices(turns.append, lambda: next(ticks)).start, steps()))
+    answers, problems, call = answered(in_slices(Slices(turns.append, lambda: next(ticks)).start, steps()))
     turns.pop(0)()
     before = list(taken)
     call.end()
@@ -165,7 +165,7 @@ def test_long_work_ends_with_its_call() -> None:
     assert (taken, answers, problems) == (before, [], [])
 
 
-def test_nothing_is_left_of_a_call_that_has_ended() -> None:
+def test_an_ended_call_is_freed() -> None:
     work = at_once(1)
     answered(work)[2].end()
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
 
 
-MOST_NAMES = 10_000
-"""Functions that one answer of ``functions.registered`` names."""
-LOOKED_AT = 100_000
-"""Functions that it chooses them from."""
+NAMES_LIMIT = 10_000
+"""The largest number of names in one answer of ``functions.registered``."""
+CANDIDATES_LIMIT = 100_000
+"""The largest number of names from which it selects these."""
 
 
 class FunctionCalls:
@@ -65,25 +65,25 @@ class FunctionCalls:
         found: list[FunctionQueue] = []
         while isinstance(place, Place):
             page = await self._page(place, min(limit - len(found), PAGE))
-            # Those of the last part are in memory, or left to that part.
+            # Functions of `others` come in the last part, unless they are in memory.
             found.extend(queue for queue in page.functions if queue.serial or queue.name not in others)
             place = b"" if page.next is None else page.next
             if len(found) >= limit:
                 return self._listed(found, _token(place))
-        # The rest: functions of which something is said, or that workers of other nodes have registered.
+        # The rest: functions of which something is limits_of_function, or that workers of other nodes have registered.
         after, most = place, limit - len(found)
         names = heapq.nsmallest(most + 1, (name for name in others if name > after))
         following = _token(names[-2]) if len(names) > most else None
         names = names[:most]
-        known = await self._find(names)
-        found.extend(known.get(name) or FunctionQueue(name) for name in names)
+        stored = await self._find(names)
+        found.extend(stored.get(name) or FunctionQueue(name) for name in names)
         return self._listed(found, following)
 
     def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
         return Listed([self._info(queue) for queue in sorted(found, key=lambda queue: queue.name)], following)
 
     def _others(self) -> set[bytes]:
-        """Return the functions that are listed although this node has nothing to do with them."""
+        """Return the functions that are listed although this node has no jobs or workers of them."""
         service = self._service
         elsewhere = service.registered_elsewhere() or frozenset()
         return {name for name in (*service.said_functions(), *elsewhere) if service.queue_of(name) is None}
@@ -102,13 +102,13 @@ class FunctionCalls:
         await self._counted()
         queue = (await self._find([name])).get(name)
         if queue is None and name not in service.said_functions() and not service.is_registered(name):
-            raise ApiError(Code.FUNCTION_NOT_FOUND, f"the server knows no function {request.function}")
+            raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
         return self._info(queue or FunctionQueue(name))
 
     async def _registered(self, request: Registered) -> Registration:
         service = self._service
         has = service.is_registered(request.function.encode())
-        names = [] if has else heapq.nsmallest(MOST_NAMES, islice(service.registered_names(), LOOKED_AT))
+        names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(service.registered_names(), CANDIDATES_LIMIT))
         return Registration(has, service.sharing is not None, [text(name) for name in names])
 
     # ---- changing ----
@@ -117,15 +117,17 @@ class FunctionCalls:
         asked = {name: getattr(request, name) for name in SaidLimits.__struct_fields__}
         given = {name: limit for name, limit in asked.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
-            raise ApiError(Code.INVALID, "give limits, or that it is unlimited, or that what its workers declare holds")
-        limits_of(SaidLimits(**given))  # raises where one cannot be right
+            raise ApiError(
+                Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"
+            )
+        limits_of(SaidLimits(**given))  # raises for an invalid limit
 
         def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
             if request.declared:
                 return replace(stored, commanded=None)
             if request.unlimited:
                 return replace(stored, commanded=UNLIMITED)
-            # A limit that is not given stays as it is, whether a command or workers have set it.
+            # Other limits keep their values, whether a command or workers have set them.
             return replace(stored, commanded=limits_of(replace(said_of(rules.effective(stored, now_us)), **given)))
 
         return await self._change(request.function, change)
@@ -136,7 +138,7 @@ class FunctionCalls:
     async def _change(self, function: str, change: Change) -> FunctionInfo:
         service, name = self._service, function.encode()
         if not name or b"\0" in name:
-            raise ApiError(Code.INVALID, "a function has a name")
+            raise ApiError(Code.INVALID, "a function needs a name, without NUL bytes")
         if len(name) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if not service.keeps_limits:
@@ -150,13 +152,17 @@ class FunctionCalls:
 
     def _info(self, queue: FunctionQueue) -> FunctionInfo:
         service = self._service
-        said = service.said_of(queue.name)
-        limits = rules.effective(said, to_us(service.wall()))
+        limits_of_function = service.said_of(queue.name)
+        limits = rules.effective(limits_of_function, to_us(service.wall()))
         return FunctionInfo(
             function=text(queue.name),
-            paused=said.paused,
+            paused=limits_of_function.paused,
             **asdict(said_of(limits)),
-            source="command" if said.commanded is not None else "workers" if limits != UNLIMITED else None,
+            source="command"
+            if limits_of_function.commanded is not None
+            else "workers"
+            if limits != UNLIMITED
+            else None,
             waiting=sum(queue.waiting_by_priority()),
             running=queue.running,
             workers=sum(queue.workers.values()),
@@ -165,14 +171,14 @@ class FunctionCalls:
 
 
 def _token(place: Place | bytes) -> str:
-    """Write a place as clients hand it back."""
+    """Write a place as a token for clients."""
     if isinstance(place, bytes):
         return "n" + place.hex()
     return f"m{place.serial}" if place.row is None else f"s{place.serial}.{place.row.hex()}"
 
 
 def _place(token: str | None) -> Place | bytes:
-    """Read a place. Raises ValueError."""
+    """Read the place of a token. Raises ValueError."""
     if token is None:
         return BEGIN
     kind, rest = token[:1], token[1:]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.text import failure_of, line, rfc3339, text
-from mainspring.api.answers.waiting import Later, found_by
+from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import STATES, Cancel, Cancelled, JobDetails, JobInfo, List, Listed, Missed, Retry, Show, Watch
 from mainspring.errors import NotFoundError
@@ -44,8 +44,8 @@ class JobCalls:
         function = request.function.encode() if request.function is not None else None
         unique = request.unique.encode() if request.unique is not None else None
         query = ListJobs(state=state, function=function, unique=unique, after=before, limit=request.limit)
-        page = await found_by(self._service.ask if request.partial else self._service.gather, query)
-        page = page._replace(items=[_elsewhere(job) for job in page.items])
+        page = await read_page(self._service.ask if request.partial else self._service.gather, query)
+        page = page._replace(items=[_of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
         jobs = [self._info(job) for job in page.items]
         if not request.partial:
@@ -62,7 +62,7 @@ class JobCalls:
         job, running = found
         if job is None:
             raise _unknown(request.handle)
-        return self._details(job if held else _elsewhere(job, running), running)
+        return self._details(job if held else _of_another_node(job, running), running)
 
     # ---- changing ----
 
@@ -85,11 +85,11 @@ class JobCalls:
     # ---- watching ----
 
     def watch(
-        self, request: Watch, tell: Callable[[JobInfo | Missed], None], has_room: Callable[[], bool]
+        self, request: Watch, send: Callable[[JobInfo | Missed], None], has_room: Callable[[], bool]
     ) -> Callable[[], None]:
-        """Call ``tell`` with each change from now on, except those for which ``has_room`` says that there is none.
+        """Call ``send`` with each change from now on; leave changes out while ``has_room`` returns False.
 
-        Returns what ends the watch. Raises ApiError.
+        Return a function that ends the watch. Raises ApiError.
         """
         job_id = self._job_id(request.handle) if request.handle is not None else None
         function = request.function.encode() if request.function is not None else None
@@ -103,9 +103,9 @@ class JobCalls:
                 missed += 1
                 return
             if missed:
-                tell(Missed(missed))
+                send(Missed(missed))
                 missed = 0
-            tell(self._info(job))
+            send(self._info(job))
 
         self._service.watch(changed)
         return lambda: self._service.unwatch(changed)
@@ -136,9 +136,9 @@ class JobCalls:
     def _details(self, job: Job, running: Running | None) -> JobDetails:
         options, service = job.options or NO_OPTIONS, self._service
         held = service.find_held(job.id)
-        known = held if held is not None else running
-        done = _number(known.numerator) if known is not None else 0
-        total = _number(known.denominator) if known is not None else 0
+        attempt = held if held is not None else running
+        done = _number(attempt.numerator) if attempt is not None else 0
+        total = _number(attempt.denominator) if attempt is not None else 0
         policy = service.policy(held) if held is not None else options.retry
         return JobDetails(
             **asdict(self._info(job)),
@@ -164,8 +164,8 @@ def _unknown(handle: str) -> ApiError:
     return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")
 
 
-def _elsewhere(job: Job, running: Running | None = None) -> Job:
-    """Return a job of the store that is not this node's: while it runs, the attempt under way counts, too.
+def _of_another_node(job: Job, running: Running | None = None) -> Job:
+    """Return a stored job with the attempt that runs on another node counted.
 
     ``running`` is the answer of the node that holds it.
     """
@@ -175,6 +175,6 @@ def _elsewhere(job: Job, running: Running | None = None) -> Job:
     return replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job
 
 
-def _number(said: bytes) -> int:
-    """Return a worker's progress as a number; plain workers may send anything."""
-    return int(said) if said.isdigit() and len(said) < 19 else 0
+def _number(progress: bytes) -> int:
+    """Return a worker's progress as a number; 0 if it is none, because plain workers may send any bytes."""
+    return int(progress) if progress.isdigit() and len(progress) < 19 else 0

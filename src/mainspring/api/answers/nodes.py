@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class NodeCalls:
-    """Answers where several nodes share the store. ``recover`` is called with terms that have ended."""
+    """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended."""
 
     def __init__(self, keeper: Keeper, port: MembershipPort, recover: Callable[[Sequence[int]], None]) -> None:
         self._keeper = keeper
@@ -34,14 +34,14 @@ class NodeCalls:
         self.handlers: Handlers = {List: self._list, Show: self._show, Drain: self._drain, Remove: self._remove}
 
     def _awaited(self, work: Coroutine[Any, Any, T]) -> Later[T]:
-        """Run what the store's own connection does as a task."""
+        """Run work on the store's own connection as a task."""
 
         def ask(done: Done, failed: Failed) -> None:
             def ended(task: asyncio.Task[T]) -> None:
                 self._under_way.discard(task)
                 try:
                     value = task.result()
-                except Exception as error:  # noqa: BLE001 - a defect ends the call as well, which raises it
+                except Exception as error:  # noqa: BLE001 - a defect also ends the call, which raises it
                     failed(error)
                 else:
                     done(value)
@@ -83,8 +83,7 @@ class NodeCalls:
         if node.state != "dead" and not request.force:
             raise ApiError(
                 Code.NODE_LIVES,
-                f"{node.name} is {node.state}: stop its process, and others have its jobs; to take them away from it now, say"
-                " so with --force",
+                f"{node.name} is {node.state}: stop its process, and other nodes run its jobs; to take them away now: --force",
             )
         if await self._awaited(self._port.end(node.term)):
             self._recover([node.term])
@@ -93,7 +92,7 @@ class NodeCalls:
 
 
 class LoneNodeCalls:
-    """Answers where nobody shares the store: ``row`` returns what its only node is like."""
+    """Calls about a store that is not shared: ``row`` returns the row of its only node."""
 
     def __init__(self, row: Callable[[], NodeRow]) -> None:
         self._row = row
@@ -117,7 +116,7 @@ class LoneNodeCalls:
 
 
 def node_info(row: NodeRow, *, dead: bool) -> NodeInfo:
-    """Return what the API says of a node."""
+    """Return a node as the API describes it."""
     return NodeInfo(
         name=row.name,
         term=row.term,

@@ -1,6 +1,6 @@
-"""The one list of calls: their names, their requests, and what answers them.
+"""The only list of calls: their names, requests and handlers.
 
-Faces are adapters of it. They turn what their clients send into requests, and problems into what their protocol has for them.
+Faces are adapters of it. They convert their clients' messages to requests, and problems to the errors of their protocol.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.api.answers.waiting import Answering
+from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.errors import ApiError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Api:
             self.add(part)
 
     def add(self, handlers: Handlers) -> None:
-        """Offer more calls."""
+        """Add calls."""
         self._handlers |= handlers
         self.requests |= {request.call: request for request in handlers if request.call}
 
@@ -45,12 +45,12 @@ class Api:
         done: Callable[[A], None],
         failed: Callable[[Problem], None],
         broken: Callable[[Exception], None] | None = None,
-    ) -> Answering:
-        """Begin a call; ``done`` or ``failed`` is called with its outcome, at once where that is known. See `Answering`."""
-        return Answering(self._handlers[type(request)](request), done, failed, broken)
+    ) -> CallInProgress:
+        """Begin a call. ``done`` or ``failed`` is called with its outcome, at once if possible. See `CallInProgress`."""
+        return CallInProgress(self._handlers[type(request)](request), done, failed, broken)
 
     async def call(self, request: Request[A]) -> A:
-        """Return the answer to a request. Raises ApiError. Where this is cancelled, the call has ended: nobody waits for it."""
+        """Return the answer to a request. Raises ApiError. Cancelling this coroutine ends the call."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
         def done(value: A) -> None:

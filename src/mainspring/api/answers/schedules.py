@@ -1,4 +1,4 @@
-"""Calls about schedules: list, show, make, change and run them; their next times and their history."""
+"""Calls about schedules: list, show, create, change and run them; their next times and their history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from mainspring.api.answers.text import line, rfc3339, text
-from mainspring.api.answers.waiting import Later, found_by, in_turns
+from mainspring.api.answers.waiting import Later, in_slices, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.schedules import (
     Add,
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 
-EDITS = 5
-"""How often an edit is begun anew because the schedule has changed meanwhile: it fires."""
+EDIT_ATTEMPTS = 5
+"""How often an edit is repeated if the schedule changes in the meantime, because it fires."""
 
 
 class ScheduleCalls:
@@ -83,8 +83,8 @@ class ScheduleCalls:
     # ---- reading ----
 
     async def _find(self, *names: str) -> list[Stored]:
-        """Return the schedules of these names; without any, all."""
-        return (await found_by(self._reads.gather, ListSchedules(limit=sys.maxsize, names=names or None))).items
+        """Return the schedules of these names; all schedules if there are no names."""
+        return (await read_page(self._reads.gather, ListSchedules(limit=sys.maxsize, names=names or None))).items
 
     async def _list(self, _: List) -> Listed:
         return Listed([_info(one) for one in await self._find()])
@@ -101,7 +101,7 @@ class ScheduleCalls:
     async def _next(self, request: Next) -> Times:
         check_number("count", request.count)
         stored = await self._one(request.name)
-        times = await in_turns(self._service.run_sliced, self._look_ahead(stored, request.count))
+        times = await in_slices(self._service.run_sliced, self._look_ahead(stored, request.count))
         return Times(stored.schedule.name, stored.state.paused, times)
 
     def _look_ahead(self, stored: Stored, count: int) -> Generator[None, None, list[str | None]]:
@@ -121,7 +121,7 @@ class ScheduleCalls:
         check_number("limit", request.limit)
         before_us = None if request.before is None else round(request.before * 1_000_000)
         query = ListFires(request.name, after=before_us, limit=request.limit)
-        rows = (await found_by(self._reads.gather, query)).items
+        rows = (await read_page(self._reads.gather, query)).items
         if not rows:  # no row yet, or no such schedule
             await self._one(request.name)
         return Runs([self._run(row) for row in rows])
@@ -132,7 +132,7 @@ class ScheduleCalls:
         return await self._put(Change("put", request.name, 0, request.schedule(), Origin.CLI))
 
     async def _edit(self, request: Edit) -> ScheduleInfo:
-        for _ in range(EDITS):
+        for _ in range(EDIT_ATTEMPTS):
             with suppress(ConflictError):
                 return await self._edit_once(request)
         return await self._edit_once(request)
@@ -169,7 +169,7 @@ class ScheduleCalls:
                 yield
             return schedules
 
-        schedules = await in_turns(self._service.run_sliced, read())
+        schedules = await in_slices(self._service.run_sliced, read())
         declaration: Declaration = await _found(
             lambda done, failed: self._service.declare(request.app, schedules, done, failed)
         )
@@ -199,7 +199,7 @@ class ScheduleCalls:
 
 
 async def _found(ask: Ask) -> Any:
-    """Wait for what the service brings; raises ApiError where there is no such schedule."""
+    """Await a result of the service. Raises ApiError if there is no such schedule."""
     try:
         return await Later[Any](ask)
     except NotFoundError as error:
@@ -229,12 +229,12 @@ def _info(stored: Stored) -> ScheduleInfo:
 
 def _details(stored: Stored) -> ScheduleDetails:
     schedule, state = stored
-    said = {key: None if value is UNSET else value for key, value in asdict(specify(schedule)).items()}
-    fields: dict[str, Any] = (
-        said
+    fields = {key: None if value is UNSET else value for key, value in asdict(specify(schedule)).items()}
+    details: dict[str, Any] = (
+        fields
         | asdict(_info(stored))
         | {
-            "at": rfc3339(round((said["at"] or 0) * 1_000_000)),
+            "at": rfc3339(round((fields["at"] or 0) * 1_000_000)),
             "start": rfc3339(schedule.start_us or 0),
             "end": rfc3339(schedule.end_us or 0),
             "fired_at": rfc3339(state.fired_us),
@@ -242,4 +242,4 @@ def _details(stored: Stored) -> ScheduleDetails:
             "version": state.version,
         }
     )
-    return ScheduleDetails(**fields)
+    return ScheduleDetails(**details)

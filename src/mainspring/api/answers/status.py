@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StatusCalls:
-    """Answers for a node; ``status`` returns how it is at this moment."""
+    """Calls about the node itself; ``status`` returns its current state."""
 
     def __init__(self, service: JobService, status: Callable[[], NodeStatus]) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""Submitting jobs: in the background, or in the foreground, where the answer is how the job has ended."""
+"""Submitting jobs: in the background, or in the foreground, where the answer is the job's result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SubmitCalls:
-    """Takes jobs at a node, with payloads of up to ``largest`` bytes."""
+    """Calls that submit jobs, with payloads of up to ``largest`` bytes."""
 
     def __init__(self, service: JobService, *, largest: int) -> None:
         self._service = service
@@ -40,7 +40,7 @@ class SubmitCalls:
         return ended
 
     def _job(self, request: Submit | Run, options: JobOptions) -> Job:
-        """Return the job that is asked for. Raises ApiError and UsageError where it cannot be taken."""
+        """Return the job of a request. Raises ApiError and UsageError if the node does not accept it."""
         service, function, now = self._service, request.function, self._service.wall()
         problem = misfit(function, request.unique, request.payload, self._largest)
         if problem is not None:
@@ -58,7 +58,7 @@ class SubmitCalls:
 
 
 class _Waiting:
-    """Waits for the end of one job, and gathers what comes before it."""
+    """Waits for the end of one job, and collects its earlier data."""
 
     def __init__(self) -> None:
         self.gone = False
@@ -67,32 +67,32 @@ class _Waiting:
         self._then: Done | None = None
 
     def until_ended(self, done: Done, _: Failed) -> None:
-        """Call ``done`` with how the job has ended, once it has."""
+        """Call ``done`` with the result of the job once it has ended."""
         if self._ended is None:
             self._then = done
         else:
             done(self._ended)
 
     def data(self, handle: bytes, data: bytes) -> None:
-        """Part of the result."""
+        """Collect a part of the result."""
         del handle
         self._parts.append(data)
 
     def warning(self, handle: bytes, data: bytes) -> None:
-        """Warnings have no place in the answer."""
+        """Ignore a warning: the answer has no field for it."""
 
     def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
-        """Nor has progress."""
+        """Ignore progress: the answer has no field for it."""
 
     def unknown(self, handle: bytes) -> None:
-        """Never called: there is always room."""
+        """Do nothing. It is never called, because `has_room` always returns True."""
 
     def has_room(self) -> bool:
-        """It waits for one job."""
+        """Return True: the data of one job needs no bound here."""
         return True
 
     def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
-        """The answer is known."""
+        """Store the result, and call the function that waits for it."""
         if self._ended is not None:
             return
         succeeded = job.state == State.SUCCEEDED

@@ -1,4 +1,4 @@
-"""How answers write what is stored: times, names and failures as text."""
+"""Stored values as text in answers: times, names and failures."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ failure_of = msgspec.json.Decoder(JobFailure).decode
 
 
 def text(data: bytes) -> str:
-    """Write a name; bytes that are no text are shown as escapes."""
+    """Return a name as text; bytes that are not UTF-8 become escapes."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def rfc3339(time_us: int) -> str | None:
-    """Write a stored time; None where there is none."""
+    """Return a stored time as text; None for 0."""
     if not time_us:
         return None
     return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def line(error: bytes) -> str | None:
-    """Write a stored failure as one line; None where there is none."""
+    """Return a stored failure as one line; None for no failure."""
     if not error:
         return None
     failure = failure_of(error)

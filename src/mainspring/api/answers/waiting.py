@@ -1,7 +1,7 @@
-"""Calls are coroutines that need no event loop: they wait for the callbacks of the services.
+"""Calls in progress: coroutines that need no event loop, because they await callbacks of the services.
 
-So a face that works with callbacks gets its answer in the turn of the loop in which it is known, without a task for each call,
-and tests run calls on a clock of their own. `Api.call` awaits the same coroutines from asyncio.
+A face that works with callbacks therefore gets an answer in the same turn of the loop as the service, without a task for each
+call, and tests run calls on a clock of their own. `Api.call` awaits the same coroutines from asyncio.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     Done = Callable[[Any], None]
     Failed = Callable[[Exception], None]
     Ask = Callable[[Done, Failed], object]
-    """Calls one of both functions, once, now or later."""
+    """Calls one of its two functions, once, now or later."""
 
 T = TypeVar("T")
 
 
 class Later(Generic[T]):
-    """A value that a service brings by a callback: to be awaited, once, in what answers a call."""
+    """A value that a service returns through a callback, to be awaited once by the coroutine of a call."""
 
     __slots__ = ("_ask",)
 
@@ -38,18 +38,18 @@ class Later(Generic[T]):
         return (yield self._ask)
 
 
-async def found_by(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
-    """Return the answer to a query. When the call ends, nothing more is read for it."""
-    there = True
+async def read_page(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
+    """Return the answer to a query. When the call ends, the query is no longer wanted."""
+    is_wanted = True
     try:
-        page: Page[T] = await Later(lambda done, failed: ask(query, done, failed, lambda: there))
+        page: Page[T] = await Later(lambda done, failed: ask(query, done, failed, lambda: is_wanted))
     finally:
-        there = False
+        is_wanted = False
     return page
 
 
-async def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], work: Generator[None, None, T]) -> T:
-    """Run long work, up to each of its ``yield`` at a time, in turns with everything else, and return what it returns.
+async def in_slices(run_sliced: Callable[[Generator[None, None, None]], None], work: Generator[None, None, T]) -> T:
+    """Run long work in slices that end at each ``yield``, with other work in between, and return its result.
 
     When the call ends, the work ends at its next ``yield``.
     """
@@ -72,10 +72,10 @@ async def in_turns(run_sliced: Callable[[Generator[None, None, None]], None], wo
     return value
 
 
-class Answering:
-    """A call under way. ``done`` or ``failed`` is called once, in the constructor where nothing has to be waited for.
+class CallInProgress:
+    """A call in progress. ``done`` or ``failed`` is called once, in the constructor if nothing has to be awaited.
 
-    A defect of what answers is raised to whatever brought the value, or given to ``broken``.
+    An unexpected exception of the handler is passed to ``broken``; without ``broken`` it is raised to the caller of the callback.
     """
 
     __slots__ = ("_broken", "_done", "_failed", "_is_over", "_is_running", "_next", "_work")
@@ -94,26 +94,26 @@ class Answering:
         self._next: Callable[[], Ask] | None = None
         self._is_running = False
         self._is_over = False
-        self._go_on(partial(work.send, None))
+        self._resume(partial(work.send, None))
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be done for it any more."""
+        """Return whether the call has ended."""
         return self._is_over
 
     def end(self) -> None:
-        """Nobody waits for the answer any more: what the call has to undo it undoes, and no function is called."""
+        """End the call without an answer. Its coroutine is closed, and no function is called."""
         self._is_over = True
         self._work.close()
 
-    def _came(self, value: Any) -> None:
-        self._go_on(partial(self._work.send, value))
+    def _succeeded(self, value: Any) -> None:
+        self._resume(partial(self._work.send, value))
 
-    def _went_wrong(self, error: Exception) -> None:
-        self._go_on(partial(self._work.throw, error))
+    def _raised(self, error: Exception) -> None:
+        self._resume(partial(self._work.throw, error))
 
-    def _go_on(self, step: Callable[[], Ask]) -> None:
-        """Take a step, and those that follow it at once, one after the other: their number has no bound, the stack has one."""
+    def _resume(self, step: Callable[[], Ask]) -> None:
+        """Run a step and all steps that follow at once, in a loop: their number is unbounded, and recursion is not."""
         if self._is_over:
             return
         self._next = step
@@ -142,4 +142,4 @@ class Answering:
                 raise
             self._broken(defect)
         else:
-            ask(self._came, self._went_wrong)
+            ask(self._succeeded, self._raised)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
-    from mainspring.api.answers.waiting import Answering
+    from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.outbox import Outbox
     from mainspring.faces.gearman.outgoing import Outgoing
     from mainspring.faces.gearman.outstanding import Outstanding
@@ -42,7 +42,7 @@ class Caller(Protocol):
     outgoing: Outgoing
     end_watch: Callable[[], None] | None
     """Ends the watch of this connection, where it has one; called when the connection ends."""
-    searches: list[Answering]
+    searches: list[CallInProgress]
     """Calls under way that only read, and some that are over: ended when the connection ends."""
 
     def refuse(self, code: bytes, message: bytes) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from mainspring.api.answers.waiting import Answering
+    from mainspring.api.answers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import Worker
     from mainspring.wire.gearman.connection import Message
@@ -52,7 +52,7 @@ class Peer:
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
         self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
         self.end_watch: Callable[[], None] | None = None
-        self.searches: list[Answering] = []
+        self.searches: list[CallInProgress] = []
         """Calls under way that only read, and some that are over."""
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .a_face import Peer
 
 RECORDED = Path(__file__).with_name("call_bytes.txt")
-"""What version 0.1.0 answered before there was an API that other faces share."""
+"""The answers of version 0.1.0, which had no API that faces share; the texts of some messages have changed since."""
 ROW = NodeRow(
     term=1, name="n", counter=3, capacity=4, slots=2, running=1, functions=(b"\xff", b"f"), started_us=1, version="1"
 )

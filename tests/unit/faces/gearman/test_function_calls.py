@@ -105,7 +105,7 @@ def test_workers_of_other_nodes_count(tool: Peer, node: Node) -> None:
 
 
 def test_an_answer_names_so_many_functions_at_most(tool: Peer, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "MOST_NAMES", 2)
+    monkeypatch.setattr(functions, "NAMES_LIMIT", 2)
     node.worker(b"a", b"c", b"b")
     assert tool.call("functions.registered", function="x")["functions"] == ["a", "b"]
 
