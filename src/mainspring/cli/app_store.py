@@ -1,7 +1,7 @@
-"""The store that an App names, asked of a process of its own: an App is never imported into a node.
+"""The store of an App, read in a separate process: a node never imports an App.
 
-``python -m mainspring.cli.app_store PARENT SELECTOR`` is that process. It writes a `StoreAnswer` as JSON to its standard output,
-where nothing else goes: what the App's file prints goes to standard error.
+``python -m mainspring.cli.app_store PARENT SELECTOR`` is that process. It writes a `StoreAnswer` as JSON to standard output, and
+nothing else: the output of the App's file goes to standard error.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from mainspring.worker.mortality import die_with
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What an App says of its store."""
+    """An App's store, or an error."""
 
     store: str | None = None
-    """Its URL; None where it names none."""
+    """The URL; None: the App names no store."""
 
     wrong: str | None = None
-    """Why there is no App to ask."""
+    """The error, if the App cannot be loaded."""
 
 
 async def ask_store(app: str, *, quiet: bool = False) -> StoreAnswer:
-    """Import ``FILE.py[:name]`` or ``module[:name]`` in a process that ends with it, and return its App's store.
+    """Import ``FILE.py[:name]`` or ``module[:name]`` in a separate process, and return its App's store.
 
-    Its output goes to standard error; ``quiet``: nowhere. A caller that is cancelled ends the process.
+    The process writes its output to standard error, or discards it if ``quiet``. Cancelling the caller kills the process.
 
-    Raises SettingsError where there is no such App; where its import failed, the process has shown the traceback.
+    Raises SettingsError if there is no such App. If the import failed, the process has printed the traceback.
     """
     process = spawn(
         (sys.executable, "-m", "mainspring.cli.app_store", str(os.getpid()), app),
@@ -43,19 +43,21 @@ async def ask_store(app: str, *, quiet: bool = False) -> StoreAnswer:
         stderr=subprocess.DEVNULL if quiet else None,
     )
     try:
-        said, _ = await asyncio.to_thread(process.communicate)
+        output, _ = await asyncio.to_thread(process.communicate)
     finally:
-        process.kill()  # does nothing where it has ended
-    if not said:
-        raise SettingsError(f"importing {app} ended its process with {process.returncode}, before its App was there")
-    answer = msgspec.json.decode(said, type=StoreAnswer)
+        process.kill()  # does nothing if it has ended
+    if not output:
+        raise SettingsError(
+            f"the import of {app} ended its process with {process.returncode} before it defined the App"
+        )
+    answer = msgspec.json.decode(output, type=StoreAnswer)
     if answer.wrong is not None:
         raise SettingsError(answer.wrong)
     return answer
 
 
 def answer_of(app: str) -> StoreAnswer:
-    """Import an App here and return what it says."""
+    """Import an App in this process and return its store, or the error."""
     try:
         store = getattr(selector.find(app), "store", None)
     except SettingsError as error:
@@ -65,16 +67,16 @@ def answer_of(app: str) -> StoreAnswer:
 
 
 def main(parent: str, app: str) -> None:
-    """Be the process that is asked."""
+    """Write the `StoreAnswer` of an App to standard output, and end the process."""
     die_with(int(parent), signal.SIGKILL)
-    ignore_interrupts()  # the parent ends us
+    ignore_interrupts()  # the parent ends this process
     to_parent = os.dup(1)
     os.dup2(2, 1)
     answer = msgspec.json.encode(answer_of(app))
     sys.stdout.flush()
     sys.stderr.flush()
     os.write(to_parent, answer)
-    os._exit(0)  # threads that the file has started are not waited for
+    os._exit(0)  # does not wait for threads that the file has started
 
 
 if __name__ == "__main__":

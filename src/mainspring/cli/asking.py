@@ -1,4 +1,4 @@
-"""How commands ask a server: with the requests of the API, as ``CALL``s of the protocol."""
+"""Requests of commands to a server: the API's requests, sent as ``CALL`` packets of the protocol."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def params_of(request: Request[Any]) -> dict[str, Any]:
-    """Return what a request says. Options with their defaults are left out: the server has the same defaults."""
+    """Return a request's fields, without those at their defaults: the server has the same defaults."""
     params: dict[str, Any] = msgspec.to_builtins(request)
     return params
 
 
 def ask(client: Client, request: Request[Any], timeout: float | None = None) -> dict[str, Any]:
-    """Return the answer as JSON has it: a server of another version may have other keys. Raises what `Client.call` raises."""
+    """Return the answer as a dict, because a server of another version may have other keys. Raises as `Client.call`."""
     answer: dict[str, Any] = client.call(request.call, params_of(request), timeout)
     return answer
 
@@ -36,7 +36,7 @@ def print_answer(
     json: bool,
     timeout: float | None = None,
 ) -> int:
-    """Print the answer, as it came or as ``write`` prints it for people; returns the exit code. Raises as `ask`."""
+    """Print the answer, as JSON or with ``write``, and return the exit code. Raises as `ask`."""
     answer = ask(client, request, timeout)
     if json:
         print_json(answer)

@@ -28,23 +28,23 @@ STEP_PAGES = 1024
 
 
 def backup(
-    file: Annotated[Path, Parameter(help="The copy; it must not exist yet.")],
+    file: Annotated[Path, Parameter(help="The name of the copy. The file must not exist, except with --force.")],
     /,
     *,
     store: Annotated[
         str | None,
-        option("--store", "The store to copy; the server's own where not given.", metavar="URL", show_default=False),
+        option("--store", "The store to copy; by default the store of the server.", metavar="URL", show_default=False),
     ] = None,
-    force: Annotated[bool, plain("--force", "Replace the copy if it exists.", negative="")] = False,
+    force: Annotated[bool, plain("--force", "Replace FILE if it exists.", negative="")] = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Copy a SQLite store into a file, also while a node uses it.
+    """Copy a SQLite store into a file, even while a node uses it.
 
-    The copy is the store as it was at one moment, in one file, checked and on disk when the command returns; the node
-    goes on meanwhile. It is a store itself: mainspring serve --store sqlite:///COPY.
+    The copy has the state of the store at one moment. When the command returns, the copy is checked and on disk. You can open
+    it as a store: mainspring serve --store sqlite:///COPY.
 
-    Stores on PostgreSQL and ZooKeeper are refused: the database's own tools (pg_dump) and the ensemble's snapshots and logs
-    are their backup.
+    The command refuses other stores. Back up a PostgreSQL store with the database's own tools, such as pg_dump, and a ZooKeeper
+    store with the ensemble's snapshots and logs.
 
     EXAMPLES
       mainspring backup jobs-$(date +%F).db
@@ -53,19 +53,19 @@ def backup(
     settings = parse_store(store or _store_of(server))
     if settings.engine == "postgres":
         raise UsageError(
-            f"{settings.shown} is copied with PostgreSQL's own tools, such as pg_dump: this command copies SQLite stores"
+            f"{settings.shown} is not a SQLite store: back it up with PostgreSQL's own tools, such as pg_dump"
         )
     if settings.engine == "zookeeper":
         raise UsageError(
-            f"{settings.shown} is kept by an ensemble, whose snapshots and logs are its backup: this command copies SQLite stores"
+            f"{settings.shown} is not a SQLite store: back it up with the snapshots and logs of the ensemble"
         )
     source = settings.path
     if source is None:
         raise UsageError(
-            "a store in memory cannot be backed up: it ends with its node; serve --store sqlite:///FILE keeps it"
+            "a store in memory ends with its node and cannot be copied: run the node with --store sqlite:///FILE"
         )
     if not source.exists():
-        raise UsageError(f"there is no store {source} to copy: name it with --store")
+        raise UsageError(f"there is no store {source}: name the store to copy with --store")
     check_file(source)
     _check_target(file, source, force=force)
     size = copy_store(source, file, _show if sys.stderr.isatty() else None)
@@ -74,30 +74,30 @@ def backup(
 
 
 def _check_target(file: Path, source: Path, *, force: bool) -> None:
-    """Refuse a copy that would do harm to a store; raises UsageError."""
+    """Raise UsageError for a copy that would damage a store, or that cannot be created."""
     if file.is_dir():
-        raise UsageError(f"{file} is a directory: name the file that the copy is to be")
+        raise UsageError(f"{file} is a directory: name a file for the copy")
     if not file.parent.is_dir():
-        raise UsageError(f"the directory {file.parent} does not exist; create it first, or choose another place")
+        raise UsageError(f"the directory {file.parent} does not exist; create it first, or choose another directory")
     if file.exists() and file.samefile(source):
         raise UsageError(f"{file} is the store itself: choose another name for the copy")
     for end in ("-wal", "-journal"):
-        beside = file.with_name(f"{file.name}{end}")
-        if beside.exists():
-            # SQLite would take it for the copy's own, and write what is in it over the copy.
+        log = file.with_name(f"{file.name}{end}")
+        if log.exists():
+            # SQLite would read it as the copy's own log, and write its content into the copy.
             raise UsageError(
-                f"{beside} belongs to a store of that name, which may be in use: choose another name, "
-                "or remove it where no server uses that store any more"
+                f"{log} belongs to a store of that name, which may be in use: choose another name, "
+                "or remove that file if no server uses the store"
             )
     if file.exists() and not force:
         raise UsageError(f"{file} exists already: choose another name, or replace it with --force")
 
 
 def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] | None = None) -> int:
-    """Copy one moment of a SQLite file that others may write to; return the copy's bytes.
+    """Copy the state of a SQLite file at one moment, even while others write to it; return the size of the copy in bytes.
 
-    ``progress`` is told the pages that remain and all pages. The target appears complete or not at all. Raises
-    StoreCorruptError where source or copy is damaged, StoreFullError and StoreError where the copy cannot be written.
+    ``progress`` is called with the number of remaining pages and of all pages. The target appears complete or not at all. Raises
+    StoreCorruptError if source or copy is damaged, StoreFullError and StoreError if the copy cannot be written.
     """
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -105,7 +105,7 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
         reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             reader.set_busy_timeout(10_000)
-            # The transaction holds one moment of the store for all steps; writers go on in its WAL file.
+            # The transaction gives all steps the same state of the store. Writers continue in its WAL file.
             reader.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
             _copy_pages(reader, partial, source.stat().st_mode & MODE | 0o600, progress)
         finally:
@@ -115,14 +115,14 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
             size = os.fstat(copy.fileno()).st_size
         partial.replace(target)
     except (apsw.NotADBError, apsw.CorruptError) as error:
-        raise StoreCorruptError(f"{source} is damaged or no SQLite file ({error}); nothing was copied") from error
+        raise StoreCorruptError(f"{source} is damaged or is not a SQLite file ({error}); nothing was copied") from error
     except apsw.FullError as error:
-        raise StoreFullError(f"no space for the copy {target}: free some, or choose another place") from error
+        raise StoreFullError(f"no space is left for the copy {target}: free some, or choose another disk") from error
     except (apsw.IOError, OSError) as error:
-        # Of a copy that SQLite could not write it says "not an error".
+        # SQLite's own text for a failed write of the copy is "not an error".
         raise StoreError(
             f"cannot copy {source} to {target}: a disk has failed ({getattr(error, 'strerror', None) or 'reading or writing'}); "
-            "look into the system's log, or choose another place"
+            "read the system's log, or choose another disk"
         ) from error
     except apsw.Error as error:
         raise StoreError(f"cannot copy {source} to {target}: {error}") from error
@@ -138,7 +138,7 @@ def copy_store(source: Path, target: Path, progress: Callable[[int, int], None] 
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove what copies to the same name have left whose processes were killed."""
+    """Remove the partial files of killed processes that copied to the same name."""
     name = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.partial(-journal)?")
     for path in target.parent.iterdir():
         match = name.fullmatch(path.name)
@@ -148,13 +148,13 @@ def _remove_abandoned(target: Path) -> None:
             os.kill(int(match[1]), 0)
         except (ProcessLookupError, OverflowError):
             path.unlink(missing_ok=True)
-        except PermissionError:  # it lives, as another user's
+        except PermissionError:  # the process is alive and belongs to another user
             continue
 
 
 def _copy_pages(reader: apsw.Connection, partial: Path, mode: int, progress: Callable[[int, int], None] | None) -> None:
     partial.unlink(missing_ok=True)
-    # No more readable than the store: SQLite would leave that to the umask.
+    # The copy is no more readable than the store: SQLite would only apply the umask.
     os.close(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     writer = apsw.Connection(str(partial))
     try:
@@ -163,16 +163,16 @@ def _copy_pages(reader: apsw.Connection, partial: Path, mode: int, progress: Cal
                 steps.step(STEP_PAGES)
                 if progress is not None:
                     progress(steps.remaining, steps.page_count)
-        writer.execute("PRAGMA journal_mode=DELETE")  # one file, without a WAL beside it
+        writer.execute("PRAGMA journal_mode=DELETE")  # a single file, without a WAL file
         (verdict,) = writer.execute("PRAGMA quick_check(1)").fetchone() or ("",)
         if verdict != "ok":
-            raise StoreCorruptError(f"the copy is damaged ({verdict}), so the store may be; nothing was kept")
+            raise StoreCorruptError(f"the copy is damaged ({verdict}), so the store may be, too; the copy was removed")
     finally:
         writer.close()
 
 
 def _store_of(server: ServerOptions) -> str:
-    """Ask the server which store it uses; the usual one where there is no server."""
+    """Return the URL of the server's store, or the default store if there is no server."""
     try:
         store = ask(server.client(), Show(), timeout=5.0).get("store", DEFAULT_STORE)
     except (ServerError, TimeoutError):

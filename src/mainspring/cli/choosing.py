@@ -1,4 +1,4 @@
-"""Which of an App's tasks a worker runs."""
+"""The choice of an App's tasks that a worker runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mainspring.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LISTED: Final = 20
-"""Tasks that an error names."""
+LISTED_TASKS: Final = 20
+"""The most tasks that an error names."""
 
 
 def choose(names: Sequence[str], wanted: Sequence[str], unwanted: Sequence[str]) -> list[str]:
-    """Return the names that match one of the wanted patterns (all, where there are none) and none of the unwanted ones.
+    """Return the names that match a wanted pattern (without wanted patterns: all) and no unwanted pattern.
 
-    Patterns are those of the shell, upper and lower case apart. Raises SettingsError for one that matches no name, and where
-    nothing is left.
+    The patterns are shell patterns and case-sensitive. Raises SettingsError for a pattern that matches no name, and if no name
+    remains.
     """
     for option, patterns in (("--functions", wanted), ("--not", unwanted)):
         for pattern in patterns:
@@ -37,12 +37,12 @@ def choose(names: Sequence[str], wanted: Sequence[str], unwanted: Sequence[str])
 
 
 def _near(pattern: str, names: Sequence[str]) -> str:
-    # Patterns are less like a name than a misspelt name is.
+    # A lower cutoff: a misspelt pattern is less similar to a name than a misspelt name is.
     return f", which has {_listed(names)}{did_you_mean(pattern, names, most=3, cutoff=0.5)}"
 
 
 def _listed(names: Sequence[str]) -> str:
     if not names:
         return "none"
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(sorted(names)[:LISTED]) + more
+    more = f" and {len(names) - LISTED_TASKS} more" if len(names) > LISTED_TASKS else ""
+    return ", ".join(sorted(names)[:LISTED_TASKS]) + more

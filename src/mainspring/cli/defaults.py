@@ -1,14 +1,14 @@
-"""``mainspring.toml``: defaults for options, below the environment and above what is built in.
+"""``mainspring.toml``: values of options, which override the built-in defaults; the environment overrides them.
 
 ::
 
     store = "sqlite:////var/lib/mainspring/jobs.db"  # any option of any command, without its dashes
-    server = ["10.0.0.5:4730", "10.0.0.6:4730"]  # a list is the same as text with commas
+    server = ["10.0.0.5:4730", "10.0.0.6:4730"]  # a list is equivalent to text with commas
 
     [worker]  # for one command only
     concurrency = 16
 
-The file is looked for in the working directory; MAINSPRING_CONFIG names another.
+The file is in the working directory; MAINSPRING_CONFIG names another file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE_NAME = "mainspring.toml"
 
 
 class Defaults:
-    """What a file says: keys for all commands, and tables for single ones."""
+    """The content of the file: keys for all commands, and tables for single commands."""
 
     def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
         self.path = path
@@ -42,32 +42,30 @@ class Defaults:
         self._tables = {key: value for key, value in content.items() if isinstance(value, dict)}
 
     def check(self, options: Mapping[str, frozenset[str]]) -> None:
-        """Raise SettingsError for a key that is no option, or a table that is no command.
+        """Raise SettingsError for a key that is not an option, or a table that is not a command.
 
-        ``options`` has the options' names of each command, without dashes in front.
+        ``options`` maps each command to the names of its options, without leading dashes.
         """
-        known = frozenset[str]().union(*options.values())
+        all_options = frozenset[str]().union(*options.values())
         for key in self._shared:
-            self._check_key(key, known, "")
+            self._check_key(key, all_options, "")
         for table, keys in self._tables.items():
             if table not in options:
-                raise SettingsError(
-                    f"{self.path}: there is no command for the table [{table}]{did_you_mean(table, options)}"
-                )
+                raise SettingsError(f"{self.path}: the table [{table}] is not a command{did_you_mean(table, options)}")
             for key in keys:
                 self._check_key(key, options[table], f" in [{table}]")
 
-    def _check_key(self, key: str, known: frozenset[str], where: str) -> None:
-        if _dashed(key) not in known:
-            raise SettingsError(f"{self.path}: {key!r}{where} is no option{did_you_mean(_dashed(key), known)}")
+    def _check_key(self, key: str, options: frozenset[str], where: str) -> None:
+        if _dashed(key) not in options:
+            raise SettingsError(f"{self.path}: {key!r}{where} is not an option{did_you_mean(_dashed(key), options)}")
 
     def of_command(self, command: str) -> dict[str, str]:
-        """Return the text of each option that the file sets for a command, its own table before the rest."""
+        """Return the text of each option that the file sets for a command. Its own table overrides the shared keys."""
         merged = {**self._shared, **self._tables.get(command, {})}
         return {_dashed(key): self._text(key, value) for key, value in merged.items()}
 
     def of_gearmand(self) -> dict[str, str]:
-        """Return the same for ``mainspring gearmand``, whose flags have no value and are left out where false."""
+        """Return the same for ``mainspring gearmand``, whose flags have no value: false ones are left out."""
         own = self._tables.get("gearmand", {})
         merged = {key: value for key, value in self._shared.items() if key in {"store", "insecure"}} | own
         texts = {_dashed(key): (value, self._text(key, value)) for key, value in merged.items()}
@@ -85,7 +83,7 @@ class Defaults:
                 raise SettingsError(f"{self.path}: the value of {key!r} must be text, a number, true, false or a list")
 
     def __call__(self, _app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Fill in what neither the command line nor the environment said: a configuration hook of cyclopts."""
+        """Set the options that neither the command line nor the environment sets: a configuration hook of cyclopts."""
         values = self.of_command(commands[0]) if commands else {}
         for argument in arguments:
             for name in argument.names or ():
@@ -98,7 +96,7 @@ class Defaults:
 def load_defaults() -> Defaults:
     """Read the file, if there is one.
 
-    Raises SettingsError where it cannot be read, is no TOML, or was named and does not exist.
+    Raises SettingsError if it cannot be read or is not TOML, or if MAINSPRING_CONFIG names a file that does not exist.
     """
     named = os.environ.get(FILE_VARIABLE)
     path = Path(named or FILE_NAME)
@@ -111,7 +109,7 @@ def load_defaults() -> Defaults:
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is no TOML: {error}") from error
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
     return Defaults(path, content)
 
 

@@ -1,6 +1,6 @@
-"""What commands print: tables for people on a terminal, plain lines and JSON for programs.
+"""Output of commands: tables for people on a terminal, plain lines and JSON for programs.
 
-Text that came from elsewhere (names, errors, payloads) never reaches a terminal raw: control characters are written as
+Text from clients and workers (names, errors, payloads) never reaches a terminal raw: control characters are written as
 escapes, so that no job can move the cursor or forge a line.
 """
 
@@ -35,12 +35,12 @@ STATE_COLOURS = {
 
 
 LONGEST_WORD = 80
-"""What is longer is broken: it is no name that somebody copies."""
+"""Columns. Longer words are broken: users do not copy such names."""
 _FRACTION = re.compile(r"(?<=\d\d:\d\d:\d\d)\.\d+Z$")
 
 
 def printable(value: object) -> str:
-    """Write a value in one line: nothing as ``-``, control characters as escapes."""
+    """Return a value as one line of text: ``-`` for an empty value, escapes for control characters."""
     if value is None or value == "":
         return "-"
     if isinstance(value, dict) and "message" in value:
@@ -68,7 +68,7 @@ def print_json(value: object) -> None:
 def print_rows(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, json: bool, steps: Sequence[Step] = ()
 ) -> None:
-    """Print objects: as a table of these columns, or all that is in them as one array of JSON."""
+    """Print objects: as a table with these columns, or complete as a JSON array."""
     if json:
         print_json(rows)
     else:
@@ -76,11 +76,11 @@ def print_rows(
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], steps: Sequence[Step] = ()) -> None:
-    """Print columns of objects under a head: a table on a terminal, tab-separated lines elsewhere.
+    """Print columns of objects under their names: a table on a terminal, tab-separated lines elsewhere.
 
-    A table leaves out columns in which no row says anything, and fractions of seconds. With steps, each row has one line, and
-    the steps are taken until it fits. Without, texts are broken between words alone, so that a handle or a name can be copied
-    from it; where that is too wide, the terminal breaks its lines.
+    A table leaves out empty columns and fractions of seconds. With ``steps``, each row is one line, and the steps are applied
+    until it fits. Without them, texts are broken only between words, so that users can copy a handle or a name; the terminal
+    breaks lines that are still too wide.
     """
     cells = [[printable(row.get(column)) for column in columns] for row in rows]
     if not sys.stdout.isatty():
@@ -114,7 +114,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], steps
 
 
 def _widths(columns: Sequence[Column], room: int) -> list[int]:
-    """Return how wide columns are: as their longest text, or less where that is too wide, but no less than their longest word."""
+    """Return the columns' widths: those of the longest texts, shrunk to fit into ``room`` as far as the longest words allow."""
     widths = [column.width for column in columns]
     words = [
         max(cell_len(word) for text in (column.head, *column.texts) for word in text.split(" ")) for column in columns
@@ -122,20 +122,20 @@ def _widths(columns: Sequence[Column], room: int) -> list[int]:
     spare = [max(0, width - max(min(word, LONGEST_WORD), GAP)) for width, word in zip(widths, words, strict=True)]
     over = sum(widths) + GAP * (len(widths) - 1) - room
     for at in sorted(range(len(widths)), key=spare.__getitem__, reverse=True):
-        given = max(0, min(over, spare[at]))
-        widths[at] -= given
-        over -= given
+        cut = max(0, min(over, spare[at]))
+        widths[at] -= cut
+        over -= cut
     return widths
 
 
 def with_durations(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return the fields with the named ones, in seconds, written as durations such as ``1h30m``; None stays None."""
-    said = {name: format_duration(seconds) for name in names if (seconds := fields.get(name)) is not None}
-    return dict(fields) | said
+    """Return the fields, with the named ones converted from seconds to durations such as ``1h30m``; None stays None."""
+    durations = {name: format_duration(seconds) for name in names if (seconds := fields.get(name)) is not None}
+    return dict(fields) | durations
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print an object, one ``name: value`` a line, the values below each other."""
+    """Print an object with a line ``name: value`` for each field, the values aligned."""
     width = max((len(name) for name in fields), default=0) + 2
     for name, value in fields.items():
         sys.stdout.write(f"{name + ':':<{width}}{printable(value)}\n")

@@ -1,8 +1,8 @@
-"""What a command's exit code and its one line of error say.
+"""Exit codes and error lines of commands.
 
 ====  ================================================
 0     done
-1     the job failed, or the command could not be done
+1     the job or the command failed
 2     wrong usage
 3     no server
 4     not found
@@ -45,7 +45,7 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 EXPECTED = (MainspringError, OSError, TimeoutError)
-"""What is answered with one line; anything else is a defect and shows its traceback."""
+"""Errors that a command reports in one line. Any other exception is a defect and shows its traceback."""
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, USAGE),
@@ -59,26 +59,26 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 _USAGE_CODES = {"ARGUMENT_TOO_LARGE", "INVALID_ARGUMENTS", "INVALID_FUNCTION_NAME"}
-"""Codes of a server's refusal that say: whatever the state of things, this cannot be asked."""
+"""Codes of a server's refusal for a request that is wrong in every state of the system."""
 
 _ADVICE: tuple[tuple[type[BaseException], str], ...] = (
-    (StoreFullError, "free some space and start again; nothing that was accepted is lost"),
+    (StoreFullError, "free some space and start again; no accepted job is lost"),
     (StoreBusyError, "stop the other node, or give this one another --store"),
-    (StoreCorruptError, "restore a backup (mainspring backup makes them), or start with another --store"),
+    (StoreCorruptError, "restore a backup (see mainspring backup), or start with another --store"),
     (StoreForeignError, "give another --store"),
 )
 
 _ADVICE_SIGNS = ("; ", "--store", "mainspring import")
-"""Whoever raised the error has said already what to do."""
+"""A message with one of these already contains advice."""
 
 _NO_SERVER_ADVICE = "start one with: mainspring serve, or name it with --server or MAINSPRING_SERVER"
 
 _OTHER_SERVER_ADVICE = "name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
-"""For a gearmand, the HTTP port of a node, or whatever else listens there."""
+"""For a gearmand, the HTTP port of a node, or another program that listens on the address."""
 
 _SYSTEM = {
-    errno.EACCES: "permission denied; run as a user who may, or change the file's rights",
-    errno.EPERM: "permission denied; run as a user who may",
+    errno.EACCES: "permission denied; run as a user with the permission, or change the permissions of the file",
+    errno.EPERM: "permission denied; run as a user with the permission",
     errno.ENOENT: "no such file or directory; check the path",
     errno.ENOSPC: "no space is left on the device; free some and start again",
     errno.EROFS: "the file system is read-only; choose another place",
@@ -95,13 +95,13 @@ def exit_code(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> str:
-    """Say in one line what was wrong, and what to do about it."""
+    """Return one line with the problem and the remedy."""
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         reason = _SYSTEM.get(error.errno or 0, error.strerror or str(error) or type(error).__name__)
         return f"{error.filename}: {reason}" if error.filename else reason
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ConnectionLostError) and text.endswith("and did not answer"):
-        return f"{text}: it hangs, or is none of Mainspring's; {_OTHER_SERVER_ADVICE}"
+        return f"{text}: it hangs, or is not a Mainspring server; {_OTHER_SERVER_ADVICE}"
     if isinstance(error, ConnectionLostError):
         return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") and "--tls-" not in text else text
     if isinstance(error, ServerError) and text.startswith("the server does not support"):
@@ -113,5 +113,5 @@ def explain(error: BaseException) -> str:
 
 
 def complain(text: str, *, stream: TextIO | None = None) -> None:
-    """Write one line about what was wrong; what others put into it cannot command the terminal."""
+    """Write an error line, with control characters escaped: parts of the text may come from clients and workers."""
     print(f"mainspring: {printable(text)}", file=sys.stderr if stream is None else stream, flush=True)

@@ -1,4 +1,4 @@
-"""Fits a table into a terminal: columns that are too wide are cut or left out, in a stated order."""
+"""Fits a table into a terminal: cuts columns that are too wide or leaves them out, in a given order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Step: TypeAlias = "dict[str, int]"
-"""How columns make room, by name: the least width to cut to, `LEFT_OUT`, or `AS_AGE` for times written as ages."""
+"""How columns shrink, by name: the least width to cut to, `LEFT_OUT`, or `AS_AGE` to write times as ages."""
 LEFT_OUT: Final = 0
 AS_AGE: Final = -1
 
@@ -23,7 +23,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 class Column:
     """One column: its head and the text of each row.
 
-    ``width`` is that of the longest at first, and ``least`` what it may be cut to.
+    ``width`` is at first the width of the longest text; ``least`` is the width to which it may be cut.
     """
 
     def __init__(self, head: str, texts: list[str]) -> None:
@@ -37,10 +37,10 @@ class Column:
 
 
 def fit(columns: dict[str, Column], steps: Iterable[Step], room: int, now: float) -> list[Column]:
-    """Return the columns that are shown, cut to their widths, which fit into ``room``; wider where all steps do not suffice.
+    """Return the columns to show, cut to fit into ``room``; they stay wider if the steps do not suffice.
 
-    The steps are taken in order until the columns fit; then those that may be cut are as wide as there is room. ``now``, in
-    seconds since 1970, is what ages are counted to.
+    Applies the steps in order until the columns fit, and then widens the cut columns to fill ``room``. ``now``, in seconds since
+    1970, is the end of ages.
     """
     columns = dict(columns)
     for step in steps:
@@ -60,7 +60,7 @@ def fit(columns: dict[str, Column], steps: Iterable[Step], room: int, now: float
 
 
 def cut(text: str, width: int) -> str:
-    """Cut a text to a width: a name in its middle, for both of its ends tell it from others, several words at their end."""
+    """Cut a text to a width: a name in its middle, because both ends distinguish it from others; several words at their end."""
     if cell_len(text) <= width:
         return text
     tail = 0 if " " in text else (width - 1) // 2
@@ -70,7 +70,7 @@ def cut(text: str, width: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """Say how long ago something was, in its largest unit: ``3m ago``; ``in 3m`` for what comes, and ``now`` in between."""
+    """Return an age in its largest unit: ``3m ago``; ``in 3m`` for a negative age, and ``now`` below a second."""
     length = abs(seconds)
     count, unit = next(((int(length // size), unit) for unit, size in _UNITS if length >= size), (0, "s"))
     if not count:
@@ -84,12 +84,12 @@ def _ages(column: Column, now: float) -> Column:
 
 
 def _over(widths: Sequence[int], room: int) -> int:
-    """Return by how much columns are too wide."""
+    """Return by how many terminal columns the table is too wide."""
     return sum(widths) + GAP * (len(widths) - 1) - room
 
 
 def _shrink(columns: list[Column], room: int) -> None:
-    """Take what is too much from those columns that may be cut, from the widest first."""
+    """Reduce the widths of columns that may be cut until the table fits, each time that of the widest."""
     for column in columns:
         column.width = min(column.width, max(column.least, room))
     for _ in range(_over([column.width for column in columns], room)):

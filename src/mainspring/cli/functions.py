@@ -1,4 +1,4 @@
-"""``mainspring functions``: limit them, pause them."""
+"""``mainspring functions``: list, limit, pause and resume functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainspring.cli.asking import ask, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
 from mainspring.cli.failures import DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain, reading
-from mainspring.cli.registered import check_known
+from mainspring.cli.registered import check_exists
 from mainspring.errors import SettingsError
 from mainspring.quantities import format_duration, parse_duration
 
@@ -34,32 +34,33 @@ COLUMNS = (
 )
 
 Name = Annotated[str, Parameter(help="The function's name.")]
-Create = Annotated[
-    bool, plain("--create", "Also for a function that the server does not know yet, as in scripts.", negative="")
-]
-_UNSAID = "unsaid"
+Create = Annotated[bool, plain("--create", "Accept a function that has no jobs, workers or limits yet.", negative="")]
+_NOT_GIVEN = "not given"
 _RATE = re.compile(r"(\d+)/([^,]+)(?:,(\d+))?")
 
-functions = App(name="functions", help="Look at functions, limit them, pause them.")
+functions = App(name="functions", help="List, limit, pause and resume functions.")
 
 
 def parse_number(text: str) -> int | None:
-    """Return a limit: a number, or none."""
+    """Return a limit, or None for ``none``. Raises SettingsError for other text."""
     if text == "none":
         return None
     if not text.isdigit() or len(text) > 9:
-        raise SettingsError(f"{text!r} is no limit: write a number of jobs, or none")
+        raise SettingsError(f"{text!r} is not a limit: write a number of jobs, or none")
     return int(text)
 
 
 def parse_rate(text: str) -> dict[str, Any] | None:
-    """Return a rate as the wire has it: ``100/1m``, ``100/1m,20`` where no more than 20 start at once, or none."""
+    """Return a rate in the form of the wire, or None for ``none``. Raises SettingsError for other text.
+
+    ``100/1m`` is 100 starts in a minute; ``100/1m,20`` also limits the burst to 20 starts at once.
+    """
     if text == "none":
         return None
     match = _RATE.fullmatch(text.strip())
     if match is None or len(match[1]) > 9 or len(match[3] or "") > 9:
         raise SettingsError(
-            f"{text!r} is no rate: write jobs and a time, such as 100/1m, and a burst if need be: 100/1m,20"
+            f"{text!r} is not a rate: write jobs and a time, such as 100/1m, or also a burst, such as 100/1m,20"
         )
     burst = None if match[3] is None else int(match[3])
     return {"number": int(match[1]), "per": parse_duration(match[2]), "burst": burst}
@@ -79,33 +80,33 @@ _RATES: dict[str, Any] = {"converter": reading(parse_rate), "metavar": "JOBS/DUR
 
 @functions.command(name="list")
 def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """List the functions that the server knows, with their limits and pauses.
+    """List the functions with jobs, workers or limits.
 
-    "no worker" is noted where jobs wait and no worker of any node has registered the function.
+    The note "no worker" means that jobs wait, and no worker of any node has registered the function.
     """
-    known = _all(server.client())
+    listed = _all(server.client())
     if json:
-        print_json(known)
+        print_json(listed)
     else:
-        print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in known])
+        print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in listed])
     return DONE
 
 
 def _all(client: Client) -> list[dict[str, Any]]:
-    """Return all functions, in the order of their names. A node of an older version answers without pages."""
-    known: list[dict[str, Any]] = []
+    """Return all functions, ordered by name. Nodes of older versions return them in one page."""
+    listed: list[dict[str, Any]] = []
     after: str | None = None
     while True:
         answer = ask(client, List(after=after))
-        known += answer["functions"]
+        listed += answer["functions"]
         if answer.get("next") is None:
-            return sorted(known, key=lambda function: str(function["function"]))
+            return sorted(listed, key=lambda function: str(function["function"]))
         after = answer["next"]
 
 
 @functions.command
 def show(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show a function's limits, and what it has to do.
+    """Show a function's limits, and how many jobs and workers it has.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such function
@@ -119,24 +120,37 @@ def limit(
     /,
     *,
     concurrency: Annotated[
-        Any, plain("--concurrency", "How many of its jobs run at the same time, or none.", **_NUMBER)
-    ] = _UNSAID,
+        Any, plain("--concurrency", "The most jobs to run at a time, or none.", **_NUMBER)
+    ] = _NOT_GIVEN,
     concurrency_per_key: Annotated[
-        Any, plain(("--concurrency-per-key", "--per-key"), "The same for the jobs of one key.", **_NUMBER)
-    ] = _UNSAID,
+        Any,
+        plain(("--concurrency-per-key", "--per-key"), "The same for the jobs of one concurrency key.", **_NUMBER),
+    ] = _NOT_GIVEN,
     rate: Annotated[
-        Any, plain("--rate", "How many start in time: 100/1m, or 100/1m,20 to start 20 at once at most.", **_RATES)
-    ] = _UNSAID,
-    rate_per_key: Annotated[Any, plain("--rate-per-key", "The same for the jobs of one key.", **_RATES)] = _UNSAID,
-    unlimited: Annotated[bool, plain("--unlimited", "No limit, whatever its workers declare.", negative="")] = False,
-    declared: Annotated[bool, plain("--declared", "What its workers declare, again.", negative="")] = False,
+        Any,
+        plain(
+            "--rate",
+            "The most jobs to start in a period: 100/1m; with 100/1m,20 at most 20 of them at once; or none.",
+            **_RATES,
+        ),
+    ] = _NOT_GIVEN,
+    rate_per_key: Annotated[
+        Any, plain("--rate-per-key", "The same for the jobs of one concurrency key.", **_RATES)
+    ] = _NOT_GIVEN,
+    unlimited: Annotated[
+        bool, plain("--unlimited", "Set no limits, even if its workers declare some.", negative="")
+    ] = False,
+    declared: Annotated[
+        bool, plain("--declared", "Use the limits that its workers declare: undo this command.", negative="")
+    ] = False,
     create: Create = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Limit a function, in place of what its workers declare; what is not said stays as it is.
+    """Set the limits of a function. They replace the limits that its workers declare.
 
-    It holds on the whole fleet within seconds, and until it is said otherwise. Jobs that run already run on.
+    Limits that are not given do not change. The limits apply on all nodes within seconds, until you change them. Jobs that run
+    already continue.
 
     EXAMPLES
       mainspring functions limit thumbnail --concurrency 10 --concurrency-per-key 2
@@ -144,38 +158,38 @@ def limit(
       mainspring functions limit mail --rate none
 
     EXIT CODES
-      0 limited, 3 no server, 4 no such function: without --create its jobs, workers or limits have to be known
+      0 limited, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """
-    asked: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": concurrency_per_key}
-    asked |= {"rate": rate, "rate_per_key": rate_per_key}
-    given = {name: value for name, value in asked.items() if value != _UNSAID}
+    limits: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": concurrency_per_key}
+    limits |= {"rate": rate, "rate_per_key": rate_per_key}
+    given = {name: value for name, value in limits.items() if value != _NOT_GIVEN}
     request = Limit(function, **given, unlimited=unlimited, declared=declared)
-    return print_answer(_knowing(server, function, create=create), request, _print, json=json)
+    return print_answer(_checked_client(server, function, create=create), request, _print, json=json)
 
 
 @functions.command
 def pause(function: Name, /, *, create: Create = False, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Let no more jobs of a function start. What runs runs on; new jobs are taken and wait.
+    """Pause a function: start no more of its jobs. Running jobs continue; clients can still submit jobs, which wait.
 
-    It holds on the whole fleet within seconds, and over restarts, until it is resumed.
+    The pause applies on all nodes within seconds, and across restarts, until you resume the function.
 
     EXIT CODES
-      0 paused, 3 no server, 4 no such function: without --create its jobs, workers or limits have to be known
+      0 paused, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """
-    return print_answer(_knowing(server, function, create=create), Pause(function), _print, json=json)
+    return print_answer(_checked_client(server, function, create=create), Pause(function), _print, json=json)
 
 
 @functions.command
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Let jobs of a paused function start again."""
+    """Resume a paused function: its jobs start again."""
     return print_answer(server.client(), Resume(function), _print, json=json)
 
 
-def _knowing(server: ServerOptions, function: str, *, create: bool) -> Client:
-    """Return a client. Raises NotFoundError where its server does not know the function, unless ``create``."""
+def _checked_client(server: ServerOptions, function: str, *, create: bool) -> Client:
+    """Return a client. Unless ``create``, raises NotFoundError if the function has no jobs, workers or limits."""
     client = server.client()
     if not create:
-        check_known(client, function)
+        check_exists(client, function)
     return client
 
 

@@ -1,4 +1,4 @@
-"""``mainspring gearmand``: be a node with gearmand's options."""
+"""``mainspring gearmand``: run a node with gearmand's options."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from mainspring.cli.node import Ready
 
 IMITATED = "1.1.20"
-"""The version of gearmand whose options and answers these are."""
+"""The version of gearmand whose options and answers this command implements."""
 
 DEFAULT_CONFIG = Path("/etc/gearmand.conf")
-USUAL_LISTEN = ListenSettings()
-USUAL_KEEPALIVE = KeepaliveSettings()
+DEFAULT_LISTEN = ListenSettings()
+DEFAULT_KEEPALIVE = KeepaliveSettings()
 
 LEVELS = {
     "FATAL": "critical",
@@ -74,7 +74,7 @@ QUEUES_INSTEAD = {
 def gearmand(arguments: Sequence[str], defaults: Mapping[str, str]) -> int:
     """Run the command with gearmand's arguments.
 
-    ``defaults`` are option values of lower rank than anything else. Raises GearmandUsageError and SettingsError.
+    All other sources of options override ``defaults``. Raises GearmandUsageError and SettingsError.
     """
     given = parse_gearmand(arguments)
     if "help" in given:
@@ -94,26 +94,26 @@ def gearmand(arguments: Sequence[str], defaults: Mapping[str, str]) -> int:
         complain(note)
     if not merged.get("listen"):
         complain(
-            f"listening on {settings.listen.gearman[0]} only, as there is no -L; gearmand would listen on all addresses"
+            f"listening only on {settings.listen.gearman[0]}, because -L is not given; gearmand would listen on all addresses"
         )
     return run_node(settings, _serve)
 
 
 async def _serve(settings: ServerSettings, ready: Ready) -> int:
-    # Not earlier: the log is made by the user of -u, who writes to it and opens it again.
+    # Only now: the user of -u must own the log file, because the node writes to it and reopens it as this user.
     return await serve_node(_with_usable_log(settings), ready)
 
 
 def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
-    """Return what gearmand's options add up to.
+    """Return the settings for gearmand's options.
 
-    Raises GearmandUsageError for a value that is none, SettingsError for settings that contradict each other.
+    Raises GearmandUsageError for an invalid value, SettingsError for settings that contradict each other.
     """
     host = given.get("listen") or "127.0.0.1"
     keepalive = KeepaliveSettings(
-        idle=_seconds(given, "keepalive-idle", USUAL_KEEPALIVE.idle),
-        interval=_seconds(given, "keepalive-interval", USUAL_KEEPALIVE.interval),
-        count=_seconds(given, "keepalive-count", USUAL_KEEPALIVE.count),
+        idle=_seconds(given, "keepalive-idle", DEFAULT_KEEPALIVE.idle),
+        interval=_seconds(given, "keepalive-interval", DEFAULT_KEEPALIVE.interval),
+        count=_seconds(given, "keepalive-count", DEFAULT_KEEPALIVE.count),
     )
     files = _number(given, "file-descriptors", 0)
     return ServerSettings(
@@ -124,7 +124,7 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
             gearman_http=TcpAddress(host, _option_port(given, "http-port", 8080)) if _speaks_http(given) else None,
             tls=_tls(given),
             insecure="insecure" in given,
-            backlog=_number(given, "backlog", 0) or USUAL_LISTEN.backlog,
+            backlog=_number(given, "backlog", 0) or DEFAULT_LISTEN.backlog,
         ),
         keepalive=keepalive,
         jobs=JobSettings(
@@ -146,36 +146,36 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
     )
 
 
-def _number(given: Mapping[str, str], name: str, usual: int) -> int:
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, "")
     if not text:
-        return usual
+        return default
     try:
         return int(text)
     except ValueError:
         raise GearmandUsageError(f"the argument ('{text}') for option '--{name}' is invalid: give a number") from None
 
 
-def _seconds(given: Mapping[str, str], name: str, usual: int | None) -> int | None:
-    """Read a number that must be above 0; gearmand's -1 stands for the usual one."""
+def _seconds(given: Mapping[str, str], name: str, default: int | None) -> int | None:
+    """Return a number above 0; gearmand's -1 selects the default."""
     value = _number(given, name, -1)
-    return value if value > 0 else usual
+    return value if value > 0 else default
 
 
 def _gearman_port(given: Mapping[str, str]) -> int:
-    """Read ``--port``, or GEARMAND_PORT where there is none, as gearmand does."""
+    """Return ``--port``, or GEARMAND_PORT without it, as gearmand does."""
     if not given.get("port") and (text := os.environ.get("GEARMAND_PORT")):
         return _port(text, "GEARMAND_PORT")
     return _option_port(given, "port", 4730)
 
 
-def _option_port(given: Mapping[str, str], name: str, usual: int) -> int:
+def _option_port(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, "")
-    return _port(text, f"option '--{name}'") if text else usual
+    return _port(text, f"option '--{name}'") if text else default
 
 
 def _port(text: str, source: str) -> int:
-    """Read a port, or the name of a service as in /etc/services. ``source`` is what the text was given as."""
+    """Return a port from its number or from a service's name in /etc/services. ``source`` names the option in errors."""
     try:
         port = int(text)
     except ValueError:
@@ -190,7 +190,7 @@ def _port(text: str, source: str) -> int:
 
 
 def _node_name(prefix: str) -> NodeId:
-    """Take the node's name out of ``H:name``, gearmand's prefix of handles."""
+    """Return the node's name from ``H:name``, gearmand's prefix of handles."""
     if not prefix:
         return default_node_name()
     try:
@@ -202,7 +202,7 @@ def _node_name(prefix: str) -> NodeId:
 def _speaks_http(given: Mapping[str, str]) -> bool:
     protocol = given.get("protocol", "")
     if protocol.lower() not in {"", "gear", "http"}:
-        raise GearmandUsageError(f"Unknown protocol module : {protocol}; there is http")
+        raise GearmandUsageError(f"Unknown protocol module : {protocol}; use http")
     return protocol.lower() == "http"
 
 
@@ -219,17 +219,15 @@ def _store(given: Mapping[str, str]) -> StoreSettings:
         return parse_store(file if "://" in file else f"sqlite:///{file.replace('%', '%25')}")
     if queue in {"libpq", "postgres"}:
         raise GearmandUsageError(
-            f"-q {given['queue-type']}: gearmand's tables are not read here; use --store postgresql://USER@HOST/DATABASE, which"
-            " several servers may share"
+            f"-q {given['queue-type']}: Mainspring does not read gearmand's tables; use --store postgresql://USER@HOST/DATABASE,"
+            " which several servers can share"
         )
     if queue in QUEUES_INSTEAD:
         raise GearmandUsageError(
-            f"-q {given['queue-type']}: jobs are not kept in {QUEUES_INSTEAD[queue]} here; "
+            f"-q {given['queue-type']}: Mainspring does not store jobs in {QUEUES_INSTEAD[queue]}; "
             "use -q libsqlite3 --libsqlite3-db=FILE, which needs no database server"
         )
-    raise GearmandUsageError(
-        f"Error while initializing the queue : {given['queue-type']}; there are builtin and libsqlite3"
-    )
+    raise GearmandUsageError(f"Error while initializing the queue : {given['queue-type']}; use builtin or libsqlite3")
 
 
 def _tls(given: Mapping[str, str]) -> TlsSettings | None:
@@ -246,8 +244,8 @@ def _tls(given: Mapping[str, str]) -> TlsSettings | None:
 def _log(given: Mapping[str, str]) -> LogSettings:
     level = LEVELS.get(given.get("verbose", ""))
     if level is None:
-        known = ", ".join(name for name in LEVELS if name)
-        raise GearmandUsageError(f"Invalid value for --verbose supplied: {given['verbose']!r}; use one of {known}")
+        levels = ", ".join(name for name in LEVELS if name)
+        raise GearmandUsageError(f"Invalid value for --verbose supplied: {given['verbose']!r}; use one of {levels}")
     file = given.get("log-file", "")
     return LogSettings(
         level=level,
@@ -278,13 +276,13 @@ def _environment() -> dict[str, str]:
 
 
 def _with_usable_log(settings: ServerSettings) -> ServerSettings:
-    """Fall back on standard error where the log file cannot be opened, as gearmand does."""
+    """Fall back on standard error if the log file cannot be opened, as gearmand does."""
     file = settings.log.file
     if file is None:
         return settings
     try:
         open(file, "a", opener=open_private).close()
     except OSError as error:
-        complain(f"could not open the log file {file} ({error.strerror}), switching to stderr")
+        complain(f"cannot open the log file {file} ({error.strerror}): logging to standard error")
         return replace(settings, log=replace(settings.log, file=None))
     return settings

@@ -1,7 +1,7 @@
-"""gearmand's options: one table that the parser, the help and the documentation are made from.
+"""gearmand's options: one table for the parser, the help and the documentation.
 
-The parser takes what gearmand 1.1.20 takes: ``--name=value``, ``--name value``, ``-nvalue``, ``-n value``, flags run together
-(``-dR``). Unlike gearmand it also takes empty values (``--verbose=``), which stand for the default.
+The parser accepts the syntax of gearmand 1.1.20: ``--name=value``, ``--name value``, ``-nvalue``, ``-n value``, combined flags
+(``-dR``). Unlike gearmand it also accepts empty values (``--verbose=``), which select the default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Answer = Literal["applied", "noted", "elsewhere"]
-"""``noted``: taken, without effect, and said so. ``elsewhere``: belongs to a queue that is refused."""
+"""``noted``: accepted without effect, with a note. ``elsewhere``: belongs to a queue that Mainspring refuses."""
 
 
 class GearmandUsageError(UsageError):
@@ -34,59 +34,70 @@ class GearmandOption:
 
     short: str | None
     argument: str | None
-    """What the argument is called; None: the option is a flag."""
+    """The name of the argument; None: the option is a flag."""
 
     group: str
     meaning: str
     answer: Answer = "applied"
     why: str = ""
-    """Said when a noted option is given."""
+    """The reason in the note for a noted option."""
 
 
 def _foreign(group: str, *names: str) -> tuple[GearmandOption, ...]:
     return tuple(
-        GearmandOption(name, None, "ARG", group, "For a queue that Mainspring replaces.", "elsewhere") for name in names
+        GearmandOption(name, None, "ARG", group, "Belongs to a queue that Mainspring does not have.", "elsewhere")
+        for name in names
     )
 
 
 _G = "General"
 OPTIONS: tuple[GearmandOption, ...] = (
-    GearmandOption("backlog", "b", "N", _G, "Connections that may wait to be accepted."),
+    GearmandOption("backlog", "b", "N", _G, "How many connections may wait to be accepted."),
     GearmandOption("check-args", None, None, _G, "Check the options and exit."),
     GearmandOption(
-        "config-file", None, "FILE", _G, "Read options as given here, or lines NAME=VALUE; default /etc/gearmand.conf."
+        "config-file",
+        None,
+        "FILE",
+        _G,
+        "Read options from FILE: as on the command line, or lines NAME=VALUE; default /etc/gearmand.conf.",
     ),
     GearmandOption("coredump", None, None, _G, "Let the system write a core file after a crash."),
-    GearmandOption("daemon", "d", None, _G, "Run in the background; returns when the ports are open."),
+    GearmandOption("daemon", "d", None, _G, "Run in the background. The command returns when the ports are open."),
     GearmandOption("exceptions", None, None, _G, "Send exceptions also to clients that did not ask for them."),
-    GearmandOption("file-descriptors", "f", "N", _G, "Files, and so connections, that may be open."),
+    GearmandOption("file-descriptors", "f", "N", _G, "The limit of open files, and so of connections."),
     GearmandOption(
         "hashtable-buckets",
         None,
         "N",
         _G,
-        "Taken and noted.",
+        "Accepted without effect.",
         "noted",
         "look-ups are constant time at any number of jobs",
     ),
     GearmandOption("help", "h", None, _G, "Print this help and exit."),
-    GearmandOption("job-handle-prefix", None, "H:NAME", _G, "Begin job handles with H:NAME; NAME is the node's name."),
+    GearmandOption("job-handle-prefix", None, "H:NAME", _G, "The prefix of job handles; NAME is the node's name."),
     GearmandOption(
-        "job-retries", "j", "N", _G, "Deliveries that a job may lose with its workers before it fails; 0: no limit."
+        "job-retries", "j", "N", _G, "How many deliveries a job may lose with its workers before it fails; 0: no limit."
     ),
     GearmandOption("keepalive", None, None, _G, "Probe silent connections; this is the default here."),
-    GearmandOption("keepalive-count", None, "N", _G, "Unanswered probes after which a connection ends."),
-    GearmandOption("keepalive-idle", None, "SECONDS", _G, "Silence before the first probe."),
-    GearmandOption("keepalive-interval", None, "SECONDS", _G, "Time between probes."),
+    GearmandOption("keepalive-count", None, "N", _G, "The number of unanswered probes after which a connection ends."),
+    GearmandOption("keepalive-idle", None, "SECONDS", _G, "The silence before the first probe."),
+    GearmandOption("keepalive-interval", None, "SECONDS", _G, "The time between probes."),
     GearmandOption("listen", "L", "HOST", _G, "Listen on this address; default 127.0.0.1 (gearmand's: all)."),
-    GearmandOption("log-file", "l", "FILE", _G, "Log to FILE, stderr or none; default stderr. HUP opens it again."),
-    GearmandOption("pid-file", "P", "FILE", _G, "Write the process id to FILE, removed at the end."),
-    GearmandOption("protocol", "r", "NAME", _G, "Serve another protocol too: http."),
-    GearmandOption("queue-type", "q", "NAME", _G, "builtin keeps jobs in memory; libsqlite3 in a Mainspring store."),
-    GearmandOption("round-robin", "R", None, _G, "Give each worker jobs of its functions in turn."),
+    GearmandOption("log-file", "l", "FILE", _G, "Log to FILE, stderr or none; default stderr. HUP reopens the file."),
+    GearmandOption("pid-file", "P", "FILE", _G, "Write the process id to FILE, and remove FILE at the end."),
+    GearmandOption("protocol", "r", "NAME", _G, "Also serve another protocol: http."),
+    GearmandOption("queue-type", "q", "NAME", _G, "builtin keeps jobs in memory, libsqlite3 in a Mainspring store."),
+    GearmandOption("round-robin", "R", None, _G, "Give each worker jobs of its functions in rotation."),
     GearmandOption("syslog", None, None, _G, "Log to the system's log."),
     GearmandOption(
-        "threads", "t", "N", _G, "Taken and noted.", "noted", "one thread serves all connections, another the disk"
+        "threads",
+        "t",
+        "N",
+        _G,
+        "Accepted without effect.",
+        "noted",
+        "one thread serves all connections, another the disk",
     ),
     GearmandOption("user", "u", "NAME", _G, "Switch to this user at the start."),
     GearmandOption(
@@ -94,33 +105,47 @@ OPTIONS: tuple[GearmandOption, ...] = (
     ),
     GearmandOption("version", "V", None, _G, "Print the version and exit."),
     GearmandOption(
-        "worker-wakeup", "w", "N", _G, "Sleeping workers to wake for a job; default and 0: one, which is enough."
+        "worker-wakeup",
+        "w",
+        "N",
+        _G,
+        "How many sleeping workers to wake for a job; default and 0: one, which is enough.",
     ),
-    GearmandOption("http-port", None, "PORT", "HTTP", "Port of -r http; default 8080."),
-    GearmandOption("port", "p", "PORT", "Gear", "Port of the Gearman protocol; default 4730, 0: any free one."),
-    GearmandOption("ssl", None, None, "Gear", "Speak TLS on the port."),
-    GearmandOption("ssl-ca-file", None, "FILE", "Gear", "Clients must show a certificate of this authority."),
+    GearmandOption("http-port", None, "PORT", "HTTP", "The port of -r http; default 8080."),
+    GearmandOption("port", "p", "PORT", "Gear", "The port of the Gearman protocol; default 4730; 0: any free port."),
+    GearmandOption("ssl", None, None, "Gear", "Use TLS on the port."),
+    GearmandOption("ssl-ca-file", None, "FILE", "Gear", "Require client certificates of this authority."),
     GearmandOption("ssl-certificate", None, "FILE", "Gear", "The server's certificate."),
     GearmandOption("ssl-key", None, "FILE", "Gear", "The certificate's key."),
     GearmandOption(
-        "libsqlite3-db", None, "FILE", "libsqlite3", "The Mainspring store: a file, made where it does not exist."
+        "libsqlite3-db", None, "FILE", "libsqlite3", "The file of the Mainspring store; created if it does not exist."
     ),
     GearmandOption(
-        "libsqlite3-table", None, "NAME", "libsqlite3", "Taken and noted.", "noted", "a store has tables of its own"
+        "libsqlite3-table",
+        None,
+        "NAME",
+        "libsqlite3",
+        "Accepted without effect.",
+        "noted",
+        "a store has tables of its own",
     ),
     GearmandOption(
         "store-queue-on-shutdown",
         None,
         None,
         "libsqlite3",
-        "Taken and noted.",
+        "Accepted without effect.",
         "noted",
         "background jobs are on disk before they are acknowledged",
     ),
     GearmandOption(
-        "insecure", None, None, "Mainspring", "Listen beyond loopback without TLS and clients' certificates."
+        "insecure",
+        None,
+        None,
+        "Mainspring",
+        "Listen beyond loopback without TLS and client certificates: anybody can connect.",
     ),
-    GearmandOption("store", None, "URL", "Mainspring", "The store as for `mainspring serve`, in place of -q."),
+    GearmandOption("store", None, "URL", "Mainspring", "The store, as for mainspring serve; replaces -q."),
     *_foreign("libmemcached", "libmemcached-servers", "libmemcached-prefix"),
     *_foreign("Postgres", "libpq-conninfo", "libpq-table"),
     *_foreign("redis", "redis-server", "redis-port", "redis-password", "redis-prefix"),
@@ -132,9 +157,9 @@ _BY_SHORT = {option.short: option for option in OPTIONS if option.short is not N
 
 
 def parse_gearmand(arguments: Sequence[str], *, skip_words: bool = False) -> dict[str, str]:
-    """Return the value of each option that was given; a flag's is empty. ``skip_words`` passes over arguments that are no option.
+    """Return the value of each given option; a flag's is empty. ``skip_words`` skips arguments that are not options.
 
-    Raises GearmandUsageError, in gearmand's words where it has some.
+    Raises GearmandUsageError, with gearmand's own message if it has one.
     """
     given: dict[str, str] = {}
     rest = list(arguments)
@@ -149,14 +174,14 @@ def parse_gearmand(arguments: Sequence[str], *, skip_words: bool = False) -> dic
                 raise GearmandUsageError(f"option '--{name}' does not take any arguments")
             _put(given, option, value if equals or option.argument is None else _next(option, rest))
         elif argument.startswith("-") and len(argument) > 1 and not argument.startswith("--"):
-            _take_short(argument, rest, given)
+            _parse_short(argument, rest, given)
         elif not skip_words:
             raise _unknown(argument)
     return given
 
 
-def _take_short(argument: str, rest: list[str], given: dict[str, str]) -> None:
-    """Take ``-p 4730``, ``-p4730`` or ``-dR``."""
+def _parse_short(argument: str, rest: list[str], given: dict[str, str]) -> None:
+    """Parse ``-p 4730``, ``-p4730`` or ``-dR``."""
     letters = argument[1:]
     while letters:
         option = _BY_SHORT.get(letters[0])
@@ -191,8 +216,8 @@ def _unknown(argument: str) -> GearmandUsageError:
 def read_config_file(path: Path) -> dict[str, str]:
     """Return what a configuration file sets; ``#`` begins a comment.
 
-    gearmand 1.1.20 takes options as on its command line (``--verbose=INFO``) and skips words that are none. Lines ``name=value``
-    are taken, too; unknown names are skipped there. Raises OSError where the file cannot be read, GearmandUsageError where an
+    gearmand 1.1.20 reads options as on its command line (``--verbose=INFO``) and skips other words. This reads lines
+    ``name=value``, too, and skips unknown names in them. Raises OSError if the file cannot be read, GearmandUsageError if an
     option of the first form is wrong.
     """
     given: dict[str, str] = {}
@@ -220,7 +245,7 @@ def notes(given: Mapping[str, str]) -> list[str]:
     for name in given:
         option = BY_NAME[name]
         if option.answer == "noted":
-            lines.append(f"--{name} is taken and has no effect: {option.why}")
+            lines.append(f"--{name} has no effect: {option.why}")
         elif option.answer == "elsewhere":
             lines.append(f"--{name} has no effect: it belongs to gearmand's {option.group} queue")
     return lines
@@ -236,8 +261,8 @@ def help_text() -> str:
     parts = [
         "Usage: mainspring gearmand [OPTIONS]",
         "",
-        "Run a node that takes gearmand 1.1.20's options, signals and pid file, so that",
-        "it can stand in a unit file in gearmand's place.",
+        "Run a server with the options, signals and pid file of gearmand 1.1.20, so that",
+        "you can put it in gearmand's place in a unit file.",
     ]
     for group in dict.fromkeys(option.group for option in OPTIONS):
         parts += ["", f"{group}:"]
@@ -253,21 +278,21 @@ def help_text() -> str:
     parts += [
         "",
         "Signals:",
-        "  TERM, INT  stop: running jobs get some time, then they are handed back",
-        "  USR1       stop once all running jobs have ended",
-        "  HUP        open the log file again and read the TLS files again",
+        "  TERM, INT  stop: wait up to 30 s for running jobs, then release them",
+        "  USR1       stop as soon as all running jobs have ended",
+        "  HUP        reopen the log file and reload the TLS files",
         "",
         "Environment:",
-        "  GEARMAND_PORT        the port where there is no -p",
-        "  MAINSPRING_STORE     the store where neither --store nor -q is given; without",
-        "                       it memory://",
-        "  MAINSPRING_INSECURE  1: as --insecure",
+        "  GEARMAND_PORT        the port, if -p is not given",
+        "  MAINSPRING_STORE     the store, if neither --store nor -q is given; default",
+        "                       memory://",
+        "  MAINSPRING_INSECURE  1: like --insecure",
         "",
         "Exit codes:",
-        "  0  stopped by a signal; the options are right (--check-args)",
-        "  1  wrong options, or it could not start or go on",
-        "  2  an address beyond loopback without TLS, clients' certificates or",
-        "     --insecure; a user, or a file other than the log, that cannot be used",
+        "  0  stopped by a signal; with --check-args: the options are right",
+        "  1  wrong options, or failed to start or to continue",
+        "  2  an address beyond loopback without TLS and client certificates or",
+        "     --insecure; or a user, or a file other than the log, that cannot be used",
         "",
     ]
     return "\n".join(parts)

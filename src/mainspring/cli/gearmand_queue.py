@@ -1,4 +1,4 @@
-"""``mainspring import``: take over the jobs that gearmand left in its own SQLite queue."""
+"""``mainspring import``: submit the jobs of gearmand's own SQLite queue."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ UNIQUE_LIMIT = 64
 
 
 def import_queue(
-    file: Annotated[Path, Parameter(help="The file that gearmand -q libsqlite3 --libsqlite3-db=FILE wrote.")],
+    file: Annotated[Path, Parameter(help="The file of gearmand's option --libsqlite3-db.")],
     /,
     *,
-    table: Annotated[str, Parameter(name="--table", help="Its table, gearmand's --libsqlite3-table.")] = DEFAULT_TABLE,
+    table: Annotated[
+        str, Parameter(name="--table", help="The table of gearmand's option --libsqlite3-table.")
+    ] = DEFAULT_TABLE,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Submit the jobs of a gearmand SQLite queue to a running server.
 
-    Stop gearmand first. The file is only read. Each job keeps its function, unique, priority, time and payload. An
-    import that was interrupted can be repeated: jobs that the server already has, or has done within a day, are not
-    submitted twice.
+    Stop gearmand first. The command only reads the file. Each job keeps its function, unique, priority, time and payload. You
+    can repeat an interrupted import: the command skips jobs that the server has, or that have ended in the last day.
 
     EXAMPLES
       mainspring import /var/lib/gearman/queue.db --server 127.0.0.1:4730
     """
     if not file.exists():
-        raise UsageError(f"there is no file {file}: name the one of gearmand's --libsqlite3-db")
+        raise UsageError(f"there is no file {file}: name the file of gearmand's --libsqlite3-db")
     accepted = joined = refused = 0
     for answers in server.client().submit_many(read_queue(file, table)):
         for answer in answers:
@@ -62,14 +63,14 @@ def import_queue(
             sys.stderr.write(f"\r\x1b[K{accepted + joined} jobs")
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
-    print(f"imported {accepted} jobs; {joined} were there already; {refused} refused", flush=True)
+    print(f"imported {accepted} jobs; {joined} existed already; {refused} refused", flush=True)
     return FAILED if refused else DONE
 
 
 def read_queue(file: Path, table: str = DEFAULT_TABLE) -> Iterator[Request]:
-    """Give a submit for each row of gearmand's queue, in the order of the rows.
+    """Yield a submit for each row of gearmand's queue, in the order of the rows.
 
-    Raises StoreForeignError where the file or the table is no such queue.
+    Raises StoreForeignError if the file or the table is not such a queue.
     """
     quoted = '"' + table.replace('"', '""') + '"'
     try:
@@ -80,7 +81,7 @@ def read_queue(file: Path, table: str = DEFAULT_TABLE) -> Iterator[Request]:
         columns = {row[1] for row in connection.execute(f"PRAGMA table_info({quoted})")}
         if not {"unique_key", "function_name", "priority", "data"} <= columns:
             raise StoreForeignError(
-                f"{file} has no table {table} of a gearmand queue; name it with --table, or another file"
+                f"{file} has no table {table} of a gearmand queue; name the table with --table, or name another file"
             )
         when = "when_to_run" if "when_to_run" in columns else "0"
         rows = connection.execute(
@@ -95,9 +96,9 @@ def read_queue(file: Path, table: str = DEFAULT_TABLE) -> Iterator[Request]:
 
 
 def _request(unique: bytes, function: bytes, priority: int, data: bytes, due: int) -> Request:
-    """Make a submit of a row.
+    """Return the submit for a row.
 
-    A row without a unique gets one made of its content, so that a repeated import does not submit it twice.
+    A row without a unique gets one from its content, so that a repeated import does not submit it twice.
     """
     if not unique:
         content = hashlib.sha256(b"\0".join((function, b"%d" % priority, b"%d" % due, data)))

@@ -1,4 +1,4 @@
-"""``mainspring jobs``: look at jobs, cancel them, try them again."""
+"""``mainspring jobs``: list, show, watch, cancel and retry jobs."""
 
 from __future__ import annotations
 
@@ -48,34 +48,34 @@ STEPS: tuple[Step, ...] = (
     {"error": LEFT_OUT},
     {"function": 1},
 )
-"""How the list makes room on a terminal. Handles and states are always whole, so that a handle can be copied."""
+"""The order in which the list shrinks on a terminal. Handles and states stay whole, so that users can copy a handle."""
 
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
 Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000000001.")]
 
-jobs = App(name="jobs", help="Look at jobs, cancel them, try them again.")
+jobs = App(name="jobs", help="List, show, watch, cancel and retry jobs.")
 
 
 @jobs.command(name="list")
 def list_jobs(
     *,
-    state: Annotated[State | None, plain("--state", "Only jobs in this state.")] = None,
-    function: Annotated[str | None, plain("--function", "Only jobs of this function.")] = None,
-    unique: Annotated[str | None, plain("--unique", "Only jobs of this unique.")] = None,
-    limit: Annotated[int, Parameter(name="--limit", help="At most so many, up to 1000.")] = 100,
+    state: Annotated[State | None, plain("--state", "List only jobs in this state.")] = None,
+    function: Annotated[str | None, plain("--function", "List only jobs of this function.")] = None,
+    unique: Annotated[str | None, plain("--unique", "List only jobs with this unique.")] = None,
+    limit: Annotated[int, Parameter(name="--limit", help="The most jobs to list, up to 1000.")] = 100,
     before: Annotated[
-        str | None, plain("--before", "Only jobs older than the job of this handle: the next page.")
+        str | None, plain("--before", "List only jobs older than the job with this handle: the next page.")
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """List jobs, newest first.
 
-    On a terminal a table of what fits: wider ones show more. Elsewhere one line a job with tabs between all columns, and a
-    head; with --json an array.
+    On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
+    names, then a line per job with tabs between all columns. With --json, it prints an array.
 
-    Where few of very many jobs match, the search takes a while. Interrupted, it prints what it has found, and how far it has
-    searched.
+    The search takes a while if only few of very many jobs match. If you interrupt it, it prints the jobs that it has found
+    and the handle at which to continue.
 
     EXAMPLES
       mainspring jobs list --state failed
@@ -87,7 +87,7 @@ def list_jobs(
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
             print_rows(COLUMNS, search.jobs, json=json, steps=STEPS)
-            complain(f"searched back to jobs of {search.searched_to}; the rest begins with --before {search.next}")
+            complain(f"searched back to jobs of {search.searched_to}; continue with --before {search.next}")
         raise
     print_rows(COLUMNS, search.jobs, json=json, steps=STEPS)
     return DONE
@@ -95,7 +95,7 @@ def list_jobs(
 
 @jobs.command
 def show(handle: Handle, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show everything that is known about a job.
+    """Show all details of a job.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such job
@@ -108,14 +108,14 @@ def cancel(
     handles: Annotated[list[str], Parameter(name="HANDLE", help="The jobs' handles.", negative="")],
     /,
     *,
-    reason: Annotated[str | None, plain("--reason", "Noted with the job.")] = None,
+    reason: Annotated[str | None, plain("--reason", "A text to store with the job.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Cancel jobs.
 
-    A waiting job is cancelled at once. The worker of a running one is asked to stop; its state stays "running" until
-    it has. A job that has ended stays as it is.
+    A job that has not started is cancelled at once. For a running job, the server asks the worker to stop; the job's state stays
+    "running" until it has stopped. A job that has ended does not change.
     """
     requests = [Cancel(handle) if reason is None else Cancel(handle, reason) for handle in handles]
     return _each(requests, server, json=json)
@@ -129,33 +129,33 @@ def retry(
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Put failed, cancelled or expired jobs back to work, with their attempts counted anew."""
+    """Put failed, cancelled or expired jobs back into the queue, and count their attempts from 1."""
     return _each([Retry(handle) for handle in handles], server, json=json)
 
 
 @jobs.command
 def watch(
-    handle: Annotated[str | None, Parameter(help="Only this job.", show_default=False)] = None,
+    handle: Annotated[str | None, Parameter(help="Watch only this job.", show_default=False)] = None,
     /,
     *,
-    function: Annotated[str | None, plain("--function", "Only jobs of this function.")] = None,
+    function: Annotated[str | None, plain("--function", "Watch only jobs of this function.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Print a line for each job that changes its state, until interrupted.
+    """Print a line for each change of a job's state, until interrupted.
 
-    It sees the changes that its own server makes: of several nodes on one store, watch the one that the job's worker is
-    connected to. With --json one object a line.
+    The server reports only changes that it makes itself. If several nodes share a store, connect to the node of the job's
+    worker. With --json, the command prints an object per line.
     """
     client = server.client()
     if handle is not None:
-        ask(client, Show(handle))  # an unknown handle is an error, not an endless wait
+        ask(client, Show(handle))  # raises NotFoundError for an unknown handle, which would otherwise wait for ever
     try:
         for event in client.events(Watch.call, params_of(Watch(function, handle))):
             if json:
                 print_json(event)
             elif "missed" in event:
-                print(f"({event['missed']} changes were missed: this watcher reads too slowly)", file=sys.stderr)
+                print(f"({event['missed']} changes were missed: this command read too slowly)", file=sys.stderr)
             else:
                 _print_change(event)
     except KeyboardInterrupt:
@@ -169,25 +169,25 @@ def result(
     /,
     *,
     timeout: Annotated[
-        float | None, plain("--timeout", "Wait no longer than this for the job to end.", **DURATION)
+        float | None, plain("--timeout", "Wait at most this long for the job to end.", **DURATION)
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Wait for a job to end and write its raw result, as submit does.
+    """Wait for a job to end and write its raw result to standard output.
 
     EXIT CODES
-      0 it succeeded
+      0 the job succeeded
       1 it failed, was cancelled or expired
       3 no server
-      4 no such job
-      5 --timeout is over: the job goes on
+      4 no such job, or the server no longer has its result
+      5 --timeout is over; the job continues
     """
     return write_result(server.client(), handle, timeout, json={} if json else None)
 
 
 def _each(requests: Sequence[Cancel | Retry], server: ServerOptions, *, json: bool) -> int:
-    """Ask for each job; return the first failure's exit code after all have been tried."""
+    """Send all requests, print each answer or error, and return the exit code of the first error."""
     client = server.client()
     code = DONE
     for request in requests:

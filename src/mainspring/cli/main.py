@@ -1,4 +1,4 @@
-"""The ``mainspring`` command: options in, exit code out."""
+"""The ``mainspring`` command: parses the arguments, runs a command and returns its exit code."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from mainspring.version import version
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DESCRIPTION = """Keeps the work of a fleet: durable background jobs behind the Gearman protocol.
+DESCRIPTION = """Run durable background jobs and schedules: a server, workers for Python tasks, and commands to inspect and
+control them.
 
-Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS, can also be given in
-the environment, as MAINSPRING_ and their names; all options in mainspring.toml in the working directory. The command line
-counts most, then the environment, then the file. Durations are written 250ms, 30s, 5m, 1h30m or 3d; sizes 512K, 64M or 1G.
+All options can be set in mainspring.toml in the working directory. The options of run, serve and worker, and in all commands
+those that name a server, a store or TLS files, can also be set in the environment, as MAINSPRING_ and the option's name:
+--log-level is MAINSPRING_LOG_LEVEL. The command line overrides the environment, and the environment overrides the file.
+
+Write durations as 250ms, 30s, 5m, 1h30m or 3d, and sizes as 512K, 64M or 1G.
 
 EXIT CODES
   0 done               3 no server
@@ -44,24 +47,24 @@ EXIT CODES
 
 RUNNING = Group("Servers and workers", sort_key=1)
 JOBS = Group("Jobs", sort_key=2)
-UPKEEP = Group("Nodes and stores", sort_key=3)
-REST = Group("Options", sort_key=4)
+STORES = Group("Nodes and stores", sort_key=3)
+FLAGS = Group("Options", sort_key=4)
 
 COMMANDS = {
-    "run": ("run:run", RUNNING, "Run a node and workers of the tasks in a file, in one command."),
+    "run": ("run:run", RUNNING, "Run a server together with workers for the tasks in a file."),
     "serve": ("serve:serve", RUNNING, "Run a server."),
-    "worker": ("worker:worker", RUNNING, "Run workers of the tasks in a file."),
+    "worker": ("worker:worker", RUNNING, "Run workers for the tasks in a file."),
     "submit": ("submit:submit", JOBS, "Submit a job and wait for its result."),
-    "jobs": ("jobs:jobs", JOBS, "Look at jobs, cancel them, try them again."),
-    "schedules": ("schedules:schedules", JOBS, "Look at schedules, make, change and run them."),
-    "functions": ("functions:functions", JOBS, "Look at functions, limit them, pause them."),
-    "status": ("status:status", UPKEEP, "Show what a server is and does."),
-    "nodes": ("nodes:nodes", UPKEEP, "Look at the nodes that share a store, drain them, remove dead ones."),
-    "migrate": ("migrate:migrate", UPKEEP, "Bring a store's schema up to date."),
-    "backup": ("backup:backup", UPKEEP, "Copy a SQLite store, also while a node uses it."),
-    "import": ("gearmand_queue:import_queue", UPKEEP, "Take over the jobs of a gearmand SQLite queue."),
+    "jobs": ("jobs:jobs", JOBS, "List, show, watch, cancel and retry jobs."),
+    "schedules": ("schedules:schedules", JOBS, "List, add, change, pause and trigger schedules."),
+    "functions": ("functions:functions", JOBS, "List, limit, pause and resume functions."),
+    "status": ("status:status", STORES, "Show a server's store, connections and jobs."),
+    "nodes": ("nodes:nodes", STORES, "List and drain the nodes that share a store, and remove dead ones."),
+    "migrate": ("migrate:migrate", STORES, "Update the schema of a store."),
+    "backup": ("backup:backup", STORES, "Copy a SQLite store, even while a node uses it."),
+    "import": ("gearmand_queue:import_queue", STORES, "Submit the jobs of a gearmand SQLite queue."),
 }
-"""Where each command is, so that only the one that runs is loaded, where the help lists it, and what it is for."""
+"""For each command: its module and function, which are loaded only when it runs, its group in the help, and its purpose."""
 
 USAGES = {
     "run": "mainspring run FILE.py[:NAME] [OPTIONS]",
@@ -71,17 +74,17 @@ USAGES = {
 
 OPTION = re.compile("--[A-Za-z]")
 
-PARTS = {
+SUBCOMMANDS = {
     "jobs": ("list", "show", "cancel", "retry", "watch", "result"),
     "schedules": ("list", "show", "add", "edit", "pause", "resume", "trigger", "remove", "next", "history"),
     "nodes": ("list", "show", "drain", "remove"),
     "functions": ("list", "show", "limit", "pause", "resume"),
 }
-"""The commands of commands."""
+"""The subcommands of each command that has some."""
 
 
 def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App:
-    """Return the parser of all commands; ``listing``: to show what there is, without loading the commands."""
+    """Return the parser of all commands. ``listing``: it only lists the commands and does not load them."""
     app = App(
         name="mainspring",
         help=DESCRIPTION,
@@ -91,44 +94,46 @@ def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App
         config=[] if defaults is None else [defaults],
     )
     for order, (name, (target, group, purpose)) in enumerate(COMMANDS.items()):
-        # A purpose given here would hide the command's own, longer text on its own page.
+        # A purpose given here would replace the longer text on the command's own help page.
         more = {"help": purpose} if listing else {"usage": USAGES[name]} if name in USAGES else {}
         app.command(f"mainspring.cli.{target}", name=name, group=group, sort_key=order, **more)
-    # Its options are not of our kind: it is taken out of the arguments before they come here.
+    # Listed only: `run` parses the command itself, because gearmand's options have another syntax.
     app.command(
         App(
             name="gearmand",
-            help="Run a server with gearmand's options, in its place.",
+            help="Run a server with gearmand's options, as a replacement for it.",
             group=RUNNING,
             sort_key=len(COMMANDS),
         )
     )
     for flag in ("--help", "--version"):
-        app[flag].group = REST
+        app[flag].group = FLAGS
     return app
 
 
 def option_names(app: App) -> dict[str, frozenset[str]]:
-    """Return the long options of each command, without dashes; those of the commands of one command together."""
+    """Return the long options of each command without dashes; a command's subcommands count as one."""
     names: dict[str, frozenset[str]] = {"gearmand": frozenset(BY_NAME)}
     for command in COMMANDS:
-        parts = [app[command][part] for part in PARTS[command]] if command in PARTS else [app[command]]
-        arguments = (argument for part in parts for argument in part.assemble_argument_collection())
+        subcommands = (
+            [app[command][name] for name in SUBCOMMANDS[command]] if command in SUBCOMMANDS else [app[command]]
+        )
+        arguments = (argument for one in subcommands for argument in one.assemble_argument_collection())
         long = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
         names[command] = frozenset(long)
     return names
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; return its exit code.  Raises what `mainspring.cli.failures` explains."""
+    """Run a command and return its exit code. Raises the errors that `mainspring.cli.failures` explains."""
     for name in [name for name, value in os.environ.items() if name.startswith("MAINSPRING_") and not value]:
-        del os.environ[name]  # set but empty, as unit files have it, means not set
+        del os.environ[name]  # an empty variable counts as not set: unit files contain such variables
     defaults = load_defaults()
     app = build_app(defaults, listing=not arguments or arguments[0] not in COMMANDS)
     if defaults.found:
         defaults.check(option_names(app))
     if arguments[:1] == ["gearmand"]:
-        from mainspring.cli.gearmand import gearmand  # noqa: PLC0415 - loads asyncio, which most commands do without
+        from mainspring.cli.gearmand import gearmand  # noqa: PLC0415 - loads asyncio, which most commands do not need
 
         return gearmand(arguments[1:], defaults.of_gearmand())
     if arguments[:1] == ["help"]:
@@ -140,22 +145,22 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check_options(command: App, arguments: Sequence[str]) -> None:
-    """Raise UsageError for a misspelt option where any text may be a payload: the job would run at once, with that text."""
-    known = {"--help", "--version"}
-    known.update(name for argument in command.assemble_argument_collection() for name in argument.names)
+    """Raise UsageError for a misspelt option, which would otherwise be submitted as a job's payload."""
+    options = {"--help", "--version"}
+    options.update(name for argument in command.assemble_argument_collection() for name in argument.names)
     for word in arguments:
         if word == "--":
-            return  # what comes behind is meant
+            return  # the words after it are payloads, even with dashes
         name = word.partition("=")[0]
-        if OPTION.match(name) and name not in known:
+        if OPTION.match(name) and name not in options:
             raise UsageError(
-                f"there is no option {name} (mainspring submit --help lists them); a payload that begins so comes behind --,"
-                " or on standard input, with - in its place"
+                f"there is no option {name} (mainspring submit --help lists them); write a payload that begins with dashes"
+                " after --, or pass it on standard input and write - as the payload"
             )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and explain what went wrong in one line; return the exit code."""
+    """Run a command, print one line for an expected error, and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return run(arguments)
@@ -169,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left; nothing must be written to it at exit either.
+        # The reader of the output has closed it. The interpreter must not write to it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except EXPECTED as error:
@@ -183,11 +188,11 @@ def _one_line(error: Exception) -> str:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """Return the command that was meant, to be followed by an option."""
-    known = [word for word in arguments[:1] if word in COMMANDS]
-    if known:
-        known += [word for word in arguments[1:2] if word in PARTS.get(known[0], ())]
-    return "".join(f"{word} " for word in known)
+    """Return the command and subcommand in the arguments, each with a space behind it; empty if there is none."""
+    words = [word for word in arguments[:1] if word in COMMANDS]
+    if words:
+        words += [word for word in arguments[1:2] if word in SUBCOMMANDS.get(words[0], ())]
+    return "".join(f"{word} " for word in words)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 WIDTH = 79
 _OPTION = re.compile(" (?=--[a-z])")
 _HEAD = re.compile(r" +(?:\S+(?: \S+)* {2,}|\d )?")
-"""The indentation of an item's text: behind a column of names, or behind the number of an exit code."""
+"""The indentation of an item's text: after a column of names, or after the number of an exit code."""
 HEAD = 22
-"""Columns of commands' names and of headings that stand beside their text."""
+"""The columns for a command's name, before its text."""
 
 
 class ManualPage:
     """Formats help: a formatter of cyclopts."""
 
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002 - cyclopts says what it gives
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002 - cyclopts sets the parameters
         """Print a group of options or commands."""
         if not panel.entries:
             return
@@ -36,7 +36,7 @@ class ManualPage:
         _print(console, "\n")
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002
-        """Print the line of usage."""
+        """Print the usage line."""
         text = _plain(usage)
         if text:
             _print(console, f"{text if text.startswith('Usage:') else f'Usage: {text}'}\n\n")
@@ -53,7 +53,7 @@ def _print(console: Console, text: str) -> None:
 
 
 def _plain(renderable: Any) -> str:
-    """Return the text of whatever cyclopts made of it, unwrapped."""
+    """Return the text of a renderable of cyclopts, unwrapped."""
     if renderable is None:
         return ""
     if hasattr(renderable, "plain"):
@@ -69,7 +69,7 @@ def _plain(renderable: Any) -> str:
 
 
 def _flow(text: str) -> str:
-    """Fill paragraphs anew; break indented lines that are too long."""
+    """Rewrap paragraphs, and break indented lines that are too long."""
     lines: list[str] = []
     paragraph: list[str] = []
     heading = ""
@@ -89,7 +89,7 @@ def _flow(text: str) -> str:
 
 
 def _command(line: str) -> list[str]:
-    """Break a command in front of options, as a shell can read it."""
+    """Break a command before its options, with backslashes, so that a shell can read it."""
     if len(line) <= WIDTH:
         return [line]
     lines: list[str] = []
@@ -102,14 +102,14 @@ def _command(line: str) -> list[str]:
 
 
 def _item(line: str) -> list[str]:
-    """Break an item of a list; what follows stands below its text."""
+    """Break an item of a list; its continuation lines align with its text."""
     match = _HEAD.match(line)
     assert match is not None
     return textwrap.wrap(line, WIDTH, subsequent_indent=" " * match.end())
 
 
 def _option(entry: HelpEntry) -> str:
-    """Format an option: its spelling, and below it what it means."""
+    """Format an option: its spelling, and below it its meaning."""
     head = ", ".join(entry.display_labels_with_metavar)
     facts = []
     if entry.choices:

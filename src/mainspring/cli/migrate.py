@@ -1,4 +1,4 @@
-"""``mainspring migrate``: bring a store's schema up to date."""
+"""``mainspring migrate``: update a store's schema."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def migrate(
     ] = DEFAULT_STORE,
     json: Json = False,
 ) -> int:
-    """Bring the schema of a store up to date, and say what was done.
+    """Update the schema of a store, and print the applied migrations.
 
-    Nodes do so themselves when they start, unless --no-migrate is given: this is for those who want to choose the time.
-    Nodes of the version before may go on meanwhile, unless the release notes say otherwise. On ZooKeeper it makes the chroot
-    and the nodes of the tree that are always there.
+    A node updates the schema when it starts, unless --no-migrate is given. Use this command to choose the time yourself. Nodes
+    of the previous version can run during the update, unless the release notes say otherwise. On ZooKeeper, the command creates
+    the chroot and the permanent nodes of the tree.
 
     EXAMPLES
       mainspring migrate --store postgresql://mainspring@db.example/jobs
       mainspring migrate --store zookeeper://zk1,zk2,zk3/jobs
 
     EXIT CODES
-      0 up to date, 1 it could not be done, 2 wrong usage
+      0 up to date, 1 failed, 2 wrong usage
     """
     settings = parse_store(store)
     if settings.engine == "memory":
-        raise UsageError("a store in memory has no schema that outlives it: name a database with --store")
+        raise UsageError("a store in memory has no schema to update: name a database with --store")
     applied = asyncio.run(migrate_store(settings))
     if json:
         print_json({"store": settings.shown, "applied": applied})

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def did_you_mean(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
-    """Return a question that begins with a semicolon and names the nearest known words; empty where none is near.
+def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Return a question that begins with a semicolon and names the most similar candidates; empty if none is similar.
 
-    ``cutoff``, from 0 to 1, is how like the word they are at least.
+    ``cutoff``, from 0 to 1, is the least similarity.
     """
-    close = [repr(name) for name in difflib.get_close_matches(word, known, n=most, cutoff=cutoff)]
+    close = [repr(name) for name in difflib.get_close_matches(word, candidates, n=most, cutoff=cutoff)]
     if not close:
         return ""
     *others, last = close

@@ -1,4 +1,4 @@
-"""Be a node in this process: everything between settings and `mainspring.server.serving.serve`."""
+"""A node in this process: limits, pid file, user and event loop around `mainspring.server.serving.serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings
 
 Ready: TypeAlias = "Callable[[Sequence[Listening]], None]"
-"""Told once, on the loop's thread, when the ports are open."""
+"""Called once, on the loop's thread, when the ports are open."""
 
 Main: TypeAlias = "Callable[[ServerSettings, Ready], Coroutine[object, object, int]]"
 
@@ -27,7 +27,7 @@ Main: TypeAlias = "Callable[[ServerSettings, Ready], Coroutine[object, object, i
 def run_node(settings: ServerSettings, main: Main | None = None) -> int:
     """Run a node, or a main that contains one, until a signal ends it; return the exit code.
 
-    Raises what `mainspring.cli.failures` explains.
+    Raises the errors that `mainspring.cli.failures` explains.
     """
     settings = replace(settings, store=settings.store.absolute())
     process = settings.process
@@ -56,19 +56,19 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
 
 
 async def serve_node(settings: ServerSettings, ready: Ready) -> int:
-    """Be a node and no more."""
+    """Run a node without workers; return the exit code."""
     from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
     return await serve(settings, ready=ready)
 
 
 def shown(port: Listening) -> str:
-    """Write where a port is, as clients are told."""
+    """Return the address of a port in the form that clients accept."""
     return port.host if port.host.startswith("unix:") else str(TcpAddress(port.host, port.port))
 
 
 def run_loop(main: Coroutine[object, object, int]) -> int:
-    """Run a coroutine on uvloop, where there is one."""
+    """Run a coroutine on uvloop, if the platform has it."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if sys.platform != "win32":
         import uvloop  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The options of the commands that are a node: ``serve`` and ``run``."""
+"""The options of the commands that run a node: ``serve`` and ``run``."""
 
 from __future__ import annotations
 
@@ -45,22 +45,29 @@ PROCESS = Group("Log and process", sort_key=6)
 
 
 SHORTEST_LEASE = 1.0
-"""Seconds: a store on another machine cannot be relied on to confirm two heartbeats in less."""
+"""Seconds. In less, a store on another machine may not confirm two heartbeats."""
 
 SMALLEST_PACKET = 8 << 10
-"""Bytes that the arguments before a payload may have: with less, not even a job without a payload is sure to get through."""
+"""Bytes, the most that the arguments before a payload may have: a smaller limit could refuse a job without a payload."""
 
 SHORTEST_SILENCE = 1.0
-"""Seconds: who is slower than that between two packets is not silent."""
+"""Seconds. A working client may pause this long between two packets."""
+
+
+STORE_HELP = (
+    "The store for jobs: sqlite:///FILE, postgresql://USER@HOST/DATABASE, zookeeper://HOST:2181/CHROOT, or memory://, which"
+    " keeps nothing on disk."
+)
+LOWEST_LEVEL = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
 
 
 def http_address(text: str) -> Address | None:
-    """Read an address for HTTP, which has no usual port; ``none`` is None."""
+    """Return an address for HTTP, which needs a port; None for ``none``. Raises SettingsError."""
     return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
 
 
-def known_strategy(text: str) -> str:
-    """Return a strategy's name; one that a file or a module registers is written after its place.  Raises SettingsError."""
+def strategy_name(text: str) -> str:
+    """Return a strategy's name from ``NAME`` or ``FILE.py:NAME``, and import that file. Raises SettingsError."""
     place, colon, name = text.rpartition(":")
     if colon:
         import_place(place)
@@ -69,19 +76,19 @@ def known_strategy(text: str) -> str:
 
 
 def log_level(text: str) -> str:
-    """Check a log level.  Raises SettingsError."""
+    """Return a log level in lower case. Raises SettingsError."""
     if text.lower() not in LOG_LEVELS:
-        raise SettingsError(f"{text!r} is no log level: use one of {', '.join(LOG_LEVELS)}")
+        raise SettingsError(f"{text!r} is not a log level: use one of {', '.join(LOG_LEVELS)}")
     return text.lower()
 
 
 def shown_addresses(addresses: tuple[Address, ...]) -> str:
-    """Show addresses in the help."""
+    """Return addresses as the help shows them."""
     return ",".join(str(address) for address in addresses)
 
 
 def shown_size(size: int) -> str:
-    """Show a size in the help."""
+    """Return a size as the help shows it."""
     return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
 
 
@@ -94,31 +101,32 @@ class NodeOptions:
         str,
         option(
             "--store",
-            "Where jobs are kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE, zookeeper://HOST:2181/CHROOT, or memory:// to"
-            " keep nothing.",
+            STORE_HELP,
             metavar="URL",
             group=NODE,
         ),
     ] = DEFAULT_STORE
     name: Annotated[
         str | None,
-        option("--name", "The node's name, part of its jobs' handles; the host's where not given.", group=NODE),
+        option("--name", "The node's name, part of its jobs' handles; by default the host's name.", group=NODE),
     ] = None
     synchronous: Annotated[
         Literal["full", "normal"],
         option(
-            "--synchronous", "full: accepted jobs survive a power cut. normal: they survive the process.", group=NODE
+            "--synchronous",
+            "For a SQLite store. full: accepted jobs survive a power failure; normal: they survive the end of the process.",
+            group=NODE,
         ),
     ] = "full"
     no_migrate: Annotated[
         bool,
-        flag("--no-migrate", "Leave a PostgreSQL store's schema as it is; start only where it fits.", group=NODE),
+        flag("--no-migrate", "Do not update a PostgreSQL store's schema; start only if it fits.", group=NODE),
     ] = False
     no_schedules: Annotated[
         bool,
         flag(
             "--no-schedules",
-            "Fire no schedules at this node; what people trigger and what follows from a run still runs.",
+            "Fire no schedules on this node. It still runs schedules that are triggered by hand, and children of a run.",
             group=NODE,
         ),
     ] = False
@@ -126,25 +134,25 @@ class NodeOptions:
         str,
         option(
             "--strategy",
-            "How nodes of one store share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for one that a file"
-            " registers.",
+            "How the nodes of a store share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for a strategy"
+            " that a file registers.",
             group=FLEET,
-            converter=reading(known_strategy),
+            converter=reading(strategy_name),
         ),
     ] = "default"
     weight: Annotated[
-        int, option("--weight", "This node's size beside the others', for id_hash and weight.", group=FLEET)
+        int, option("--weight", "This node's relative size, for the strategies id_hash and weight.", group=FLEET)
     ] = 1
     lease: Annotated[
         float,
         option(
             "--lease",
-            "After how long without a sign of life other nodes take this one's jobs; the same on all nodes.",
+            "After this time without a heartbeat of this node, other nodes take its jobs. Set the same on all nodes.",
             group=FLEET,
             show_default=shown,
             **DURATION
             | at_least(
-                SHORTEST_LEASE, parse_duration, shown, "is over before a heartbeat is stored: give {least} or more"
+                SHORTEST_LEASE, parse_duration, shown, "ends before a heartbeat is stored: give {least} or more"
             ),
         ),
     ] = LEASE
@@ -152,7 +160,8 @@ class NodeOptions:
         str | None,
         option(
             "--cluster",
-            "zookeeper://HOST:2181/CHROOT: nodes of a PostgreSQL store learn there who is gone, and what is new.",
+            "For a PostgreSQL store: a ZooKeeper ensemble, zookeeper://HOST:2181/CHROOT, through which its nodes detect dead"
+            " nodes and new jobs sooner.",
             metavar="URL",
             group=FLEET,
         ),
@@ -161,7 +170,7 @@ class NodeOptions:
         bool,
         flag(
             "--fleet-status",
-            "The admin command status counts the running jobs and the workers of all nodes, not of this one alone.",
+            "Let the admin command status count the running jobs and the workers of all nodes, not only of this one.",
             group=FLEET,
         ),
     ] = False
@@ -169,7 +178,7 @@ class NodeOptions:
         tuple[Address, ...],
         option(
             "--gearman",
-            "Where Gearman clients and workers connect, several with commas, or none. Port 0: any free one.",
+            "The address for Gearman clients and workers, several with commas, or none. Port 0 means any free port.",
             metavar="HOST:PORT",
             converter=reading(parse_addresses),
             n_tokens=1,
@@ -183,7 +192,7 @@ class NodeOptions:
         Address | None,
         option(
             "--http",
-            "Where /metrics, /healthz and /readyz are served, or none.",
+            "The address for /metrics, /healthz and /readyz, or none.",
             metavar="HOST:PORT",
             converter=reading(http_address),
             n_tokens=1,
@@ -198,11 +207,15 @@ class NodeOptions:
     tls_key: Annotated[Path | None, option("--tls-key", "The certificate's key (PEM).", group=PORTS, **FILE)] = None
     tls_client_ca: Annotated[
         Path | None,
-        option("--tls-client-ca", "Clients must show a certificate of this authority (PEM).", group=PORTS, **FILE),
+        option("--tls-client-ca", "Require client certificates of this authority (PEM).", group=PORTS, **FILE),
     ] = None
     insecure: Annotated[
         bool,
-        flag("--insecure", "Listen beyond loopback without TLS and clients' certificates.", group=PORTS),
+        flag(
+            "--insecure",
+            "Listen beyond loopback without TLS and client certificates: anybody can connect.",
+            group=PORTS,
+        ),
     ] = False
     retention: Annotated[
         float,
@@ -218,7 +231,7 @@ class NodeOptions:
         float,
         option(
             "--dead-retention",
-            "How long dead letters are kept: jobs that failed for good.",
+            "How long dead letters are kept: jobs whose attempts have all failed.",
             group=JOBS,
             show_default=shown,
             **DURATION,
@@ -228,14 +241,14 @@ class NodeOptions:
         int | None,
         option(
             "--job-retries",
-            "Deliveries that a plain Gearman job may lose with its workers before it fails; where not given, 5 with workers of "
-            "the extension and no limit with others.",
+            "How many deliveries a job without a retry policy may lose with its workers before it fails; by default 5 with"
+            " workers of the extension, and no limit with plain Gearman workers.",
             group=JOBS,
-            **at_least(0, count, str, "is less than none: give {least} or more, or leave it out"),
+            **at_least(0, count, str, "is negative: give {least} or more, or leave it out"),
         ),
     ] = None
     round_robin: Annotated[
-        bool, flag("--round-robin", "Give plain Gearman workers jobs of their functions in turn.", group=JOBS)
+        bool, flag("--round-robin", "Give plain Gearman workers jobs of their functions in rotation.", group=JOBS)
     ] = False
     exceptions: Annotated[
         bool, flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS)
@@ -244,52 +257,57 @@ class NodeOptions:
         int,
         option(
             "--max-packet",
-            "Largest packet.",
+            "The largest packet.",
             group=LIMITS,
             show_default=shown_size,
-            **SIZE | at_least(SMALLEST_PACKET, parse_size, shown_size, "has no room for a job: give {least} or more"),
+            **SIZE | at_least(SMALLEST_PACKET, parse_size, shown_size, "is too small for a job: give {least} or more"),
         ),
     ] = 64 * MIB
     max_connections: Annotated[
         int,
         option(
             "--max-connections",
-            "Connections at a time; 0: as many as files may be open.",
+            "The most connections at a time; 0: as many as the limit of open files allows.",
             group=LIMITS,
-            **at_least(0, count, str, "is less than none: give 1 or more, or 0 for as many as files may be open"),
+            **at_least(
+                0, count, str, "is negative: give 1 or more, or 0 for as many as the limit of open files allows"
+            ),
         ),
     ] = 0
     max_functions: Annotated[
         int,
         option(
             "--max-functions",
-            "Functions with jobs or workers; 0: any number.",
+            "The most functions with jobs or workers; 0: any number.",
             group=LIMITS,
-            **at_least(0, count, str, "is less than none: give 1 or more, or 0 for any number"),
+            **at_least(0, count, str, "is negative: give 1 or more, or 0 for any number"),
         ),
     ] = 100_000
     idle_timeout: Annotated[
         float | None,
         option(
             "--idle-timeout",
-            "End connections that are silent for so long; never where not given.",
+            "Close connections of clients that have been silent for this time; by default never.",
             group=LIMITS,
             **DURATION
             | at_least(
                 SHORTEST_SILENCE,
                 parse_duration,
                 shown,
-                "ends clients in the middle of their work: give {least} or more, or leave it out for never",
+                "would disconnect working clients: give {least} or more, or leave it out for never",
             ),
         ),
     ] = None
     keepalive: Annotated[
-        bool, option("--keepalive", "Probe silent connections for peers that have vanished.", group=LIMITS)
+        bool, option("--keepalive", "Probe silent connections to detect peers that are gone.", group=LIMITS)
     ] = True
     log_level: Annotated[
         str,
         option(
-            "--log-level", f"How much is logged: {', '.join(LOG_LEVELS)}.", group=PROCESS, converter=reading(log_level)
+            "--log-level",
+            LOWEST_LEVEL,
+            group=PROCESS,
+            converter=reading(log_level),
         ),
     ] = "info"
     log_format: Annotated[
@@ -298,20 +316,20 @@ class NodeOptions:
     ] = "auto"
     log_file: Annotated[
         Path | None,
-        option(
-            "--log-file", "Log to a file, opened again at SIGHUP, in place of standard error.", group=PROCESS, **FILE
-        ),
+        option("--log-file", "Log to this file instead of standard error; SIGHUP reopens it.", group=PROCESS, **FILE),
     ] = None
     pid_file: Annotated[
-        Path | None, option("--pid-file", "Holds the process id while the node runs.", group=PROCESS, **FILE)
+        Path | None, option("--pid-file", "A file for the process id while the node runs.", group=PROCESS, **FILE)
     ] = None
-    daemon: Annotated[bool, flag("--daemon", "Run in the background; returns when ready.", group=PROCESS)] = False
+    daemon: Annotated[
+        bool, flag("--daemon", "Run in the background. The command returns when the ports are open.", group=PROCESS)
+    ] = False
     user: Annotated[
         str | None, option("--user", "Switch to this user at the start.", group=PROCESS, show_default=False)
     ] = None
 
     def settings(self, grace: float = GRACE) -> ServerSettings:
-        """Return what the options add up to; ``grace``: the seconds of `StopOptions`.  Raises SettingsError."""
+        """Return the server's settings; ``grace``: the seconds of `StopOptions`. Raises SettingsError."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key belong together: give both")
         if self.tls_client_ca is not None and self.tls_cert is None:

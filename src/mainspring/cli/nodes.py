@@ -14,18 +14,18 @@ from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 
 COLUMNS = ("name", "term", "state", "address", "slots", "prefetch", "jobs", "weight", "version")
 FORMER = "capacity"
-"""What ``prefetch`` was called before; programs still find it in JSON."""
+"""The former name of ``prefetch``, which stays in JSON output."""
 
 Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
 
-nodes = App(name="nodes", help="Look at the nodes that share a store, drain them, remove dead ones.")
+nodes = App(name="nodes", help="List and drain the nodes that share a store, and remove dead ones.")
 
 
 @nodes.command(name="list")
 def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """List the nodes that share the server's store, as they were at their last heartbeats.
+    """List the nodes that share the server's store, as of their last heartbeats.
 
-    A node that was killed is listed until its lease has ended; then the next one has taken over its jobs.
+    A killed node stays in the list until its lease has ended and another node has recovered its jobs.
     """
     print_rows(COLUMNS, ask(server.client(), List())["nodes"], json=json)
     return DONE
@@ -33,7 +33,7 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 @nodes.command
 def show(node: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show everything that a node says of itself.
+    """Show all details of a node, as of its last heartbeat.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such node
@@ -46,14 +46,15 @@ def drain(
     node: Name,
     /,
     *,
-    off: Annotated[bool, plain("--off", "Let it take jobs again.", negative="")] = False,
+    off: Annotated[bool, plain("--off", "End the drain: the node takes jobs again.", negative="")] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Let a node take no more jobs: what waits at it goes to the others, what runs there runs to its end.
+    """Drain a node: it takes no more jobs.
 
-    Clients may still submit there; other nodes run their jobs. It holds for the node's name, whatever happens to it, until
-    --off or until it has stopped politely.
+    Jobs that wait on the node go to other nodes; running jobs continue to their end. Clients can still submit to the node; other
+    nodes run their jobs. The drain stays with the node's name, even if the node crashes or restarts, until --off or until the
+    node has stopped by a signal.
     """
     return print_answer(server.client(), Drain(node, not off), _print_state, json=json)
 
@@ -64,14 +65,14 @@ def remove(
     /,
     *,
     force: Annotated[
-        bool, plain("--force", "Also where it lives: it drops its jobs and starts anew.", negative="")
+        bool, plain("--force", "Remove the node even if it is alive: it drops its jobs and joins again.", negative="")
     ] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Take a dead node's jobs away from it at once, without waiting for the end of its lease.
+    """Remove a dead node at once, so that other nodes run its jobs before its lease ends.
 
-    Safe in any case: what the node still reports of these jobs is refused.
+    This is safe even if the node still runs: the store refuses everything that it reports about these jobs.
     """
     return print_answer(server.client(), Remove(node, force), _print_state, json=json)
 

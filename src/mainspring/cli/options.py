@@ -1,6 +1,6 @@
-"""How an option is declared, and the options of all commands that connect to a server.
+"""Declarations of options, and the options of all commands that connect to a server.
 
-Each can also be given in ``mainspring.toml``, and all but the `plain` ones as ``MAINSPRING_<NAME>`` in the environment.
+Every option can also be set in ``mainspring.toml``, and all except the `plain` ones as ``MAINSPRING_<NAME>`` in the environment.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ def flag(name: str, text: str, **more: Any) -> Parameter:
 
 
 def plain(name: str | tuple[str, ...], text: str, **more: Any) -> Parameter:
-    """Declare an option that makes sense on the command line only."""
+    """Declare an option without a variable in the environment."""
     return Parameter(name=name, help=text, show_default=False, **more)
 
 
 def reading(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
-    """Make a converter for cyclopts that says in its error where the wrong text came from."""
+    """Return a converter for cyclopts whose error names the option, variable or file of the wrong text."""
 
     def convert(_type: Any, tokens: Sequence[Token]) -> T:
         *others, token = tokens
         if others:
-            raise SettingsError(f"{token.keyword} is given more than once: give it once, with commas between")
+            raise SettingsError(
+                f"{token.keyword} is given more than once: give it once, with commas between the values"
+            )
         try:
             return parse(token.value)
         except MainspringError as error:
@@ -62,15 +64,15 @@ def reading(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
 
 
 def count(text: str) -> int:
-    """Read a whole number.  Raises SettingsError."""
+    """Return a whole number. Raises SettingsError for other text."""
     try:
         return int(text)
     except ValueError:
-        raise SettingsError(f"{text!r} is no whole number") from None
+        raise SettingsError(f"{text!r} is not a whole number") from None
 
 
 def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Number], str], why: str) -> dict[str, Any]:
-    """Declare that values below the least make no sense: ``why`` says so after what was given, and what to give instead."""
+    """Declare the least value of an option. ``why`` completes the error after the refused value: the reason and the remedy."""
 
     def read(text: str) -> Number:
         value = parse(text)
@@ -82,7 +84,7 @@ def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Numb
 
 
 def shown(value: float) -> str:
-    """Show a duration in the help."""
+    """Return a duration as the help shows it."""
     return format_duration(value)
 
 
@@ -94,40 +96,42 @@ FILE: dict[str, Any] = {"metavar": "FILE", "show_default": False}
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where a command connects."""
+    """The servers that a command connects to, and its files for TLS."""
 
     server: Annotated[
         str,
         option(
             "--server",
-            "The servers, several with commas: the first that answers is used.",
+            "The server, or several with commas. Workers use all of them, other commands the first that answers.",
             metavar="HOST:PORT",
             group=SERVER,
         ),
     ] = DEFAULT_SERVER
     tls_ca: Annotated[
         Path | None,
-        option("--tls-ca", "Speak TLS; the authority of the server's certificate (PEM).", group=SERVER, **FILE),
+        option("--tls-ca", "Use TLS, and trust certificates of this authority (PEM).", group=SERVER, **FILE),
     ] = None
     tls_cert: Annotated[
-        Path | None, option("--tls-cert", "The certificate to show to the server (PEM).", group=SERVER, **FILE)
+        Path | None, option("--tls-cert", "The client certificate for the server (PEM).", group=SERVER, **FILE)
     ] = None
-    tls_key: Annotated[Path | None, option("--tls-key", "Its key (PEM).", group=SERVER, **FILE)] = None
+    tls_key: Annotated[
+        Path | None, option("--tls-key", "The key of the client certificate (PEM).", group=SERVER, **FILE)
+    ] = None
 
     def tls_files(self) -> TlsFiles:
-        """Return the files for TLS as they were named."""
+        """Return the paths of the files for TLS, as given."""
         named = (self.tls_ca, self.tls_cert, self.tls_key)
         return TlsFiles(*(None if path is None else str(path) for path in named))
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return a context for connecting; None without ``--tls-ca``.  Raises SettingsError."""
+        """Return a context for TLS; None without ``--tls-ca``. Raises SettingsError."""
         return self.tls_files().context(TLS_OPTIONS)
 
     def client(self) -> Client:
-        """Return a client of these servers; it connects when first needed.  Raises SettingsError."""
+        """Return a client of these servers; it connects at its first request. Raises SettingsError."""
         return Client(parse_servers(self.server), tls=self.tls())
 
 
 LOCAL = ServerOptions()
-"""What holds where nothing is said."""
-Json = Annotated[bool, plain("--json", "Print JSON for programs.", negative="", group=OUTPUT)]
+"""The default: a server on this machine."""
+Json = Annotated[bool, plain("--json", "Print JSON.", negative="", group=OUTPUT)]

@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 NEAR = 3
 """Similar names in a message, at most."""
-PATIENCE = 2.0
+HINT_TIMEOUT = 2.0
 """Seconds to wait for the answer. It is only a hint, so the command does not wait longer."""
 
 
 def no_worker(client: Client, function: str) -> str | None:
-    """Return a sentence where no worker of any node has registered a function; None where one has, or the server cannot know."""
+    """Return a sentence if no worker of any node has registered a function; None if one has, or if the server cannot know."""
     try:
-        answer = ask(client, Registered(function), PATIENCE)
+        answer = ask(client, Registered(function), HINT_TIMEOUT)
     except (MainspringError, TimeoutError, ValueError):
-        return None  # an older server, one that has gone, or a name that is no text
+        return None  # an older server, one that is gone, or a name that is not text
     if answer["registered"] is not False:
         return None
-    known = ", as of the nodes' last heartbeats" if answer["shared"] else ""
+    age = ", as of the nodes' last heartbeats" if answer["shared"] else ""
     near = did_you_mean(function, answer["functions"], most=NEAR)
-    return f"no worker has registered {function}{known}; the job waits{near}"
+    return f"no worker has registered {function}{age}; the job waits{near}"
 
 
-def check_known(client: Client, function: str) -> None:
-    """Raise NotFoundError where a function has no jobs, no workers and no limits: its name may be misspelt."""
+def check_exists(client: Client, function: str) -> None:
+    """Raise NotFoundError if a function has no jobs, no workers and no limits: its name may be misspelt."""
     try:
         ask(client, Show(function))
     except NotFoundError:
         listed: list[dict[str, Any]] = ask(client, List())["functions"]
-        near = did_you_mean(function, [known["function"] for known in listed], most=NEAR)
+        near = did_you_mean(function, [one["function"] for one in listed], most=NEAR)
         raise NotFoundError(
-            f"the server knows no jobs, workers or limits of a function {function}; add --create if the name is right{near}"
+            f"the function {function} has no jobs, workers or limits; add --create if the name is right{near}"
         ) from None

@@ -1,4 +1,4 @@
-"""Prints a job's result: its bytes for people and pipes, a JSON object for programs."""
+"""Output of a job's result: its bytes for people and pipes, or a JSON object for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_raw(data: bytes) -> None:
-    """Write a result as it is. On a terminal a newline follows, so that the prompt begins on a line of its own."""
+    """Write a result unchanged. On a terminal, add a newline, so that the prompt begins on its own line."""
     sys.stdout.buffer.write(data)
     if data and not data.endswith(b"\n") and sys.stdout.isatty():
         sys.stdout.buffer.write(b"\n")
@@ -21,7 +21,7 @@ def print_raw(data: bytes) -> None:
 
 
 def describe(handle: str, outcome: Outcome | None) -> dict[str, Any]:
-    """Return how a job ended as programs read it; docs/reference/cli.md lists the keys.  None: it has not ended."""
+    """Return the JSON object for a job's outcome; None: the job has not ended. docs/reference/cli.md lists the keys."""
     described: dict[str, Any] = dict.fromkeys(
         ("handle", "state", "attempt", "result", "encoding", "error", "traceback")
     )
@@ -46,7 +46,7 @@ def _decoded(data: bytes) -> tuple[str, Any]:
     except UnicodeDecodeError:
         return "base64", base64.b64encode(data).decode()
     try:
-        # Not decoded and written again: that would round numbers.
+        # Not decoded and encoded: that would round numbers.
         return "json", msgspec.Raw(msgspec.json.format(data, indent=-1))
-    except (msgspec.DecodeError, RecursionError):  # the latter: nested too deeply for readers as well
+    except (msgspec.DecodeError, RecursionError):  # RecursionError: nested too deeply, for readers as well
         return "text", text

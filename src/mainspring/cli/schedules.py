@@ -1,4 +1,4 @@
-"""``mainspring schedules``: look at schedules, make, change and run them."""
+"""``mainspring schedules``: list, add, change, pause and trigger schedules."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ STEPS: tuple[Step, ...] = (
     {"timezone": LEFT_OUT},
     {"when": 8},
 )
-"""How the list makes room on a terminal. Names are always whole, so that they can be copied."""
+"""The order in which the list shrinks on a terminal. Names stay whole, so that users can copy them."""
 
 WHEN = Group("When it runs", sort_key=0)
-HOW = Group("What is run, and how", sort_key=1)
+HOW = Group("The job", sort_key=1)
 TIME: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 
 Name = Annotated[str, Parameter(help="The schedule's name.")]
 
-schedules = App(name="schedules", help="Look at schedules, make, change and run them.")
+schedules = App(name="schedules", help="List, add, change, pause and trigger schedules.")
 
 
 def parse_misfire(text: str) -> str | int:
-    """Return a misfire policy; raises SettingsError."""
+    """Return a misfire policy. Raises SettingsError."""
     if text in {"skip", "once", "all"}:
         return text
     if text.isdecimal():
         return int(text)
-    raise SettingsError(f"{text!r} is no policy for missed times: say skip, once, all or a number")
+    raise SettingsError(f"{text!r} is not a policy for missed times: use skip, once, all or a number")
 
 
 def _or_none(parse: Any) -> Any:
-    """Take ``none`` for nothing, and anything else as it is parsed."""
+    """Return a parser that returns None for ``none`` and parses other text with ``parse``."""
     return lambda text: None if text == "none" else parse(text)
 
 
@@ -74,64 +74,74 @@ _OPTIONAL_TIME: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "m
 _OPTIONAL_DURATION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
 
 
-class _Unsaid:
-    """What was not given on the command line: nothing is said about it."""
+class _NotGiven:
+    """The value of an option that is not given: the request leaves its field out."""
 
     def __repr__(self) -> str:
         return ""
 
 
-UNSAID: Any = _Unsaid()
+NOT_GIVEN: Any = _NotGiven()
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
-    """What ``add`` and ``edit`` say about a schedule."""
+    """The options of ``add`` and ``edit``."""
 
     cron: Annotated[
         str | None,
-        plain("--cron", "A cron expression of five fields, or six with the seconds first, or @daily.", group=WHEN),
+        plain(
+            "--cron",
+            "Run at the times of a cron expression: five fields, six with the seconds first, or a name such as @daily.",
+            group=WHEN,
+        ),
     ] = None
     every: Annotated[
-        float | None, plain("--every", "An even interval, counted from --start or from 1970.", group=WHEN, **DURATION)
+        float | None,
+        plain(
+            "--every", "Run at this interval, counted from --start, or from 1970 without it.", group=WHEN, **DURATION
+        ),
     ] = None
-    at: Annotated[float | None, plain("--at", "Once, at a time such as 2030-01-31T12:00:00Z.", group=WHEN, **TIME)] = (
-        None
-    )
+    at: Annotated[
+        float | None, plain("--at", "Run once, at a time such as 2030-01-31T12:00:00Z.", group=WHEN, **TIME)
+    ] = None
     parent: Annotated[
         list[str] | None,
         plain(
             "--parent",
-            "When this other schedule has succeeded; given several times, when all have.",
+            "Run when this other schedule has succeeded; if the option is given several times, when all have.",
             group=WHEN,
             negative="",
         ),
     ] = None
     timezone: Annotated[
         str | None,
-        plain("--timezone", "The IANA name of the clock that --cron is read by; UTC where not given.", group=WHEN),
+        plain("--timezone", "The time zone of --cron, by its IANA name; by default UTC.", group=WHEN),
     ] = None
     start: Annotated[
-        float | None, plain("--start", "The first time at which it may run, or none.", group=WHEN, **_OPTIONAL_TIME)
-    ] = UNSAID
+        float | None, plain("--start", "Do not run before this time; none removes it.", group=WHEN, **_OPTIONAL_TIME)
+    ] = NOT_GIVEN
     end: Annotated[
-        float | None, plain("--end", "The last time at which it may run, or none.", group=WHEN, **_OPTIONAL_TIME)
-    ] = UNSAID
+        float | None, plain("--end", "Do not run after this time; none removes it.", group=WHEN, **_OPTIONAL_TIME)
+    ] = NOT_GIVEN
     exclude: Annotated[
         list[str] | None,
         plain(
-            "--exclude", "A day on which it does not run, such as 2030-12-24; several times.", group=WHEN, negative=""
+            "--exclude",
+            "Do not run on this day, such as 2030-12-24. The option may be given several times.",
+            group=WHEN,
+            negative="",
         ),
     ] = None
     jitter: Annotated[
-        float | None, plain("--jitter", "Each job starts up to so much later.", group=WHEN, **DURATION)
+        float | None, plain("--jitter", "Delay each job by a random time up to this.", group=WHEN, **DURATION)
     ] = None
     misfire: Annotated[
         str | int | None,
         plain(
             "--misfire",
-            "Times that were missed: skip them, make up for the newest (once), all, or so many.",
+            "The policy for missed times: skip all, run once for the newest, run all, or run this number of the newest.",
             group=WHEN,
             converter=reading(parse_misfire),
             metavar="POLICY",
@@ -139,47 +149,64 @@ class ScheduleOptions:
     ] = None
     overlap: Annotated[
         Literal["allow", "forbid", "queue", "replace"] | None,
-        plain("--overlap", "While an earlier run is not finished.", group=WHEN),
+        plain("--overlap", "The policy for a time while an earlier run is not finished.", group=WHEN),
     ] = None
     wait_for_children: Annotated[
         bool | None,
-        plain("--wait-for-children", "A run is finished when the runs after it are.", group=WHEN, negative="--no-wait"),
+        plain(
+            "--wait-for-children",
+            "Count a run as finished only when the runs of its children are finished.",
+            group=WHEN,
+            negative="--no-wait",
+        ),
     ] = None
     function: Annotated[
-        str | None, plain("--function", "The function to run; of the schedule's name where not given.", group=HOW)
+        str | None, plain("--function", "The function to run; by default the schedule's name.", group=HOW)
     ] = None
     payload: Annotated[
         str | None,
         plain(
             ("--payload", "--args"),
-            "What to run it on: text, or - for standard input.",
+            "The input of the job: text, or - for standard input.",
             group=HOW,
             allow_leading_hyphen=True,
         ),
     ] = None
     priority: Annotated[
         Literal["high", "normal", "low"] | None,
-        plain("--priority", "Jobs of a higher priority start first; normal where not given.", group=HOW),
+        plain("--priority", "Jobs of a higher priority start first; by default normal.", group=HOW),
     ] = None
     max_attempts: Annotated[
         int | None,
-        plain(("--max-attempts", "--attempts"), "How often a job is tried, with growing waits in between.", group=HOW),
+        plain(
+            ("--max-attempts", "--attempts"),
+            "How often to run a job, with growing waits between attempts, before it counts as failed.",
+            group=HOW,
+        ),
     ] = None
     run_timeout: Annotated[
         float | None,
-        plain(("--run-timeout", "--timeout"), "Longest run of one attempt, or none.", group=HOW, **_OPTIONAL_DURATION),
-    ] = UNSAID
-    unique: Annotated[str | None, plain("--unique", "The unique of its jobs.", group=HOW)] = None
+        plain(
+            ("--run-timeout", "--timeout"),
+            "Stop an attempt that runs longer than this; none removes the limit.",
+            group=HOW,
+            **_OPTIONAL_DURATION,
+        ),
+    ] = NOT_GIVEN
+    unique: Annotated[str | None, plain("--unique", "The unique of the jobs.", group=HOW)] = None
     expires: Annotated[
         float | None,
         plain(
-            "--expires", "Give a job up that has not started so long after its time.", group=HOW, **_OPTIONAL_DURATION
+            "--expires",
+            "End a job as expired if it has not started within this time; none removes the limit.",
+            group=HOW,
+            **_OPTIONAL_DURATION,
         ),
-    ] = UNSAID
+    ] = NOT_GIVEN
 
-    def said(self) -> dict[str, Any]:
-        """Return what is given, as the fields of a request."""
-        said: dict[str, Any] = {
+    def fields(self) -> dict[str, Any]:
+        """Return the given options as fields of a request."""
+        fields: dict[str, Any] = {
             "cron": self.cron,
             "every": self.every,
             "at": self.at,
@@ -197,12 +224,12 @@ class ScheduleOptions:
             "unique": self.unique,
         }
         optional = {"start": self.start, "end": self.end, "timeout": self.run_timeout, "expires": self.expires}
-        return {key: value for key, value in said.items() if value is not None} | {
-            key: value for key, value in optional.items() if value is not UNSAID
+        return {key: value for key, value in fields.items() if value is not None} | {
+            key: value for key, value in optional.items() if value is not NOT_GIVEN
         }
 
 
-NOTHING = ScheduleOptions()
+NO_OPTIONS = ScheduleOptions()
 
 
 def _payload(text: str) -> bytes:
@@ -211,10 +238,10 @@ def _payload(text: str) -> bytes:
 
 @schedules.command(name="list")
 def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """List the schedules, with the next and the last time of each.
+    """List the schedules with their last and next times.
 
-    On a terminal a table of what fits: wider ones show more. Elsewhere one line each with tabs between all columns, and a
-    head; with --json an array.
+    On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
+    names, then a line per schedule with tabs between all columns. With --json, it prints an array.
     """
     print_rows(COLUMNS, ask(server.client(), List())["schedules"], json=json, steps=STEPS)
     return DONE
@@ -222,7 +249,7 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 @schedules.command
 def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show everything that is known about a schedule.
+    """Show all details of a schedule.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such schedule
@@ -231,12 +258,16 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
 
 
 @schedules.command
-def add(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Make a schedule.
+def add(
+    name: Name, /, *, options: ScheduleOptions = NO_OPTIONS, json: Json = False, server: ServerOptions = LOCAL
+) -> int:
+    """Add a schedule.
 
-    A task in Python takes a JSON object as keyword arguments, a JSON array as positional ones, and any other JSON value as
-    its one argument. Schedules that an App declares in its code are made when it starts; this one belongs to nobody's
-    code and stays until it is removed.
+    Give --cron, --every, --at or --parent. The schedule stays until you remove it. (Schedules in an App's code are added when
+    its workers start.)
+
+    For a task in Python, the payload is JSON: an object is passed as keyword arguments, an array as positional arguments, and
+    any other value as the only argument.
 
     EXAMPLES
       mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report
@@ -244,46 +275,48 @@ def add(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, s
       mainspring schedules add clean --parent nightly --parent poll
 
     EXIT CODES
-      0 made, 1 there is one of that name, 2 wrong usage, 3 no server
+      0 added, 1 a schedule of this name exists, 2 wrong usage, 3 no server
     """
-    return print_answer(server.client(), Add(name=name, **said.said()), _print_state, json=json)
+    return print_answer(server.client(), Add(name=name, **options.fields()), _print_state, json=json)
 
 
 @schedules.command
-def edit(name: Name, /, *, said: ScheduleOptions = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Change what is given, and leave the rest of a schedule as it is.
+def edit(
+    name: Name, /, *, options: ScheduleOptions = NO_OPTIONS, json: Json = False, server: ServerOptions = LOCAL
+) -> int:
+    """Change the given options of a schedule, and keep the others.
 
-    New times count from now on. What an App declares comes back when its code says something new about the schedule.
+    The changes apply from now on. If an App's code declares the schedule, the next change in its code replaces them.
     """
-    request = Edit(name=name, **said.said())
+    request = Edit(name=name, **options.fields())
     if params_of(request).keys() == {"name"}:
-        raise UsageError("say what to change; mainspring schedules edit --help shows what there is")
+        raise UsageError("no option to change is given; mainspring schedules edit --help lists them")
     return print_answer(server.client(), request, _print_state, json=json)
 
 
 @schedules.command
 def pause(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Skip a schedule's times from now on, until it is resumed. A run that is under way goes on."""
+    """Pause a schedule: skip its times until you resume it. A job that runs now continues."""
     return print_answer(server.client(), Pause(name), _print_state, json=json)
 
 
 @schedules.command
 def resume(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Let a paused schedule run again from now on; the times of the pause stay skipped."""
+    """Resume a paused schedule. Times during the pause stay skipped."""
     return print_answer(server.client(), Resume(name), _print_state, json=json)
 
 
 @schedules.command
 def remove(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Remove a schedule; its history stays. One that others run after cannot be removed."""
+    """Remove a schedule and keep its history. Refused while the schedule has children."""
     return print_answer(server.client(), Remove(name), _print_state, json=json)
 
 
 @schedules.command
 def trigger(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Run a schedule now, also where it is paused, and print the handle of the job.
+    """Run a schedule now, even if it is paused, and print the handle of the job.
 
-    Where its overlap policy forbids or delays the run, the state says so in place of a handle.
+    If the schedule's overlap policy skips or delays the run, the command prints that state instead of a handle.
     """
     return print_answer(server.client(), Trigger(name), _print_run, json=json)
 
@@ -293,11 +326,11 @@ def next_times(
     name: Name,
     /,
     *,
-    count: Annotated[int, Parameter(name="--count", help="So many, up to 1000.")] = 10,
+    count: Annotated[int, Parameter(name="--count", help="How many times to print, up to 1000.")] = 10,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Print the next times at which a schedule runs; none where it is paused or runs after others."""
+    """Print the next times of a schedule: none if it is paused or runs after parents."""
     answer = ask(server.client(), Next(name, count))
     if json:
         print_json(answer["times"])
@@ -312,15 +345,17 @@ def history(
     name: Name,
     /,
     *,
-    limit: Annotated[int, Parameter(name="--limit", help="At most so many, up to 1000.")] = 100,
-    before: Annotated[float | None, plain("--before", "Only times before this one: the next page.", **TIME)] = None,
+    limit: Annotated[int, Parameter(name="--limit", help="The most times to show, up to 1000.")] = 100,
+    before: Annotated[
+        float | None, plain("--before", "Show only times before this one: the next page.", **TIME)
+    ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Show what became of a schedule's times, the newest first.
+    """Show the past times of a schedule and their jobs, newest first.
 
-    Each has one row: it has fired, joined a live job of its unique, waits for a run before it, or was skipped, with the
-    reason (misfire, overlap, paused, excluded, parent, removed).
+    Each time has a row with its state: fired, joined (a live job with its unique), waiting (for an earlier run) or skipped. A
+    skipped time has a reason: misfire, overlap, paused, excluded, parent or removed.
     """
     print_rows(RUN_COLUMNS, ask(server.client(), History(name, limit, before))["runs"], json=json)
     return DONE
@@ -330,11 +365,11 @@ def _print_schedule(schedule: dict[str, Any]) -> None:
     payload = base64.b64decode(schedule["payload"])
     lists = {key: " ".join(schedule[key]) for key in ("exclude", "parents")}
     retry = schedule.get("retry")
-    said = {
+    shown = {
         "payload": payload.decode("utf-8", "backslashreplace"),
         "retry": retry and with_durations(retry, "initial", "maximum"),
     }
-    print_fields(with_durations(schedule | lists | said, "every", "jitter", "misfire_after", "timeout", "expires"))
+    print_fields(with_durations(schedule | lists | shown, "every", "jitter", "misfire_after", "timeout", "expires"))
 
 
 def _print_state(schedule: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A list of jobs, answer by answer: each has what the server has found in a tenth of a second, and says where to go on."""
+"""A search for jobs in several requests: each answer has the jobs found in 0.1 s and the handle at which to continue."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class Search:
-    """Jobs that are listed, as far as the server has searched."""
+    """The jobs found so far, and the position of the search."""
 
     def __init__(self, client: Client, request: List) -> None:
         self._client = client
         self._request = request
-        self._knows_partial = True
-        """Whether the server may answer before it has as many jobs as the limit says; of an earlier version, it cannot."""
+        self._supports_partial = True
+        """Whether the server can answer before it has found as many jobs as the limit; earlier versions cannot."""
         self.jobs: list[dict[str, Any]] = []
         self.next: str | None = None
-        """The handle before which it goes on."""
+        """The handle before which the search continues; None: it has ended."""
         self.searched_to: str | None = None
-        """When the last job that was looked at was submitted."""
+        """The time at which the last examined job was submitted."""
 
     def run(self) -> None:
-        """Search until there are as many jobs as the limit says, or no more; whatever ends it before leaves what was found."""
+        """Search until the limit is reached or no job is left. An exception keeps the jobs that were found before it."""
         request, limit = self._request, self._request.limit
         while True:
             answer = self._ask(replace(request, limit=limit - len(self.jobs)))
@@ -40,9 +40,9 @@ class Search:
             request = replace(request, before=self.next)
 
     def _ask(self, request: List) -> dict[str, Any]:
-        if self._knows_partial:
+        if self._supports_partial:
             try:
                 return ask(self._client, replace(request, partial=True))
             except UsageError:
-                self._knows_partial = False
+                self._supports_partial = False
         return ask(self._client, request)

@@ -1,19 +1,19 @@
-"""``mainspring serve``: be a node."""
+"""``mainspring serve``: run a node."""
 
 from __future__ import annotations
 
 from mainspring.cli.node import run_node
 from mainspring.cli.node_options import NodeOptions
-from mainspring.cli.stop_options import USUAL_STOP, StopOptions
+from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 
-USUAL = NodeOptions()
+DEFAULT_NODE = NodeOptions()
 
 
-def serve(*, node: NodeOptions = USUAL, stop: StopOptions = USUAL_STOP) -> int:
+def serve(*, node: NodeOptions = DEFAULT_NODE, stop: StopOptions = DEFAULT_STOP) -> int:
     """Run a server.
 
-    Prints one line for each port when it is ready, such as "listening gearman 127.0.0.1:4730". Logs go to standard
-    error.
+    When a port is ready, the server prints a line such as "listening gearman 127.0.0.1:4730". It writes its log to
+    standard error.
 
     EXAMPLES
       mainspring serve
@@ -22,12 +22,12 @@ def serve(*, node: NodeOptions = USUAL, stop: StopOptions = USUAL_STOP) -> int:
       mainspring serve --gearman 10.0.0.5:4730 --tls-cert node.pem --tls-key node.key --tls-client-ca ca.pem
 
     SIGNALS
-      TERM, INT   stop: running jobs get the time of --grace, then they are handed back
-      INT again   stop now: running jobs are handed back at once
-      USR1        stop once all running jobs have ended
-      HUP         open the log again and read the TLS files again
+      TERM, INT   stop: wait up to --grace for running jobs, then release them
+      second INT  stop now: release running jobs at once
+      USR1        stop as soon as all running jobs have ended
+      HUP         reopen the log file and reload the TLS files
 
     EXIT CODES
-      0 stopped by a signal, 1 it could not start or go on, 2 wrong usage
+      0 stopped by a signal, 1 failed to start or to continue, 2 wrong usage
     """
     return run_node(node.settings(stop.seconds))

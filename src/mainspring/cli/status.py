@@ -1,4 +1,4 @@
-"""``mainspring status``: what a node is and does."""
+"""``mainspring status``: show the state of a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mainspring.cli.options import LOCAL, Json, ServerOptions
 
 
 def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show what a server is and does: its store, its connections, and its jobs by function and state.
+    """Show a server's store, its connections, and its jobs by function and state.
 
     EXIT CODES
       0 shown, 3 no server
@@ -20,7 +20,7 @@ def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 
 def _print_status(answer: dict[str, Any]) -> None:
-    """Print plain values below each other, then objects and lists as tables."""
+    """Print plain values one per line, then objects and lists as tables."""
     plain = {name: value for name, value in answer.items() if not isinstance(value, dict | list)}
     print_fields(with_durations(plain, "uptime"))
     for name, value in answer.items():

@@ -1,4 +1,4 @@
-"""The options of `run`, `serve` and `worker` about their end."""
+"""The options of ``run``, ``serve`` and ``worker`` for a stop."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mainspring.server.settings import GRACE
 STOP = Group("Stop", sort_key=7)
 
 
-def _usual(_grace: float | None) -> str:
+def _default(_grace: float | None) -> str:
     return shown(GRACE)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOptions:
-    """How long a stop waits. Both options mean the same; where both are given, wherever that is, the longer holds."""
+    """How long a stop waits. The two options mean the same; if both are set, anywhere, the longer time applies."""
 
     grace: Annotated[
         float | None,
         option(
             "--grace",
-            "How long a stop waits for running jobs before they are handed back.",
+            "How long a stop waits for running jobs before it releases them: puts them back into the queue.",
             group=STOP,
-            show_default=_usual,
+            show_default=_default,
             **DURATION,
         ),
     ] = None
@@ -36,7 +36,7 @@ class StopOptions:
         float | None,
         option(
             "--drain",
-            "The former name of --grace; where both are given, the longer holds.",
+            "The former name of --grace. If both are set, the longer time applies.",
             group=STOP,
             show_default=False,
             **DURATION,
@@ -45,8 +45,8 @@ class StopOptions:
 
     @property
     def seconds(self) -> float:
-        """The time for running jobs."""
+        """The time for running jobs in seconds."""
         return max((given for given in (self.grace, self.drain) if given is not None), default=GRACE)
 
 
-USUAL_STOP = StopOptions()
+DEFAULT_STOP = StopOptions()

@@ -1,4 +1,4 @@
-"""``mainspring submit``: hand in a job and, unless told otherwise, wait for its result."""
+"""``mainspring submit``: submit a job and, by default, wait for its result."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from mainspring.client.blocking import Client
     from mainspring.client.outcomes import Notice, Outcome
 
-SOON = 2.0
-"""Seconds after which a job that still waits is explained."""
+HINT_DELAY = 2.0
+"""Seconds after which the command explains why a job has not started."""
 
 
 def parse_time(text: str) -> float:
-    """Return seconds since 1970 for ``2030-01-31T12:00:00Z``; without a zone the machine's own holds.
+    """Return seconds since 1970 for ``2030-01-31T12:00:00Z``; a time without a zone is in the machine's own zone.
 
     Raises SettingsError.
     """
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise SettingsError(f"{text!r} is no time: write it as 2030-01-31T12:00:00Z") from None
+        raise SettingsError(f"{text!r} is not a time: write it as 2030-01-31T12:00:00Z") from None
 
 
 def submit(
@@ -45,56 +45,64 @@ def submit(
     payload: Annotated[
         str,
         Parameter(
-            help="What to run it on: text, or - for standard input.", show_default=False, allow_leading_hyphen=True
+            help="The input of the job: text, or - for standard input.", show_default=False, allow_leading_hyphen=True
         ),
     ] = "",
     /,
     *,
     background: Annotated[
-        bool, plain("--background", "Print the job's handle and do not wait.", alias="-b", negative="")
+        bool, plain("--background", "Print the job's handle and do not wait for its result.", alias="-b", negative="")
     ] = False,
     priority: Annotated[
         Literal["high", "normal", "low"], Parameter(name="--priority", help="Jobs of a higher priority start first.")
     ] = "normal",
     unique: Annotated[
-        str, plain("--unique", "The name of this work: a live job of the same function and unique is joined.")
+        str,
+        plain(
+            "--unique",
+            "A name for this work. If a job of the same function and unique has not ended, the command joins it instead of"
+            " submitting a second one.",
+        ),
     ] = "",
     delay: Annotated[
-        float | None, plain(("--delay", "--in"), "Start no earlier than this from now.", **DURATION)
+        float | None, plain(("--delay", "--in"), "Start the job this long from now, or later.", **DURATION)
     ] = None,
     run_at: Annotated[
         float | None,
         plain(
             ("--run-at", "--at"),
-            "Start no earlier than this time, such as 2030-01-31T12:00:00Z.",
+            "Start the job at this time or later, such as 2030-01-31T12:00:00Z.",
             converter=reading(parse_time),
             metavar="TIME",
         ),
     ] = None,
-    timeout: Annotated[float | None, plain("--timeout", "Wait no longer than this for the result.", **DURATION)] = None,
+    timeout: Annotated[float | None, plain("--timeout", "Wait at most this long for the result.", **DURATION)] = None,
     max_attempts: Annotated[
         int | None,
         plain(
             ("--max-attempts", "--attempts"),
-            "How often the job is tried, with growing waits in between, before it has failed.",
+            "How often to run the job, with growing waits between attempts, before it counts as failed.",
         ),
     ] = None,
     run_timeout: Annotated[
-        float | None, plain("--run-timeout", "Longest run of one attempt; it is stopped then.", **DURATION)
+        float | None, plain("--run-timeout", "Stop an attempt that runs longer than this.", **DURATION)
     ] = None,
     expires: Annotated[
-        float | None, plain("--expires", "Give the job up if it has not started within this time.", **DURATION)
+        float | None, plain("--expires", "End the job as expired if it has not started within this time.", **DURATION)
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """Submit a job, wait for it, and write its raw result to standard output.
 
-    The job is durable before anything is printed: it runs also if this command is interrupted while it waits. A task
-    in Python takes a JSON object as keyword arguments, a JSON array as positional ones, and any other JSON value as its
-    one argument. On a terminal, the job's progress is shown on standard error; after 2 seconds, and at once with
-    --background, so is that no worker has registered the function, where the server knows that. With --json, standard
-    output gets one object: the job's handle, how it ended, and its result or error.
+    If you interrupt the command while it waits, the job still runs. On a terminal, standard error shows the job's progress.
+
+    If no worker has registered the function, a message says so after 2 seconds, or at once with --background.
+
+    For a task in Python, the payload is JSON: an object is passed as keyword arguments, an array as positional arguments, and
+    any other value as the only argument.
+
+    With --json, the command prints one object with the job's handle, its outcome, and its result or error.
 
     EXAMPLES
       mainspring submit reverse "some text"
@@ -107,11 +115,11 @@ def submit(
       1 it failed, was cancelled or expired
       2 wrong usage
       3 no server
-      4 its result is not known any more
-      5 --timeout is over: the job goes on
+      4 the server no longer has its result
+      5 --timeout is over; the job continues
     """
     if delay is not None and run_at is not None:
-        raise UsageError("--delay and --run-at exclude each other: give one of them")
+        raise UsageError("--delay and --run-at exclude each other: give only one of them")
     options = Options(
         priority=None if priority == "normal" else priority,
         delay=delay,
@@ -153,29 +161,28 @@ def write_result(
 ) -> int:
     """Wait for a job, show its progress on a terminal, and write its raw result.
 
-    With ``json``, write an object of JSON in its place, however the job ended or where it has not ended in time, with the
-    keys that are given added. With its function, a job that has not ended after `SOON` seconds is explained where no worker
-    has registered that.
+    With ``json``, write a JSON object with these keys added instead, whether the job has succeeded, failed or not ended in
+    time. With ``function``, print a hint after `HINT_DELAY` seconds if no worker has registered it.
 
-    Raises JobError where it did not succeed and TimeoutError where it has not ended in time.
+    Raises JobError if the job did not succeed and TimeoutError if it has not ended in time.
     """
     progress = _Progress(handle) if sys.stderr.isatty() else None
     try:
-        if function is None or (timeout is not None and timeout <= SOON):
+        if function is None or (timeout is not None and timeout <= HINT_DELAY):
             outcome = client.outcome(handle, timeout, hear=progress)
         else:
-            outcome = _explained(client, handle, timeout, function, progress)
+            outcome = _outcome_with_hint(client, handle, timeout, function, progress)
     except TimeoutError:
         assert timeout is not None
         if json is not None:
             print_json({**describe(handle, None), **json})
         raise TimeoutError(
-            f"job {handle} has not ended within {format_duration(timeout)}; {_goes_on(handle)}"
+            f"job {handle} has not ended within {format_duration(timeout)}; {_continues(handle)}"
         ) from None
     except KeyboardInterrupt:
         if progress is not None:
             progress.erase()
-        complain(f"job {handle} has not ended; {_goes_on(handle)}")
+        complain(f"job {handle} has not ended; {_continues(handle)}")
         raise
     finally:
         if progress is not None:
@@ -192,24 +199,24 @@ def write_result(
     return DONE
 
 
-def _goes_on(handle: str) -> str:
-    return f"it goes on, and `mainspring jobs result {handle}` waits for it again"
+def _continues(handle: str) -> str:
+    return f"it continues; wait for it with: mainspring jobs result {handle}"
 
 
-def _explained(
+def _outcome_with_hint(
     client: Client, handle: str, timeout: float | None, function: str, progress: _Progress | None
 ) -> Outcome:
     try:
-        return client.outcome(handle, SOON, hear=progress)
+        return client.outcome(handle, HINT_DELAY, hear=progress)
     except TimeoutError:
         if progress is not None:
             progress.erase()
         _hint(client, function)
-    return client.outcome(handle, None if timeout is None else timeout - SOON, hear=progress)
+    return client.outcome(handle, None if timeout is None else timeout - HINT_DELAY, hear=progress)
 
 
 class _Progress:
-    """Shows what a job says in one line of the terminal."""
+    """Shows a job's progress in one line of the terminal."""
 
     def __init__(self, handle: str) -> None:
         self._write(f"waiting for {printable(handle)}")
@@ -223,7 +230,7 @@ class _Progress:
             print(f"warning: {printable(notice.data.decode('utf-8', 'replace'))}", file=sys.stderr, flush=True)
 
     def erase(self) -> None:
-        """Leave an empty line."""
+        """Clear the line."""
         self._write("")
 
     @staticmethod

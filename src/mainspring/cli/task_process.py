@@ -1,6 +1,6 @@
 """A process for tasks with ``executor="process"``: ``python -m mainspring.cli.task_process LOG FD PARENT SELECTOR``.
 
-It logs as its worker does; LOG is its `LogSettings` as JSON. The rest is `mainspring.worker.executors.child`'s.
+It logs with its worker's settings; LOG is `LogSettings` as JSON. `mainspring.worker.executors.child` reads the other arguments.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from mainspring.worker.log_fields import add_job_fields
 
 
 def task_process(log: LogSettings) -> list[str]:
-    """Return the command of such a process, without the arguments that its worker adds."""
+    """Return the command of a task process, without the arguments that its worker adds."""
     settings = msgspec.json.encode(log, enc_hook=str).decode()
     return [sys.executable, "-m", "mainspring.cli.task_process", settings]
 
 
 def start_task_logging(log: LogSettings) -> None:
-    """Log in a process that runs tasks: their lines carry the job.  Raises SettingsError where the file cannot be opened."""
+    """Start the log of a process that runs tasks: its lines carry the job. Raises SettingsError if the file cannot be opened."""
     start_logging(log, context=[add_job_fields], follow=True)
 
 
 def read_path(kind: type, value: object) -> object:
-    """Read what JSON has no type for, with `msgspec`."""
+    """Decode types that JSON does not have: a hook of `msgspec`."""
     if kind is Path:
         return Path(str(value))
     raise NotImplementedError(kind)

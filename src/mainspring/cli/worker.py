@@ -1,4 +1,4 @@
-"""``mainspring worker``: run workers of the tasks in a file."""
+"""``mainspring worker``: run workers for the tasks in a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cyclopts import Group, Parameter
 from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
+from mainspring.cli.node_options import LOWEST_LEVEL, shown_size
 from mainspring.cli.node_options import log_level as read_log_level
-from mainspring.cli.node_options import shown_size
 from mainspring.cli.options import LOCAL, SIZE, ServerOptions, at_least, count, flag, option, reading
-from mainspring.cli.stop_options import USUAL_STOP, StopOptions
+from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.worker_process import WorkerOrder
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 WORKERS = Group("Workers", sort_key=0)
 
-TRACEBACKS = "Log the tracebacks of failed attempts at any level, not at debug alone."
+TRACEBACKS = "Log the tracebacks of failed attempts at every log level, not only at debug."
 
 LEAST_MEMORY = 32 << 20
-"""Bytes: Python and Mainspring alone take more. What the App takes besides is seen where it is loaded."""
+"""Bytes: Python and Mainspring alone take more. `worker_process` checks the memory of the loaded App."""
 
 
 def _patterns(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
-    """Read patterns with commas between, from an option that may be given several times."""
+    """Return the patterns of an option with commas, which may be given several times."""
     return tuple(pattern for token in tokens for part in token.value.split(",") if (pattern := part.strip()))
 
 
@@ -56,22 +56,24 @@ PATTERNS: dict[str, Any] = {
 
 AppSelector = Annotated[
     str,
-    Parameter(name="FILE.py[:NAME]", help="The file, or module, that defines the App; NAME where it has several."),
+    Parameter(name="FILE.py[:NAME]", help="The file or module that defines the App; add NAME if it defines several."),
 ]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The options of ``worker`` and ``run`` about workers."""
+    """The options of ``worker`` and ``run`` for workers."""
 
-    processes: Annotated[int, option("--processes", "Worker processes.", group=WORKERS)] = 1
-    concurrency: Annotated[int, option("--concurrency", "Jobs that one process runs at a time.", group=WORKERS)] = 16
+    processes: Annotated[int, option("--processes", "The number of worker processes.", group=WORKERS)] = 1
+    concurrency: Annotated[int, option("--concurrency", "How many jobs one process runs at a time.", group=WORKERS)] = (
+        16
+    )
     waiting_places: Annotated[
         int,
         option(
             "--waiting-places",
-            "Extra places, at most, for the jobs that tasks wait for while those tasks hold all places.",
+            "The most extra places, in which a process runs jobs that its own tasks wait for while they occupy all places.",
             group=WORKERS,
         ),
     ] = WAITING_PLACES
@@ -79,21 +81,20 @@ class WorkerOptions:
         tuple[str, ...],
         option(
             "--functions",
-            "The tasks of the App that these workers run: names or patterns such as 'mail.*', several with commas; all where not"
-            " given.",
+            "The tasks to run: names or patterns such as 'mail.*', several with commas; by default all tasks of the App.",
             group=WORKERS,
             **PATTERNS,
         ),
     ] = ()
     unwanted: Annotated[
         tuple[str, ...],
-        option("--not", "Tasks that they do not run, in the same form.", group=WORKERS, **PATTERNS),
+        option("--not", "Tasks not to run, in the same form.", group=WORKERS, **PATTERNS),
     ] = ()
     max_jobs: Annotated[
         int | None,
         option(
             "--max-jobs",
-            "Start a process anew after so many jobs; never where not given.",
+            "Replace a worker process after this many jobs; by default never.",
             group=WORKERS,
             **at_least(1, count, str, "would never run a job: give {least} or more, or leave it out for never"),
         ),
@@ -102,21 +103,21 @@ class WorkerOptions:
         int | None,
         option(
             "--max-memory",
-            "Start a process anew when it takes so much memory.",
+            "Replace a worker process that uses this much memory; by default never.",
             group=WORKERS,
             **SIZE
             | at_least(
                 LEAST_MEMORY,
                 parse_size,
                 shown_size,
-                "is less than a process takes before its first job, which would start anew for ever: give more than {least}, "
-                "such as 512M",
+                "is less than a process uses before its first job, so it would be replaced again and again: give more than"
+                " {least}, such as 512M",
             ),
         ),
     ] = None
 
     def order(self, app: str, servers: list[str], grace: float) -> WorkerOrder:
-        """Return what each process is to do; ``grace`` in seconds.  Raises SettingsError."""
+        """Return the order for each process; ``grace`` in seconds. Raises SettingsError."""
         for name, value, least in (
             ("--processes", self.processes, 1),
             ("--concurrency", self.concurrency, 1),
@@ -138,25 +139,26 @@ class WorkerOptions:
         )
 
 
-USUAL = WorkerOptions()
+DEFAULT_WORKERS = WorkerOptions()
 
 
 def worker(
     app: AppSelector,
     /,
     *,
-    workers: WorkerOptions = USUAL,
-    stop: StopOptions = USUAL_STOP,
-    log_level: Annotated[str, option("--log-level", "How much is logged.", converter=reading(read_log_level))] = "info",
+    workers: WorkerOptions = DEFAULT_WORKERS,
+    stop: StopOptions = DEFAULT_STOP,
+    log_level: Annotated[str, option("--log-level", LOWEST_LEVEL, converter=reading(read_log_level))] = "info",
     log_format: Annotated[
         Literal["auto", "text", "json"], option("--log-format", "auto: text on a terminal, JSON elsewhere.")
     ] = "auto",
     log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS)] = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Run workers of the tasks in a file.
+    """Run workers for the tasks in a file.
 
-    Takes jobs from all of the servers, and waits for those that cannot be reached. Logs go to standard error.
+    A worker takes jobs from all servers of --server, and keeps trying those that it cannot reach. It writes its log to standard
+    error.
 
     EXAMPLES
       mainspring worker app.py
@@ -164,16 +166,14 @@ def worker(
       mainspring worker app.py --functions 'mail.*,report' --not mail.bulk
 
     SIGNALS
-      TERM, INT  stop: running jobs get the time of --grace, then they are handed
-                 back without counting as a failure
-      INT again  stop now: running jobs are handed back at once
+      TERM, INT   stop: wait up to --grace for running jobs, then release them; this does not count as a failed attempt
+      second INT  stop now: release running jobs at once
 
     EXIT CODES
-      0 stopped by a signal, 2 the file or an option is wrong, 3 a server is not
-      one of Mainspring's
+      0 stopped by a signal, 2 the file or an option is wrong, 3 a server is not a Mainspring server
     """
     log = LogSettings(level=log_level, format=log_format, tracebacks=log_tracebacks)
-    server.tls()  # errors now, not in each process
+    server.tls()  # raises errors here, not in each process
     order = replace(
         workers.order(app, [str(address) for address in parse_servers(server.server)], stop.seconds),
         log=log,
@@ -187,20 +187,20 @@ def worker(
 async def _supervise(order: WorkerOrder, processes: int) -> int:
     supervisor = Supervisor(supervised(order), processes)
 
-    def waits() -> None:
+    def log_waiting() -> None:
         if supervisor.running:
             tell_waiting(order.log, supervisor.running, order.grace)
 
-    def hurries() -> None:
+    def log_released() -> None:
         if supervisor.running:
             tell_handed_back(order.log, supervisor.running)
 
-    with stop_signals(ReportedStop(supervisor, waits, hurries)):
+    with stop_signals(ReportedStop(supervisor, log_waiting, log_released)):
         return await supervisor.run()
 
 
 def supervised(order: WorkerOrder, *, dies_with_parent: bool = False) -> Callable[[Start], list[str]]:
-    """Return the commands of processes that this process supervises."""
+    """Return a function that builds the command of a supervised process."""
     parent = os.getpid()
 
     def command(start: Start) -> list[str]:
@@ -212,7 +212,7 @@ def supervised(order: WorkerOrder, *, dies_with_parent: bool = False) -> Callabl
 
 
 def check_app(selector: str) -> None:
-    """Raise SettingsError for a file that does not exist, before any process is started."""
+    """Raise SettingsError if the file does not exist, before any process starts."""
     place = selector.partition(":")[0]
     if place.endswith(".py") and not Path(place).is_file():
         raise SettingsError(f"there is no file {place}: name the file that defines the App, as FILE.py or FILE.py:NAME")

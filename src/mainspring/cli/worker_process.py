@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 
 LEFT_BEHIND_GRACE: Final = 5.0
-"""Seconds for what tasks have left behind to end, after the last job of a worker has been settled."""
+"""Seconds that threads and processes left behind by tasks have to end after a worker's last job is settled."""
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker process is to do."""
+    """The work and settings of one worker process."""
 
     app: str
     """``FILE.py[:name]`` or ``module[:name]``."""
@@ -63,10 +63,10 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for running jobs at a stop."""
 
     functions: tuple[str, ...] = ()
-    """Patterns of the tasks that it runs; all of the App's where empty."""
+    """Patterns of the tasks to run; empty: all tasks of the App."""
 
     unwanted: tuple[str, ...] = ()
-    """Patterns of those that it does not run."""
+    """Patterns of the tasks not to run."""
 
     max_jobs: int | None = None
     max_memory: int | None = None
@@ -76,33 +76,33 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute paths."""
 
     log: LogSettings = LogSettings()
-    """Its file is opened again once it has been moved away: signals go to the supervisor."""
+    """The process reopens the log file when it was moved away: only the supervisor receives signals."""
 
     parent: int = 0
     """The supervisor's process id."""
 
     named: bool = True
-    """It says which process it is in what it complains of."""
+    """Whether the process names itself in error messages."""
 
     slate: int = -1
-    """The descriptor of its `mainspring.worker.slate`."""
+    """The file descriptor of its `mainspring.worker.slate`."""
 
     left_out: dict[str, float] = {}
-    """Functions that it takes jobs of later, each with the monotonic time from which on it does."""
+    """Functions whose jobs it takes later, each with the monotonic time at which it begins."""
 
     dies_with_parent: bool = False
-    """Killed when the parent ends, in place of stopping politely then."""
+    """Whether the process is killed when its parent ends; otherwise it stops gracefully then."""
 
     def command(self) -> list[str]:
-        """Return the command of a process that does it."""
+        """Return the command of the process."""
         order = msgspec.json.encode(self, enc_hook=str).decode()  # paths
         return [sys.executable, "-m", "mainspring.cli.worker_process", order]
 
 
 def work(order: WorkerOrder) -> int:
-    """Be the worker; return the exit code.  Raises what `mainspring.cli.failures` explains."""
+    """Run the worker and return the exit code. Raises the errors that `mainspring.cli.failures` explains."""
     start_task_logging(order.log)
-    _tell_tasks(order)
+    _set_task_environment(order)
     try:
         with importing(order.app):
             app = selector.load(order.app)
@@ -141,35 +141,35 @@ def work(order: WorkerOrder) -> int:
             declaring.cancel()
             await asyncio.wait([declaring])
         code = RECYCLED_EXIT if ending is Ending.RECYCLED else DONE
-        _end_without_them(code)
+        _force_exit(code)
         return code
 
     return run_loop(main())
 
 
 def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
-    """Return the tasks that the worker runs.  Raises SettingsError."""
+    """Return the tasks that the worker runs. Raises SettingsError."""
     if not order.functions and not order.unwanted:
         return registry
     names = choose([function.name for function in registry], order.functions, order.unwanted)
-    structlog.get_logger("mainspring.worker").info("runs some of the App's tasks", functions=names)
+    structlog.get_logger("mainspring.worker").info("the worker runs some of the App's tasks", functions=names)
     return registry.part(names)
 
 
-def _check_memory(limit: int | None, taken: int) -> None:
-    """Raise SettingsError where each job would be the last one of its process, as the App alone takes more."""
-    if limit is not None and taken >= limit:
+def _check_memory(limit: int | None, used: int) -> None:
+    """Raise SettingsError if the App alone uses more than the limit: each job would then be the last one of its process."""
+    if limit is not None and used >= limit:
         raise SettingsError(
-            f"--max-memory {format_size(limit)} is less than the {format_size(taken)} that a process takes before its first job, "
-            "and it would start anew for ever: give more, such as 512M"
+            f"--max-memory {format_size(limit)} is less than the {format_size(used)} that a process uses before its first job, "
+            "so it would be replaced again and again: give more, such as 512M"
         )
 
 
 async def _declare(app: object, order: WorkerOrder) -> None:
-    """Tell the servers of the schedules in the App's code, until cancelled.
+    """Declare the schedules in the App's code to the servers, until cancelled.
 
-    All of them, whichever tasks this worker runs: servers go by the newest code of an App, and workers for different tasks of
-    one code are to say the same.
+    It declares all schedules, whichever tasks this worker runs: servers apply the newest code of an App, and workers for
+    different tasks of the same code must declare the same.
     """
     declarations = getattr(app, "schedules", None)
     if not isinstance(declarations, Declarations) or not declarations.needed:
@@ -183,14 +183,14 @@ async def _declare(app: object, order: WorkerOrder) -> None:
         await client.close()
 
 
-def _end_without_them(code: int) -> None:
-    """End with that code soon, even if threads or processes that tasks have left behind do not.
+def _force_exit(code: int) -> None:
+    """Exit with the code after `LEFT_BEHIND_GRACE`, even if threads or processes that tasks left behind still run.
 
-    The interpreter would wait for them without end, and no worker would come into this one's place.
+    The interpreter would wait for them without a limit, and no other worker would replace this one.
     """
 
     def end() -> None:
-        complain(f"worker {os.getpid()}: ends without the threads or processes that its tasks have left behind")
+        complain(f"worker {os.getpid()}: ends although threads or processes that its tasks started still run")
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         os._exit(code)
@@ -201,16 +201,16 @@ def _end_without_them(code: int) -> None:
 
 
 def _app_name(selector: str) -> str:
-    """Return what an App is called that has no name of its own: the file without its ending, or the module."""
+    """Return the name of an App that sets none: its file without the suffix, or its module."""
     place, _, name = selector.partition(":")
     stem = Path(place).stem if place.endswith(".py") or "/" in place else place
     return f"{stem}:{name}" if name and name != "app" else stem
 
 
-def _tell_tasks(order: WorkerOrder) -> None:
-    """Let what tasks submit themselves go where this worker's jobs come from, unless their App says otherwise.
+def _set_task_environment(order: WorkerOrder) -> None:
+    """Set the environment so that tasks submit jobs to this worker's servers, unless their App names others.
 
-    The environment may have named other files, and without an order for TLS none are meant: a node's own workers need none.
+    An order without TLS removes TLS files from the environment: workers of ``run`` need none.
     """
     os.environ[SERVER_VARIABLE] = ",".join(order.servers)
     for name, path in zip(TLS_VARIABLES, order.tls, strict=True):
@@ -227,7 +227,7 @@ def _connectors(order: WorkerOrder) -> dict[str, Connector]:
 
 def main() -> int:
     """Run the process that a supervisor started."""
-    ignore_interrupts()  # the supervisor tells us what to do
+    ignore_interrupts()  # the supervisor receives them and stops this process
     order = msgspec.json.decode(sys.argv[1], type=WorkerOrder, dec_hook=read_path)
     die_with(order.parent, signal.SIGKILL if order.dies_with_parent else signal.SIGTERM)
     try:

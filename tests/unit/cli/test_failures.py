@@ -47,19 +47,19 @@ def test_exit_codes(error: BaseException, code: int) -> None:
     assert exit_code(error) == code
 
 
-def test_what_to_do_is_said_once() -> None:
+def test_the_remedy_is_given_once() -> None:
     assert "mainspring serve" in explain(ConnectionLostError("no server could be reached (a:1: Connection refused)"))
     assert explain(ConnectionLostError("the connection broke")) == "the connection broke"
     assert explain(StoreBusyError("x.db is in use")).endswith("--store")
     assert explain(StoreBusyError("x.db is in use; stop that one")) == "x.db is in use; stop that one"
 
 
-def test_another_server_is_told_apart_with_what_to_do() -> None:
-    what_to_do = "; name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
+def test_a_server_of_another_kind_is_recognised_and_the_remedy_given() -> None:
+    remedy = "; name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
     other = "the server does not support Mainspring's extension: it answers 'x'"
-    assert explain(ServerError(other)) == f"{other}{what_to_do}"
+    assert explain(ServerError(other)) == f"{other}{remedy}"
     silent = "the server accepted the connection and did not answer"
-    assert explain(ConnectionLostError(silent)) == f"{silent}: it hangs, or is none of Mainspring's{what_to_do}"
+    assert explain(ConnectionLostError(silent)) == f"{silent}: it hangs, or is not a Mainspring server{remedy}"
 
 
 def test_errors_of_the_system_name_the_file() -> None:

@@ -85,7 +85,7 @@ def test_a_function_that_nobody_knows_is_refused_unless_it_is_to_be_created(
     verb, *options = command.split()
     assert main(["functions", verb, UNKNOWN, *options]) == 4
     error = capsys.readouterr().err
-    assert "no jobs, workers or limits of a function mial" in error
+    assert "the function mial has no jobs, workers or limits" in error
     assert "--create" in error
     assert error.endswith("did you mean 'mail'?\n")
     assert {method for method, _ in calls} == {"functions.show", "functions.list"}

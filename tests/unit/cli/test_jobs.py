@@ -174,7 +174,7 @@ def test_a_search_that_is_stopped_says_how_far_it_was(
     assert ended == code
     out, err = capsys.readouterr()
     assert [one["handle"] for one in json.loads(out)] == HANDLES[:1]
-    assert f"searched back to jobs of {TIME}; the rest begins with --before H:n:9" in err
+    assert f"searched back to jobs of {TIME}; continue with --before H:n:9" in err
 
 
 def test_a_search_that_never_began_says_nothing_of_how_far(

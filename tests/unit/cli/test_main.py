@@ -1,4 +1,4 @@
-"""What the command says, and its exit code, where no server is needed."""
+"""The output and exit codes of commands that need no server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.main import COMMANDS, PARTS, build_app, main, option_names
+from mainspring.cli.main import COMMANDS, SUBCOMMANDS, build_app, main, option_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,24 +45,24 @@ WRONG = [
     ("serve --http 127.0.0.1", "has no port"),
     ("serve --retention 5", "--retention: '5' is no duration"),
     ("serve --max-packet x", "is no size"),
-    ("serve --max-packet 1", "--max-packet: 1 has no room for a job: give 8K or more"),
-    ("serve --max-connections -1", "--max-connections: -1 is less than none: give 1 or more, or 0 for"),
-    ("serve --max-connections many", "--max-connections: 'many' is no whole number"),
-    ("serve --job-retries -1", "--job-retries: -1 is less than none: give 0 or more"),
-    ("serve --idle-timeout 0s", "--idle-timeout: 0s ends clients in the middle of their work: give 1s or more"),
-    ("serve --lease 1ms", "--lease: 1ms is over before a heartbeat is stored: give 1s or more"),
-    ("run app.py --lease 0", "--lease: 0 is over before"),
+    ("serve --max-packet 1", "--max-packet: 1 is too small for a job: give 8K or more"),
+    ("serve --max-connections -1", "--max-connections: -1 is negative: give 1 or more, or 0 for"),
+    ("serve --max-connections many", "--max-connections: 'many' is not a whole number"),
+    ("serve --job-retries -1", "--job-retries: -1 is negative: give 0 or more"),
+    ("serve --idle-timeout 0s", "--idle-timeout: 0s would disconnect working clients: give 1s or more"),
+    ("serve --lease 1ms", "--lease: 1ms ends before a heartbeat is stored: give 1s or more"),
+    ("run app.py --lease 0", "--lease: 0 ends before"),
     ("worker app.py --max-jobs 0", "--max-jobs: 0 would never run a job: give 1 or more"),
     ("worker app.py --max-memory 1K", "give more than 32M, such as 512M"),
-    ("run app.py --max-memory 0", "--max-memory: 0 is less than a process takes"),
+    ("run app.py --max-memory 0", "--max-memory: 0 is less than a process uses"),
     ("serve --name a:b", "no name for a node"),
     ("serve --tls-cert x", "belong together"),
     ("serve --tls-client-ca x", "--tls-cert"),
-    ("serve --log-level loud", "no log level"),
+    ("serve --log-level loud", "not a log level"),
     ("submit", "FUNCTION"),
     ("submit f --backgroud", "there is no option --backgroud"),
     ("submit f --delay 5", "--delay: '5' is no duration"),
-    ("submit f --run-at noon", "--run-at: 'noon' is no time"),
+    ("submit f --run-at noon", "--run-at: 'noon' is not a time"),
     ("submit f --delay 5s --run-at 2030-01-01", "exclude each other"),
     ("submit f --priority urgent", "high"),
     ("submit f --max-attempts 0", "max_attempts"),
@@ -115,7 +115,8 @@ def test_check_args_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", *COMMANDS, "gearmand", *(f"{command} {name}" for command, names in PARTS.items() for name in names)]
+    "command",
+    ["", *COMMANDS, "gearmand", *(f"{command} {name}" for command, names in SUBCOMMANDS.items() for name in names)],
 )
 def test_help_reads_like_a_manual_page(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, err = run(capsys, f"{command} --help".strip())
@@ -170,18 +171,20 @@ def test_an_empty_variable_is_no_value(
     assert run(capsys, f"status --server 127.0.0.1:{free_port}")[0] == 3
 
 
-def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_describes_which_options_have_a_variable(capsys: pytest.CaptureFixture[str]) -> None:
     everywhere = {"--server", "--store", "--tls-ca", "--tls-cert", "--tls-key"}
     app = build_app()
     for command in COMMANDS:
-        for part in [app[command][name] for name in PARTS[command]] if command in PARTS else [app[command]]:
+        for part in [app[command][name] for name in SUBCOMMANDS[command]] if command in SUBCOMMANDS else [app[command]]:
             for argument in part.assemble_argument_collection():
                 if argument.name.startswith("--"):
                     expected = command in {"run", "serve", "worker"} or argument.name in everywhere
                     assert bool(argument.parameter.env_var) is expected, (command, argument.name)
     _, out, _ = run(capsys, "--help")
-    said = " ".join(out.split())
-    assert "Options of run, serve and worker, and everywhere those that name a server, a store or files for TLS" in said
+    text = " ".join(out.split())
+    assert (
+        "options of run, serve and worker, and in all commands those that name a server, a store or TLS files" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,8 +197,8 @@ def test_the_options_that_have_a_variable_are_those_that_the_help_says(capsys: p
         ("mainspring.cli.serve, mainspring.server.serving", {"prometheus_client", "starlette", "uvicorn"}),
     ],
 )
-def test_what_a_command_does_not_need_is_not_loaded(used: str, unwanted: set[str]) -> None:
-    """Its start is most of the time that a command takes, and what is loaded stays in a node's memory."""
+def test_a_command_does_not_load_modules_that_it_does_not_need(used: str, unwanted: set[str]) -> None:
+    """A command spends most of its time on its start, and loaded modules stay in a node's memory."""
     program = f"import sys, mainspring.cli.main, {used}\nprint(*{unwanted} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.node_options import known_strategy
+from mainspring.cli.node_options import strategy_name
 from mainspring.errors import SettingsError
 from mainspring.nodes.strategies import IdHash, strategy
 
@@ -20,9 +20,9 @@ def test_a_strategy_may_be_one_that_a_file_registers(tmp_path: Path, monkeypatch
         "from mainspring.nodes.strategies import IdHash, register\nregister('sticky_ours', lambda: IdHash(overdue=60))\n"
     )
     with pytest.raises(SettingsError, match="no strategy 'sticky_ours'"):
-        known_strategy("sticky_ours")
-    assert known_strategy("rules_of_ours.py:sticky_ours") == "sticky_ours"
+        strategy_name("sticky_ours")
+    assert strategy_name("rules_of_ours.py:sticky_ours") == "sticky_ours"
     assert isinstance(strategy("sticky_ours"), IdHash)
-    assert known_strategy("rules_of_ours:id_hash") == "id_hash"
+    assert strategy_name("rules_of_ours:id_hash") == "id_hash"
     with pytest.raises(SettingsError, match="no strategy 'other'"):
-        known_strategy("rules_of_ours.py:other")
+        strategy_name("rules_of_ours.py:other")

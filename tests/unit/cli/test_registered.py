@@ -60,13 +60,13 @@ def test_it_says_so_while_it_waits(serve: Callable[[object], Server], capsys: py
     server = serve(ALONE)
     assert main(["submit", "resise"]) == 0
     assert tuple(capsys.readouterr()) == ("done", SENTENCE)
-    assert server.waited == [submit.SOON, None]
+    assert server.waited == [submit.HINT_DELAY, None]
 
 
 def test_the_time_that_was_waited_counts(serve: Callable[[object], Server]) -> None:
     server = serve(ALONE)
     assert main(["submit", "resise", "--timeout", "5s"]) == 0
-    assert server.waited == [submit.SOON, 5 - submit.SOON]
+    assert server.waited == [submit.HINT_DELAY, 5 - submit.HINT_DELAY]
 
 
 def test_a_job_that_is_done_soon_is_not_explained(

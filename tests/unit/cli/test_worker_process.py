@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.cli.worker import WorkerOptions
-from mainspring.cli.worker_process import WorkerOrder, _check_memory, _tell_tasks
+from mainspring.cli.worker_process import WorkerOrder, _check_memory, _set_task_environment
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.settings import WorkerSettings
@@ -26,12 +26,12 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tasks_are_told_where_their_own_jobs_go_and_how() -> None:
-    _tell_tasks(msgspec.structs.replace(ORDER, tls=FILES))
+    _set_task_environment(msgspec.structs.replace(ORDER, tls=FILES))
     assert said() == ["a:1,unix:/b", *FILES]
 
 
 def test_without_tls_tasks_hear_of_no_files_that_were_meant_for_others() -> None:
-    _tell_tasks(ORDER)
+    _set_task_environment(ORDER)
     assert said() == ["a:1,unix:/b", None, None, None]
 
 
