@@ -190,7 +190,7 @@ CASES = {
     "an expired certificate": (EXPIRED_CERTIFICATE, "the client's certificate is not valid: certificate has expired"),
     "trust in another authority": (
         WRONG_AUTHORITY,
-        "the client does not know the authority of this server's certificate",
+        "the client does not trust the authority of this server's certificate",
     ),
     "no TLS": (NO_TLS, "the client does not speak TLS"),
 }

@@ -19,9 +19,9 @@ from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
     DEFAULT_STORE,
-    GRACE,
     LOG_LEVELS,
     MIB,
+    STOP_GRACE,
     FleetSettings,
     JobSettings,
     KeepaliveSettings,
@@ -328,7 +328,7 @@ class NodeOptions:
         str | None, option("--user", "Switch to this user at the start.", group=PROCESS, show_default=False)
     ] = None
 
-    def settings(self, grace: float = GRACE) -> ServerSettings:
+    def settings(self, grace: float = STOP_GRACE) -> ServerSettings:
         """Return the server's settings; ``grace``: the seconds of `StopOptions`. Raises SettingsError."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key belong together: give both")

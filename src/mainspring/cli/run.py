@@ -25,7 +25,7 @@ from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.worker import DEFAULT_WORKERS, TRACEBACKS, AppSelector, WorkerOptions, supervised
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
-from mainspring.server.settings import DEFAULT_STORE, GRACE, parse_store
+from mainspring.server.settings import DEFAULT_STORE, STOP_GRACE, parse_store
 from mainspring.server.stopping import stop_signals
 from mainspring.worker.supervisor import Supervisor
 
@@ -68,7 +68,7 @@ class RunOptions(NodeOptions):
 
     # `super()` fails here: `dataclass(slots=True)` replaces the class in which these methods were defined.
 
-    def settings(self, grace: float = GRACE) -> ServerSettings:
+    def settings(self, grace: float = STOP_GRACE) -> ServerSettings:
         """Return the settings before the App's store is read. Raises SettingsError."""
         if self.store != NOT_GIVEN:
             return NodeOptions.settings(self, grace)

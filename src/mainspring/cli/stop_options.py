@@ -8,13 +8,13 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from mainspring.cli.options import DURATION, option, shown
-from mainspring.server.settings import GRACE
+from mainspring.server.settings import STOP_GRACE
 
 STOP = Group("Stop", sort_key=7)
 
 
 def _default(_grace: float | None) -> str:
-    return shown(GRACE)
+    return shown(STOP_GRACE)
 
 
 @Parameter(name="*")
@@ -46,7 +46,7 @@ class StopOptions:
     @property
     def seconds(self) -> float:
         """The time for running jobs in seconds."""
-        return max((given for given in (self.grace, self.drain) if given is not None), default=GRACE)
+        return max((given for given in (self.grace, self.drain) if given is not None), default=STOP_GRACE)
 
 
 DEFAULT_STOP = StopOptions()

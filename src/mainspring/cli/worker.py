@@ -21,7 +21,7 @@ from mainspring.errors import SettingsError
 from mainspring.quantities import parse_size
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogSettings
-from mainspring.server.stopping import ReportedStop, stop_signals, tell_handed_back, tell_waiting
+from mainspring.server.stopping import ReportedStop, show_released, show_waiting, stop_signals
 from mainspring.worker.settings import WAITING_PLACES
 from mainspring.worker.supervisor import Supervisor
 
@@ -189,11 +189,11 @@ async def _supervise(order: WorkerOrder, processes: int) -> int:
 
     def log_waiting() -> None:
         if supervisor.running:
-            tell_waiting(order.log, supervisor.running, order.grace)
+            show_waiting(order.log, supervisor.running, order.grace)
 
     def log_released() -> None:
         if supervisor.running:
-            tell_handed_back(order.log, supervisor.running)
+            show_released(order.log, supervisor.running)
 
     with stop_signals(ReportedStop(supervisor, log_waiting, log_released)):
         return await supervisor.run()

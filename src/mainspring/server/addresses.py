@@ -1,4 +1,4 @@
-"""Where a server listens: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, and which of these others can reach."""
+"""Listening addresses: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, and whether other machines can reach them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GEARMAN_PORT = 4730
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """A host and a port; port 0 stands for any free one."""
+    """A host and a port; port 0 is any free port."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class TcpAddress:
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
-    """The path of a socket in the file system; its directory's permissions say who may connect."""
+    """The path of a socket in the file system; the permissions of its directory decide who may connect."""
 
     path: str
 
@@ -38,14 +38,14 @@ Address = TcpAddress | UnixAddress
 
 
 def parse_address(text: str, *, default_port: int | None = GEARMAN_PORT) -> Address:
-    """Read one address; without a port it gets ``default_port``, and is refused where that is None.
+    """Parse one address. A missing port becomes ``default_port``, or is an error if that is None.
 
-    Raises SettingsError for text that is no address.
+    Raises SettingsError for text that is not an address.
     """
     text = text.strip()
     if text.startswith("unix:"):
         if len(text) == len("unix:"):
-            raise SettingsError("unix: is followed by the path of the socket, such as unix:/run/mainspring.sock")
+            raise SettingsError("unix: lacks the path of the socket: write it as in unix:/run/mainspring.sock")
         return UnixAddress(text.removeprefix("unix:"))
     match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
     if match is None and text.count(":") > 1 and _is_ip(text):
@@ -61,7 +61,7 @@ def parse_address(text: str, *, default_port: int | None = GEARMAN_PORT) -> Addr
 
 
 def parse_addresses(text: str, *, default_port: int | None = GEARMAN_PORT) -> tuple[Address, ...]:
-    """Read a list of addresses with commas; ``none`` is the empty list."""
+    """Parse a comma-separated list of addresses; ``none`` is the empty list."""
     if text.strip().lower() == "none":
         return ()
     addresses = tuple(parse_address(part, default_port=default_port) for part in text.split(",") if part.strip())
@@ -71,7 +71,7 @@ def parse_addresses(text: str, *, default_port: int | None = GEARMAN_PORT) -> tu
 
 
 def is_local(address: Address) -> bool:
-    """Tell whether only this machine can reach an address; a name counts if it stands for loopback addresses only."""
+    """Return whether only this machine can reach an address; a host name must resolve to loopback addresses only."""
     if isinstance(address, UnixAddress):
         return True
     if _is_ip(address.host):

@@ -1,4 +1,4 @@
-"""The one place where a node is put together: the engine of its store, its parts, and what shows it to others."""
+"""Builds a node: the engine of its store, its parts, its API and its metrics. Nothing else constructs them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from mainspring.nodes.lease import LEASE
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.clock import StoreClock
+from mainspring.server.connection_limits import connection_limits
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest
 from mainspring.server.settings import parse_store
-from mainspring.server.shares import shares
 from mainspring.server.status import Status
 from mainspring.server.store_watch import StoreWatch
 from mainspring.server.ticks import Ticks
-from mainspring.server.unserved import GRACE, Unserved
+from mainspring.server.unserved import NO_WORKER_GRACE, Unserved
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.version import version
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.faces.http.listener import HttpListener
     from mainspring.nodes.store import Cluster
-    from mainspring.server.ending import End
     from mainspring.server.settings import ServerSettings, StoreSettings
+    from mainspring.server.shutdown import Shutdown
     from mainspring.storage.engine import Engine
 
 
 @contextlib.contextmanager
 def _driver_for(settings: StoreSettings) -> Iterator[None]:
-    """Import an engine, or say what it lacks."""
+    """Turn a failed import of an engine into a SettingsError that names the missing package."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -72,13 +72,13 @@ def _driver_for(settings: StoreSettings) -> Iterator[None]:
 
 
 def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
-    """Return the engine that a store's settings name, with the slices that hang on it; it is not open yet.
+    """Return the engine for a store's settings, with its slices, not open yet.
 
-    A session with an ensemble is as long as the lease.
+    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds.
     """
     if settings.engine == "memory":
         return MemoryEngine([MemoryScheduleSlice()])
-    # Only who keeps jobs in a server needs the driver for it.
+    # Imported here: only users of a store on a server need its driver.
     if settings.engine == "postgres":
         with _driver_for(settings):
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
@@ -100,14 +100,14 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE) -> Engine:
 
 
 def _build_cluster(url: str, lease: float) -> Cluster:
-    """Return the way to a cluster. Raises SettingsError."""
+    """Return the port to a cluster. Raises SettingsError for a URL that is invalid."""
     with _driver_for(parse_store(url)):
         from mainspring.engines.zookeeper import opening  # noqa: PLC0415
     return opening.cluster(url, lease)
 
 
 async def migrate_store(settings: StoreSettings) -> list[int]:
-    """Bring a store's schema up to date; returns the numbers of the steps that were taken.  Raises StoreError."""
+    """Migrate a store's schema; return the numbers of the applied migrations. Raises StoreError."""
     if settings.engine == "postgres":
         with _driver_for(settings):
             from mainspring.engines.postgres import engine  # noqa: PLC0415
@@ -122,17 +122,19 @@ async def migrate_store(settings: StoreSettings) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A node that has been put together, and what shows it to others."""
+    """A started node with its API and its metrics."""
 
     node: Node
     api: Api
     metrics: Metrics
 
 
-async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end: End, *, address: str = "") -> Built:
-    """Make all parts of a node, each with those that it needs, open its store, and start it.
+async def open_node(
+    settings: ServerSettings, engine: Engine, clock: Clock, shutdown: Shutdown, *, address: str = ""
+) -> Built:
+    """Build all parts of a node, open its store, and start it.
 
-    ``address`` is where other nodes say that its Gearman port is.
+    ``address`` is the address of its Gearman port that other nodes show.
     """
     loop = asyncio.get_running_loop()
     started = clock.monotonic()
@@ -141,7 +143,7 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
     attempt_log = AttemptLog(loop.time, loop.call_later)
     handles = Handles()
     peers = Peers()
-    watch = StoreWatch(clock.monotonic, broken=end.fail)
+    watch = StoreWatch(clock.monotonic, broken=shutdown.fail)
     commits = CommitQueue(engine, loop.call_soon, loop.call_later, pressure=peers.pause, failing=watch.failed)
     reads = Reads(engine, loop.call_soon, failing=watch.read_failed)
     job_clock = clock
@@ -202,7 +204,7 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         _gearman_settings(settings, engine),
         api=api,
         job_calls=job_calls,
-        shut_down=end.stop,
+        shut_down=shutdown.stop,
         elsewhere=fleet.elsewhere if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
@@ -210,11 +212,11 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         service.all_functions,
         service.registered,
         mine=(lambda _: True) if fleet is None else fleet.first_in_line,
-        grace=GRACE if fleet is None else GRACE + settings.fleet.beat,
+        grace=NO_WORKER_GRACE if fleet is None else NO_WORKER_GRACE + settings.fleet.beat,
     )
-    looks: list[Callable[[float], None]] = [unserved.look]
+    checks: list[Callable[[float], None]] = [unserved.check]
     if settings.listen.http is not None and engine.lines:
-        looks.append(lambda _: oldest.look())
+        checks.append(lambda _: oldest.refresh())
     node = Node(
         settings,
         engine,
@@ -225,11 +227,11 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
         face,
         schedules=schedules,
         fleet=fleet,
-        end=end,
+        shutdown=shutdown,
         ticks=ticks,
         watch=watch,
         attempt_log=attempt_log,
-        looks=looks,
+        checks=checks,
     )
     others = (watch.metrics,) if fleet is None else (watch.metrics, fleet.metrics)
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
@@ -238,11 +240,11 @@ async def open_node(settings: ServerSettings, engine: Engine, clock: Clock, end:
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:
-    """Return what the Gearman face needs of a node's settings."""
+    """Return the part of a node's settings that the Gearman face needs."""
     limits = settings.limits
     return GearmanSettings(
-        # What no store takes is refused from its header. What this one alone cannot take has to be read: a result that is
-        # too large ends its job, and the client is told what to do instead.
+        # The face refuses bodies that no store accepts by their header. It has to read those that only this store
+        # refuses: a result that is too large ends its job, and its client gets an error that explains the remedy.
         max_packet=min(limits.max_packet, max(engine.max_value, MAX_BODY)),
         max_value=engine.max_value,
         queued_jobs=limits.queued_jobs,
@@ -251,15 +253,15 @@ def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettin
         version=settings.banner or version(),
         verbosity=settings.verbosity or settings.log.level.upper(),
         unsent_bytes=limits.unsent_bytes,
-        connections=shares(settings).gearman,
+        connections=connection_limits(settings).gearman,
         idle_timeout=limits.idle_timeout,
         packet_timeout=limits.packet_timeout,
     )
 
 
 def monitoring(built: Built) -> HttpListener:
-    """Return the server of a node's pages for monitoring; it is to be started."""
-    # An HTTP server and its framework: slow to load, and for nodes with such a port alone.
+    """Return the HTTP server of a node's pages for monitoring, not started yet."""
+    # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
     from mainspring.faces.http.app import HEALTH, http_app  # noqa: PLC0415
     from mainspring.faces.http.listener import HttpListener  # noqa: PLC0415
 

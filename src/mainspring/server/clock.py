@@ -1,4 +1,4 @@
-"""The clock of the machine, and the one that all nodes of a store have in common."""
+"""The machine's clock, and the store's clock, which all its nodes share."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class SystemClock:
-    """Both kinds of time, from the operating system: see `mainspring.clock.Clock`."""
+    """Wall and monotonic time from the operating system: see `mainspring.clock.Clock`."""
 
-    # The functions themselves, without a method around them: they are called for every job.
+    # The functions themselves without a wrapper: the node calls them for every job.
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
 
 
 class StoreClock:
-    """The store's wall time on a node's own clock: when something is due is the same moment for all nodes.
+    """The store's wall time, computed from the node's monotonic clock: all nodes agree when something is due.
 
-    It goes on with the monotonic clock, so that a wall clock that is stepped changes nothing. ``offset`` is by how many seconds
-    the store's clock is before that, as it was measured last, and before that as this machine's wall clock says.
+    A step of the machine's wall clock has no effect. ``offset`` is the store's wall time minus the monotonic time, in
+    seconds, as measured last; before the first measurement it uses this machine's wall clock.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -29,9 +29,9 @@ class StoreClock:
         self.offset = clock.wall() - clock.monotonic()
 
     def move(self, seconds: float) -> None:
-        """Go on so many seconds later: the store's clock was before this one by them."""
+        """Set this clock forward by the seconds by which the store's clock is ahead of it."""
         self.offset += seconds
 
     def wall(self) -> float:
-        """Return seconds since 1970-01-01 UTC, by the store's clock."""
+        """Return the store's time in seconds since 1970-01-01 UTC."""
         return self.monotonic() + self.offset

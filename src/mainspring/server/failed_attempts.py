@@ -1,4 +1,4 @@
-"""Logs failed attempts at the node: those that no worker logs itself."""
+"""Log lines of a node about failed attempts that no worker logs itself."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.jobs.rules import Settlement
 
-LOGGED: Final[dict[Outcome, How]] = {
+HOW_LOGGED: Final[dict[Outcome, How]] = {
     Outcome.FAILED: "failed",
     Outcome.TIMED_OUT: "timed out",
     Outcome.LOST: "lost",
 }
 GIVEN_UP: Final[How] = "given up"
-"""No attempt ended, but the job: its last one was lost with a node, and has a line already."""
+"""The job ended without another attempt: its last one was lost with a node and has a line already."""
 
-NOT_KNOWN: Final = "unknown"
-"""The job is back in its place; whether its policy allows another attempt is seen when a node takes it."""
+UNDECIDED: Final = "unknown"
+"""The job is back in its queue; the next node that claims it decides whether its policy allows another attempt."""
 
 _SUCCEEDED: Final = Outcome.SUCCEEDED
 
@@ -35,7 +35,7 @@ _failure = msgspec.json.Decoder(JobFailure).decode
 
 
 class FailedAttempts:
-    """Logs attempts that timed out or were lost, and those of plain workers that failed. ``wall`` is the time since 1970."""
+    """Logs attempts that timed out or were lost, and failed ones of plain workers. ``wall`` returns seconds since 1970."""
 
     def __init__(self, log: AttemptLog, handles: Handles, wall: Callable[[], float]) -> None:
         self._log = log
@@ -43,13 +43,13 @@ class FailedAttempts:
         self._wall = wall
 
     def ended(self, settlements: Sequence[Settlement]) -> None:
-        """Take what was settled: `mainspring.jobs.settling.AttemptsEnded`."""
+        """Log the failed attempts among settlements: see `mainspring.jobs.settling.AttemptsEnded`."""
         for settlement in settlements:
             outcome = settlement.outcome
             if outcome is _SUCCEEDED or settlement.reported:
                 continue
             if outcome is not None:
-                how = LOGGED.get(outcome)
+                how = HOW_LOGGED.get(outcome)
                 if how is not None:
                     self._write(how, settlement)
             elif settlement.event is Event.FAIL:
@@ -64,10 +64,10 @@ class FailedAttempts:
         if settlement.event is Event.RETRY:
             next_retry = from_us(settlement.due_us)
         elif settlement.event is Event.LOSE:
-            next_retry = NOT_KNOWN if settlement.why == NODE_LOST else self._wall()
+            next_retry = UNDECIDED if settlement.why == NODE_LOST else self._wall()
         error = settlement.why
         if not error:
             failed = _failure(settlement.error)
             error = f"{failed.type}: {failed.message}"
-        attempt = settlement.counted + settlement.suspected  # that one is not counted, and has a number all the same
+        attempt = settlement.counted + settlement.suspected  # a suspected attempt does not count, but has a number
         self._log.write(how, function, self._handles.of(job.id).decode(), attempt, error, next_retry)

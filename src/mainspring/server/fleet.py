@@ -1,4 +1,4 @@
-"""A node as one of many: what it tells the others, what it hears of them, and what it does when it was cut off."""
+"""A node as a member of a fleet: its row for other nodes, their rows, and its reactions to a lost and a new term."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mainspring.nodes")
 
-ROW_FOR = 0.02
-"""Seconds for which what a node is like is remembered for its shares, which are asked for with each job."""
+ROW_MAX_AGE = 0.02
+"""Seconds for which the node's own row is cached for its shares, which are computed for each job."""
 
 
 class SharedEngine(Engine, Relay, MembershipPort, Protocol):
-    """What a store that several nodes share offers."""
+    """The ports of a store that several nodes share."""
 
 
 def node_row(settings: ServerSettings, service: JobService, counter: int, *, address: str, started_us: int) -> NodeRow:
-    """Return what a node is like at this moment. ``started_us`` is the wall time of its start in microseconds."""
+    """Return the current row of a node. ``started_us`` is the wall time of its start in microseconds."""
     workers = [worker for worker in service.workers() if worker.abilities]
     served = sorted((queue.name, queue) for queue in service.queues() if queue.workers)
     return NodeRow(
@@ -65,12 +65,12 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
 
 
 def _places(worker: Worker) -> int:
-    """Return how many jobs a worker holds and would take now; a plain one has one."""
+    """Return how many jobs a worker holds and would accept now; a plain worker counts as one."""
     return worker.credit + len(worker.running) if worker.streams else 1
 
 
 class Fleet:
-    """One node's part in a fleet. It takes part from `start` on; `run` is to be awaited until the end."""
+    """One node's part in a fleet, from `start` on. The node runs `run` in a task until it ends."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Fleet:
         self._strategy = strategy
         self._live: tuple[NodeRow, ...] = ()
         self._elsewhere: frozenset[bytes] | None = None
-        """The functions of the other nodes in ``_live``; None until somebody asks for them."""
+        """The functions of the other nodes in ``_live``; computed when first needed, None before."""
         self._address = address
         self.draining = False
         fleet: FleetSettings = settings.fleet
@@ -98,30 +98,30 @@ class Fleet:
         self._me: NodeRow | None = None
         self._started_us = 0
         self._row_at = -1.0
-        # The default lets everybody take everything, and would be asked for each job.
+        # The default strategy lets each node claim everything; calling it for each job would be a waste.
         share = None if fleet.strategy == "default" else self._share
         self.shared = Shared(engine, self.keeper.believes, self.registered_elsewhere, share)
-        """What the jobs slice needs of the others."""
+        """What the jobs slice needs of the fleet."""
 
     # ---- life ----
 
     async def start(self, service: JobService, term: Term, sent_at: float) -> None:
-        """Take part under a first term."""
+        """Begin the first term, which was requested at the monotonic time ``sent_at``."""
         self._service = service
         self._started_us = to_us(self._clock.wall())
         await self.keeper.start(term, sent_at)
 
     async def run(self) -> None:
-        """Keep the lease, and look after the others, until cancelled."""
+        """Renew the lease and observe the other nodes until cancelled."""
         watching = asyncio.create_task(self._watch_the_lease())
         try:
-            while True:  # noqa: ASYNC110 - it is time itself that is waited for
+            while True:  # noqa: ASYNC110 - no event: the passing of time is awaited
                 await asyncio.sleep(await self.keeper.step())
         finally:
             watching.cancel()
 
     async def _watch_the_lease(self) -> None:
-        """Give up in time also while the store is silent and a step waits for it."""
+        """End the lease in time, also while a step waits for a silent store."""
         while True:  # noqa: ASYNC110
             await asyncio.sleep(self.keeper.check())
 
@@ -132,35 +132,35 @@ class Fleet:
         self._handles.learn(opened.nodes)
         return opened.term
 
-    # ---- what the keeper asks for ----
+    # ---- callbacks of the lease manager ----
 
     def row(self, counter: int) -> NodeRow:
-        """Say what this node is like."""
+        """Return this node's row for its next heartbeat."""
         row = node_row(self._settings, self._service, counter, address=self._address, started_us=self._started_us)
         return msgspec.structs.replace(row, term=self.keeper.term)
 
     def fenced(self) -> None:
-        """Drop the stored jobs."""
+        """Drop the stored jobs: the term has ended."""
         self._service.fenced()
 
     def recover(self, terms: Sequence[int]) -> None:
-        """Give back the jobs of ended terms."""
+        """Return the jobs of ended terms to their queues."""
         self._service.recover(terms)
 
     def begin_again(self, term: Term) -> None:
-        """Take part under a new term."""
+        """Begin a new term after the end of the last one."""
         self._service.begin(term)
         if not self.draining:
             self._service.resume()
 
     def members(self, live: tuple[NodeRow, ...]) -> None:
-        """Remember who is there: shares follow from it."""
+        """Store the rows of the live nodes, from which shares follow."""
         if live is not self._live:
             self._live, self._elsewhere = live, None
         self._service.among(len(live) or 1)
 
     def drain(self, draining: bool) -> None:
-        """Somebody asked this node to take nothing more, or to take part again."""
+        """Stop or resume claiming, as an operator requested."""
         log.info("the node drains" if draining else "the node takes part again")
         self.draining = draining
         if draining:
@@ -169,7 +169,7 @@ class Fleet:
             self._service.resume()
 
     def store_time(self, offset: float) -> None:
-        """Follow the store's clock."""
+        """Set the store's clock forward by ``offset`` seconds."""
         self._clock.move(offset)
 
     def elsewhere(self, function: bytes) -> Elsewhere:
@@ -184,7 +184,7 @@ class Fleet:
         return Elsewhere(running, workers, foreground)
 
     def registered_elsewhere(self) -> frozenset[bytes] | None:
-        """Return the functions that workers of other nodes have registered; None while this node cannot reach the store."""
+        """Return the functions with workers at other nodes; None while this node cannot reach the store."""
         if not self._live or not self.keeper.believes():
             return None
         if self._elsewhere is None:
@@ -193,25 +193,25 @@ class Fleet:
         return self._elsewhere
 
     def metrics(self) -> Iterable[Measure]:
-        """Return the figures of this moment, as this node sees its fleet."""
+        """Return the current measures of the fleet, as this node sees it."""
         draining = sum(row.draining for row in self._live)
         numbers = {"live": len(self._live) - draining, "draining": draining, "dead": len(self.keeper.dead())}
         states = [({"state": state}, float(number)) for state, number in numbers.items()]
         yield Measure("mainspring_nodes", "gauge", "Nodes that share the store.", states)
         left = self.keeper.lease.remaining(self._clock.monotonic())
-        yield Measure("mainspring_lease_seconds", "gauge", "What is left of this node's lease.", [({}, left)])
+        yield Measure("mainspring_lease_seconds", "gauge", "Remaining seconds of this node's lease.", [({}, left)])
 
     # ---- shares ----
 
     def first_in_line(self, name: str) -> bool:
-        """Say whether a schedule is this node's to fire, and the others' only where it does not."""
+        """Return whether this node is the first that should fire a schedule; the others fire it if this one does not."""
         terms = tuple(row.term for row in self._live if not row.draining)
         return first_in_line(name, terms) == self.keeper.term
 
     def _share(self, queue: FunctionQueue) -> Allowance:
-        """Return what this node may take of a function's jobs now."""
+        """Return how many and which jobs of a function this node may claim now."""
         now = self._clock.monotonic()
-        if self._me is None or now - self._row_at > ROW_FOR or queue.name not in self._me.functions:
+        if self._me is None or now - self._row_at > ROW_MAX_AGE or queue.name not in self._me.functions:
             self._row_at = now
             self._me = msgspec.structs.replace(self.row(0), draining=self.draining)
         share = self._strategy.share(queue.name, self._me, self._live)

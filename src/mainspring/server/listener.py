@@ -1,7 +1,7 @@
-"""A port whose connections are accepted one by one: bounded before they are accepted, with TLS or without.
+"""A listening port with a limit of connections, with TLS or without.
 
-The event loops' own servers accept whatever comes, and drop a TLS handshake that fails: they log nothing, and close the
-connection before the alert that OpenSSL has written is sent.
+The listener waits for a free place before it accepts a connection. The servers of event loops accept every connection.
+If a TLS handshake fails, they log nothing and close the connection before OpenSSL's alert is sent.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ if TYPE_CHECKING:
 
     from mainspring.faces.http.connections import Connection, Connections
 
-RETRY: Final = 1.0
-"""Seconds without new connections after the system had no room for one, as in asyncio."""
-TOLD_EVERY: Final = 5.0
-"""Seconds between two lines of the log about handshakes that are refused for one reason."""
-STOPPED_EVERY: Final = 60.0
-"""Seconds between two lines of the log that say that no connections are accepted."""
-PARTING: Final = 1.0
-"""Seconds for which a refused client may go on sending: closed earlier, the connection could be reset before it reads the reason.
-"""
+ACCEPT_RETRY_DELAY: Final = 1.0
+"""Seconds without new connections after the system refused one, for example for lack of descriptors; as in asyncio."""
+REFUSAL_LOG_INTERVAL: Final = 5.0
+"""Seconds between two log lines about handshakes that are refused for one reason."""
+ACCEPT_LOG_INTERVAL: Final = 60.0
+"""Seconds between two log lines about connections that cannot be accepted."""
+CLOSE_TIMEOUT: Final = 1.0
+"""Seconds for which a refused client may go on sending: an earlier close could reset the connection before it reads why."""
 
 NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""OpenSSL's reasons for bytes that are no TLS, by version; it answers them with nothing."""
+"""OpenSSL's reasons, which depend on its version, for bytes that are not TLS. OpenSSL sends no alert for them."""
 log = structlog.get_logger("mainspring.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Handshakes:
-    """TLS of a port: a handshake may last ``timeout`` seconds; ``plain_answer`` is sent to clients that do not speak TLS."""
+    """TLS settings of a port: the seconds that a handshake may last, and the answer to clients that do not use TLS."""
 
     context: ssl.SSLContext
     timeout: float
@@ -49,10 +48,11 @@ class Handshakes:
 
 
 class Listener:
-    """Accepts connections on a listening socket, which it closes at the end.
+    """Accepts connections on a listening socket, and closes that socket at the end.
 
-    ``connections`` has a place for each, and ``protocol`` makes a protocol for it, which sets how the place's connection is
-    ended, and leaves the place when it has. ``bounded``: False where only connections that are not established yet take places.
+    Each connection gets a place of ``connections``, and a protocol from ``protocol``. The protocol sets how its
+    connection is ended, and leaves the place when the connection has ended. ``bounded`` is False if only connections
+    whose handshake is under way occupy places.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class Listener:
         self._protocol = protocol
         self._tls = tls
         self._bounded = bounded
-        self._limits: dict[str, LogLimit] = {}  # by reason, of which OpenSSL has a limited number
-        self._stopped = LogLimit(STOPPED_EVERY)
+        self._limits: dict[str, LogLimit] = {}  # by reason; OpenSSL has a limited number of them
+        self._stopped = LogLimit(ACCEPT_LOG_INTERVAL)
         self._greetings: set[asyncio.Task[bool]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to accept connections on the running loop."""
+        """Start to accept connections on the running loop."""
         self._accepting = asyncio.create_task(self._accept(), name="accept connections")
 
     async def close(self) -> None:
-        """Accept no more, and end those that are not established yet; the others go on."""
+        """Stop accepting and end connections that are not established yet; the others go on."""
         tasks = [*self._greetings, *([self._accepting] if self._accepting is not None else [])]
         for task in tasks:
             task.cancel()
@@ -96,7 +96,7 @@ class Listener:
                 place.leave()
                 raise
             self._greet_in_task(loop, place, connection, address)
-            await asyncio.sleep(0)  # many that wait are accepted in many turns of the loop
+            await asyncio.sleep(0)  # one connection for each turn of the loop, so that other tasks run too
 
     async def _next(self) -> tuple[socket.socket, tuple[str, int]]:
         loop = asyncio.get_running_loop()
@@ -107,8 +107,8 @@ class Listener:
                 continue
             except OSError as error:
                 if self._stopped.left_out(loop.time()) is not None:
-                    log.warning("connections are not accepted", error=str(error), seconds=RETRY)
-                await asyncio.sleep(RETRY)
+                    log.warning("connections are not accepted", error=str(error), seconds=ACCEPT_RETRY_DELAY)
+                await asyncio.sleep(ACCEPT_RETRY_DELAY)
 
     def _greet_in_task(
         self, loop: asyncio.AbstractEventLoop, place: Connection, connection: socket.socket, address: tuple[str, int]
@@ -118,7 +118,7 @@ class Listener:
         def greeted(_: object) -> None:
             self._greetings.discard(greeting)
             if greeting.cancelled() or not greeting.result():
-                connection.close()  # it may not even have begun
+                connection.close()  # a cancelled task may not have started
                 place.leave()
             elif not self._bounded:
                 place.leave()
@@ -128,13 +128,13 @@ class Listener:
         place.begin(greeting.cancel)
 
     async def _greet(self, place: Connection, connection: socket.socket, address: tuple[str, int]) -> bool:
-        """Establish a connection, which is its protocol's from then on; False where it has ended."""
+        """Establish a connection, which then belongs to its protocol; return False if it has ended."""
         if self._tls is not None:
             return await self._shake_hands(self._tls, place, connection, address)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self._protocol(place), connection)
         except OSError:
-            return False  # the client has gone
+            return False  # the client has disconnected
         return True
 
     async def _shake_hands(
@@ -150,18 +150,18 @@ class Listener:
                     lambda: self._protocol(place), connection, ssl=tls.context, ssl_handshake_timeout=tls.timeout
                 )
             except HandshakeRefusedError as error:
-                self._tell(address, error.why)
-                await _part(spare, error.alert or (tls.plain_answer if error.reason in NOT_TLS else b""))
+                self._log_refusal(address, error.why)
+                await _close_politely(spare, error.alert or (tls.plain_answer if error.reason in NOT_TLS else b""))
             except ConnectionAbortedError:
-                self._tell(address, f"the handshake took longer than {format_duration(tls.timeout)}")
+                self._log_refusal(address, f"the handshake took longer than {format_duration(tls.timeout)}")
             except OSError:
-                pass  # the client has gone; checks of the port by other machines do that all the time
+                pass  # the client has disconnected, as port checks of load balancers do all the time
             else:
                 return True
         return False
 
-    def _tell(self, address: tuple[str, int], reason: str) -> None:
-        limit = self._limits.setdefault(reason, LogLimit(TOLD_EVERY))
+    def _log_refusal(self, address: tuple[str, int], reason: str) -> None:
+        limit = self._limits.setdefault(reason, LogLimit(REFUSAL_LOG_INTERVAL))
         left_out = limit.left_out(asyncio.get_running_loop().time())
         if left_out is not None:
             more = {"left_out": left_out} if left_out else {}
@@ -175,12 +175,12 @@ def _shown(address: tuple[str, int] | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _part(connection: socket.socket, last: bytes) -> None:
-    """Send the last bytes, and wait for the client to read them and end the connection."""
+async def _close_politely(connection: socket.socket, last: bytes) -> None:
+    """Send the last bytes and wait until the client ends the connection, at most `CLOSE_TIMEOUT`."""
     loop = asyncio.get_running_loop()
     connection.setblocking(False)
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(PARTING):
+        async with asyncio.timeout(CLOSE_TIMEOUT):
             if last:
                 await loop.sock_sendall(connection, last)
             connection.shutdown(socket.SHUT_WR)

@@ -1,7 +1,7 @@
-"""The log: structured events as text for people or as JSON lines, to a stream, a file or the system's log.
+"""The log: structured events as readable text or JSON lines, written to a stream, a file or the system's log.
 
-Modules ask for loggers with ``structlog.get_logger()``. What users' code and libraries write with `logging` goes the same way:
-`mainspring.server.standard_logging`.
+Modules get loggers from ``structlog.get_logger()``. `mainspring.server.standard_logging` adds the lines that users' code and
+libraries write with `logging`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 
 from mainspring.errors import SettingsError
 from mainspring.private_files import open_private
-from mainspring.server.standard_logging import ToLog, install
+from mainspring.server.standard_logging import StandardLogHandler, install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
 
 
 class LogSink(Protocol):
-    """Where lines go."""
+    """A destination of log lines."""
 
     def write(self, text: str, /) -> object:
-        """Take one or more whole lines."""
+        """Write one or more whole lines."""
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
 
     def reopen(self) -> None:
-        """Open the file again, after somebody has moved it away; does nothing for a stream."""
+        """Reopen the file after log rotation has moved it; a stream does nothing."""
 
     def close(self) -> None:
-        """Close the file; does nothing for a stream."""
+        """Close the file; a stream does nothing."""
 
 
 class StreamSink:
-    """Lines to a stream that is open for as long as the process lives."""
+    """Writes lines to a stream that stays open until the process ends."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str, /) -> None:
-        """Take one or more whole lines; a reader that has gone away stops nothing."""
+        """Write one or more whole lines; errors of a closed stream are ignored."""
         try:
             self._stream.write(text)
         except (OSError, ValueError):
             pass
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
         try:
             self._stream.flush()
         except (OSError, ValueError):
@@ -70,64 +70,64 @@ class StreamSink:
 
 
 class FileSink(StreamSink):
-    """Lines appended to a file, which log rotation may move away."""
+    """Appends lines to a file, which log rotation may move."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         super().__init__(self._open())
 
     def reopen(self) -> None:
-        """Open the path again and go on there; the old file stays in use where that fails."""
+        """Reopen the path; if that fails, keep the old file in use and log a warning there."""
         try:
-            self._open_again()
+            self._reopen()
         except SettingsError:
-            structlog.get_logger(__name__).warning("log file cannot be opened again", path=str(self._path))
+            structlog.get_logger(__name__).warning("log file cannot be reopened", path=str(self._path))
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
-    def _open_again(self) -> None:
+    def _reopen(self) -> None:
         fresh = self._open()
         old, self._stream = self._stream, fresh
         old.close()
 
     def _open(self) -> TextIO:
         try:
-            # Links are followed: a log may be on another disk, or be /dev/stdout.
+            # This follows links: a log may be on another disk, or be /dev/stdout.
             return open(self._path, "a", encoding="utf-8", buffering=1, opener=open_private)
         except OSError as error:
             raise SettingsError(f"cannot open the log file {self._path}: {error.strerror}") from error
 
 
 class FollowedFileSink(FileSink):
-    """Lines appended to a file that is opened again by itself once it has been moved away."""
+    """Appends lines to a file, and reopens it before a write if it was moved."""
 
     def write(self, text: str, /) -> None:
-        """Take one or more whole lines."""
+        """Write one or more whole lines."""
         try:
             moved = not os.path.samestat(self._path.stat(), os.fstat(self._stream.fileno()))
         except OSError:
             moved = True
         if moved:
-            with contextlib.suppress(SettingsError):  # nobody can be told here: the old file stays in use
-                self._open_again()
+            with contextlib.suppress(SettingsError):  # the old file stays in use; a log line here would recurse
+                self._reopen()
         super().write(text)
 
 
 class SyslogSink:
-    """Lines to the system's log."""
+    """Sends lines to the system's log."""
 
     def __init__(self) -> None:
         syslog.openlog("mainspring", syslog.LOG_PID, syslog.LOG_DAEMON)
 
     def write(self, text: str, /) -> None:
-        """Take one or more whole lines."""
+        """Send one or more whole lines."""
         for line in text.splitlines():
             syslog.syslog(line)
 
     def flush(self) -> None:
-        """Do nothing: each line is sent at once."""
+        """Do nothing: each line is sent immediately."""
 
     def reopen(self) -> None:
         """Do nothing."""
@@ -143,10 +143,10 @@ def start_logging(
     context: Sequence[structlog.typing.Processor] = (),
     follow: bool = False,
 ) -> LogSink:
-    """Send everything that is logged from now on where the settings say, and return the sink.
+    """Configure logging by the settings, and return the sink.
 
-    ``context`` are processors that add to every line. ``follow``: a log file that is moved away is opened again at the next
-    line, in a process that gets no signal for it. Raises SettingsError where the file cannot be opened.
+    ``context`` are processors that add to every line. ``follow`` reopens a moved log file at the next line, for processes
+    that get no signal after a rotation. Raises SettingsError if the file cannot be opened.
     """
     stream = sys.stderr if stream is None else stream
     sink = _open_sink(settings, stream, follow=follow)
@@ -154,7 +154,7 @@ def start_logging(
     assert isinstance(threshold, int), settings.level
     rendering = _rendering(settings, stream)
     context = [*([] if settings.enabled else [_drop]), structlog.contextvars.merge_contextvars, *context]
-    out = structlog.WriteLoggerFactory(cast(TextIO, sink))  # it writes and flushes, no more
+    out = structlog.WriteLoggerFactory(cast(TextIO, sink))  # the factory only writes and flushes
     structlog.configure(
         processors=[
             *context,
@@ -166,7 +166,7 @@ def start_logging(
         logger_factory=out,
         cache_logger_on_first_use=False,
     )
-    install(ToLog(out(), context, rendering), threshold)
+    install(StandardLogHandler(out(), context, rendering), threshold)
     return sink
 
 
@@ -182,7 +182,7 @@ def _rendering(settings: LogSettings, stream: TextIO) -> list[structlog.typing.P
     on_terminal = settings.file is None and not settings.syslog and stream.isatty()
     if settings.format == "json" or (settings.format == "auto" and not on_terminal):
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    # Plain tracebacks: the pretty ones show local variables, and those hold payloads.
+    # Plain tracebacks: the pretty ones show local variables, which may hold payloads.
     return [structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=structlog.dev.plain_traceback)]
 
 

@@ -1,4 +1,4 @@
-"""The figures of one node, as the page ``/metrics`` has them."""
+"""The measures of one node on the page ``/metrics``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from mainspring.server.oldest import Oldest
     from mainspring.storage.commit_queue import CommitQueue
 
-MEASURED: Final = 1000
-"""Functions with figures of their own: any client can name new ones."""
+METRIC_FUNCTIONS: Final = 1000
+"""Functions with their own measures, at most; any client can create more functions."""
 
 
 class Metrics:
-    """Reads a node's figures. ``ready`` says whether it takes new work, ``others`` return figures of its other parts."""
+    """Reads a node's measures. ``ready`` returns whether it accepts new work; ``others`` return measures of other parts."""
 
     def __init__(
         self,
@@ -42,25 +42,27 @@ class Metrics:
         self._others = others
 
     def figures(self) -> Iterable[Measure | Distribution]:
-        """Return the figures of this moment."""
+        """Return the current measures."""
         yield Measure(
-            "mainspring_ready", "gauge", "1 where /readyz says 200, otherwise 0.", [({}, float(self._ready()))]
+            "mainspring_ready", "gauge", "1 if /readyz answers 200, otherwise 0.", [({}, float(self._ready()))]
         )
         yield from self._jobs()
         for other in self._others:
             yield from other()
 
     def _jobs(self) -> Iterable[Measure | Distribution]:
-        """Return what there is of functions, connections and commits."""
-        known = list(self._service.all_functions())
-        number_known = self._service.number_of_functions
-        if len(known) > MEASURED:
-            known = heapq.nlargest(MEASURED, known, key=lambda queue: (queue.total(), len(queue.workers)))
-        queues = [(_label(queue.name), queue) for queue in known]
+        """Return the measures of functions, connections and commits."""
+        functions = list(self._service.all_functions())
+        number = self._service.number_of_functions
+        if len(functions) > METRIC_FUNCTIONS:
+            functions = heapq.nlargest(
+                METRIC_FUNCTIONS, functions, key=lambda queue: (queue.total(), len(queue.workers))
+            )
+        queues = [(_label(queue.name), queue) for queue in functions]
         waiting = [
-            ({"function": name, "priority": priority.name.lower()}, float(number))
+            ({"function": name, "priority": priority.name.lower()}, float(jobs))
             for name, queue in queues
-            for priority, number in zip(Priority, queue.waiting_by_priority(), strict=True)
+            for priority, jobs in zip(Priority, queue.waiting_by_priority(), strict=True)
         ]
         yield Measure("mainspring_jobs_waiting", "gauge", "Jobs that wait for a worker.", waiting)
         figures: tuple[tuple[str, str, Callable[[FunctionQueue], float]], ...] = (
@@ -72,20 +74,18 @@ class Metrics:
                 lambda queue: sum(queue.workers.values()),
             ),
         )
-        for name, text, value in figures:
-            yield Measure(name, "gauge", text, [({"function": at}, value(queue)) for at, queue in queues])
+        for name, text, read in figures:
+            yield Measure(name, "gauge", text, [({"function": at}, read(queue)) for at, queue in queues])
         ended = [({"function": at}, float(queue.ended)) for at, queue in queues]
-        yield Measure("mainspring_deliveries_total", "counter", "Deliveries that have ended, in any way.", ended)
+        yield Measure("mainspring_deliveries_total", "counter", "Ended deliveries, with any outcome.", ended)
         oldest = [({"function": _label(name)}, age) for name, age in self._oldest.ages()]
-        yield Measure(
-            "mainspring_oldest_waiting_seconds", "gauge", "For how long the oldest due job has waited.", oldest
-        )
+        yield Measure("mainspring_oldest_waiting_seconds", "gauge", "How long the oldest due job has waited.", oldest)
         yield from self._attempts()
-        for kind, name, text, number in (
-            ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number_known),
+        for kind, name, text, value in (
+            ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number),
             ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self._peers.connected)),
-            ("counter", "mainspring_connections_opened_total", "Connections taken.", self._peers.ever),
-            ("counter", "mainspring_commits_total", "Groups given to the store.", self._commits.groups),
+            ("counter", "mainspring_connections_opened_total", "Accepted connections.", self._peers.ever),
+            ("counter", "mainspring_commits_total", "Groups sent to the store.", self._commits.groups),
             (
                 "counter",
                 "mainspring_committed_jobs_total",
@@ -95,10 +95,10 @@ class Metrics:
             ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self._commits.bytes),
             ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self._service.in_memory())),
         ):
-            yield Measure(name, kind, text, [({}, float(number))])  # type: ignore[arg-type]
+            yield Measure(name, kind, text, [({}, float(value))])  # type: ignore[arg-type]
 
     def _attempts(self) -> Iterable[Measure | Distribution]:
-        """Return what was counted of attempts."""
+        """Return the measures of attempts."""
         self._service.tell_ends()
         counted = [(_label(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
         ends = [
@@ -106,7 +106,7 @@ class Metrics:
             for at, one in counted
             for outcome, number in zip(OUTCOMES, one.outcomes, strict=True)
         ]
-        yield Measure("mainspring_attempts_total", "counter", "Attempts that have ended, by how.", ends)
+        yield Measure("mainspring_attempts_total", "counter", "Ended attempts, by outcome.", ends)
         measured = [({"function": at}, one) for at, one in counted if one.measured]
         ran = [(labels, one.ran_counts.counts, one.ran_counts.total_us / 1e6) for labels, one in measured]
         yield Distribution("mainspring_attempt_seconds", "How long attempts ran.", BOUNDS, ran)
@@ -116,5 +116,5 @@ class Metrics:
 
 
 def _label(name: bytes) -> str:
-    """Return a function's name as text that no other name has; Prometheus refuses all of a page with the same labels twice."""
+    """Return a function's name as unique text; Prometheus refuses a whole page if two lines have the same labels."""
     return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")

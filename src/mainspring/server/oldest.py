@@ -1,4 +1,4 @@
-"""The ages of the oldest waiting jobs: those in memory as of now, those in the store as of some seconds ago."""
+"""The ages of the oldest pending jobs: current for jobs in memory, some seconds old for jobs in the store."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.storage.reads import Reads
 
-MEASURED: Final = 100
-"""Functions whose oldest jobs are looked for: those with the most waiting ones."""
-EVERY: Final = 5.0
-"""Seconds between two looks into the store."""
-SHARE: Final = 20
-"""Looks take at most one part in so many of the time: after a slow one the next comes later."""
+OLDEST_FUNCTIONS: Final = 100
+"""Functions whose oldest jobs are read: those with the most pending jobs."""
+READ_INTERVAL: Final = 5.0
+"""Seconds between two reads of the store."""
+PAUSE_FACTOR: Final = 20
+"""A read is followed by a pause of this many times its duration, if that is longer than the interval."""
 
 
 class Oldest:
-    """Knows since when the oldest waiting jobs of the functions with the most of them have waited."""
+    """Finds the oldest pending jobs of the functions with the most of them."""
 
     def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads, clock: Clock) -> None:
         self._functions = functions
@@ -34,31 +34,31 @@ class Oldest:
         self._stored: dict[bytes, int] = {}
         """By function, the wall time in microseconds since which its oldest pending job in the store has waited."""
         self._next = float("-inf")
-        """The monotonic time of the next look; infinite while one is under way."""
+        """The monotonic time of the next read; infinite while one is under way."""
 
-    def look(self) -> None:
-        """Look into the store where it is time; to be called every second or so where the metrics are served."""
-        asked = self._clock.monotonic()
-        if asked < self._next:
+    def refresh(self) -> None:
+        """Read the store if the interval has passed. Nodes that serve metrics call this about once a second."""
+        began = self._clock.monotonic()
+        if began < self._next:
             return
         functions = [queue.name for queue in self._busiest() if any(queue.backlog)]
         if not functions:
             return
 
-        def looked(found: dict[bytes, int]) -> None:
+        def succeeded(found: dict[bytes, int]) -> None:
             self._stored = found
-            answered = self._clock.monotonic()
-            self._next = answered + max(EVERY, SHARE * (answered - asked))
+            ended = self._clock.monotonic()
+            self._next = ended + max(READ_INTERVAL, PAUSE_FACTOR * (ended - began))
 
-        def not_looked(error: StoreError) -> None:
-            del error  # the figures stay as they are
-            self._next = self._clock.monotonic() + EVERY
+        def failed(error: StoreError) -> None:
+            del error  # keep the earlier ages
+            self._next = self._clock.monotonic() + READ_INTERVAL
 
         self._next = float("inf")
-        self._reads.ask(FirstInLine(tuple(functions)), looked, not_looked)
+        self._reads.ask(FirstInLine(tuple(functions)), succeeded, failed)
 
     def ages(self) -> Iterator[tuple[bytes, float]]:
-        """Return functions that have waiting jobs, with the seconds for which the oldest one has waited."""
+        """Return functions that have pending jobs, with the seconds for which the oldest one has waited."""
         now_us = to_us(self._clock.wall())
         for queue in self._busiest():
             times = [_since(held) for held in _firsts(queue)]
@@ -69,12 +69,12 @@ class Oldest:
 
     def _busiest(self) -> list[FunctionQueue]:
         waiting = [(queue.waiting(), queue) for queue in self._functions() if queue.waits()]
-        most = heapq.nlargest(MEASURED, waiting, key=lambda one: one[0])
+        most = heapq.nlargest(OLDEST_FUNCTIONS, waiting, key=lambda one: one[0])
         return [queue for number, queue in most if number]
 
 
 def _firsts(queue: FunctionQueue) -> Iterator[Held]:
-    """Return the waiting jobs in memory that may be the oldest."""
+    """Return the pending jobs in memory that may be the oldest."""
     if queue.gate is not None:
         yield from queue.queued()
         return

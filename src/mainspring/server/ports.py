@@ -1,4 +1,4 @@
-"""A node's ports: bound before its store is open, listening after that."""
+"""The ports of a node: bound before its store opens, listening afterwards."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mainspring.errors import SettingsError
 from mainspring.faces.gearman.protocol import TLS_REQUIRED
 from mainspring.faces.http.connections import Connections
 from mainspring.server.addresses import TcpAddress, UnixAddress
+from mainspring.server.connection_limits import MIN_CONNECTIONS, connection_limits
 from mainspring.server.listener import Handshakes, Listener
-from mainspring.server.shares import SMALLEST, shares
 from mainspring.server.sockets import SocketFile, bind, bound_address, keep_alive
 from mainspring.server.tls import reload_context, server_context
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     Protocols = Callable[[Connection], asyncio.BaseProtocol]
 
-WORKING: Final = 1 / 4
-"""Of the connections for metrics and health checks: the part that may have another request than a health check under way."""
-WORKING_FOR_JOBS: Final = 3 / 4
+MONITORING_BUSY_PART: Final = 1 / 4
+"""The part of the connections for monitoring that may have requests other than health checks under way."""
+GEARMAN_HTTP_BUSY_PART: Final = 3 / 4
 """The same for gearmand's HTTP protocol."""
 SEND_BUFFER: Final = 64 << 10
-"""Bytes that the system holds of an answer over HTTP. It also shows soon whether a slow client goes on reading."""
+"""Bytes of an HTTP answer that the system buffers. A small buffer also shows early whether a slow client goes on reading."""
 
 log = structlog.get_logger("mainspring.server")
 
@@ -48,11 +48,11 @@ class Listening:
     host: str
     """``unix:PATH`` for a socket in the file system."""
     port: int
-    """0 where there is none."""
+    """0 for a socket in the file system."""
 
 
 class Ports:
-    """The ports of one node: they are bound, they listen, they are closed."""
+    """Binds the ports of one node, listens on them, and closes them."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -65,10 +65,10 @@ class Ports:
         self._listeners: list[Listener] = []
         self._monitoring: list[Listener] = []
         self.opened: list[Listening] = []
-        """Those that listen."""
+        """The ports that listen."""
 
     def bind(self) -> str:
-        """Take all ports; returns the address that other nodes get. Raises PortError or SettingsError."""
+        """Bind all ports; return the address to show at other nodes. Raises PortError or SettingsError."""
         listen = self._settings.listen
         if listen.tls is not None:
             self._tls = server_context(listen.tls)
@@ -77,18 +77,18 @@ class Ports:
         if listen.gearman_http is not None:
             self._gearman_http = list(bind(listen.gearman_http, listen.backlog))
         self._files = [SocketFile(Path(at.path)) for at in self._settings.addresses() if isinstance(at, UnixAddress)]
-        # A socket in the file system leads nobody here who reads of it elsewhere.
+        # Clients on other machines cannot use the address of a socket in the file system.
         return next((str(bound_address(sock)) for at, sock in self._gearman if isinstance(at, TcpAddress)), "")
 
     def abandon(self) -> None:
-        """Give the ports back that have been bound, before any of them listens."""
+        """Release all bound ports before any of them listens."""
         for sock in (*(sock for _, sock in self._gearman), *self._http, *self._gearman_http):
             sock.close()
         self.remove_files()
 
     async def listen_gearman(self, peer: Callable[[], asyncio.BaseProtocol]) -> None:
         """Listen on Gearman's ports."""
-        handshakes = shares(self._settings).handshakes // max(1, len(self._gearman))
+        handshakes = connection_limits(self._settings).handshakes // max(1, len(self._gearman))
         for address, sock in self._gearman:
             await self._listen_gearman(address, sock, peer, handshakes)
 
@@ -105,7 +105,7 @@ class Ports:
             keep_alive(sock, keepalive)
         if self._tls is not None:
             tls = Handshakes(self._tls, self._settings.limits.handshake_timeout, TLS_REQUIRED)
-            places = Connections(max(SMALLEST, handshakes), 0, port="TLS handshakes")
+            places = Connections(max(MIN_CONNECTIONS, handshakes), 0, port="TLS handshakes")
             self._listeners.append(Listener(sock, places, lambda _: peer(), tls, bounded=False))
             self._listeners[-1].start()
         else:
@@ -113,19 +113,19 @@ class Ports:
 
     def listen_http(self, protocol: Protocols) -> None:
         """Listen on the ports for monitoring."""
-        share = shares(self._settings).http
-        self._monitoring += self._bounded("http", self._http, share, WORKING, protocol)
+        share = connection_limits(self._settings).http
+        self._monitoring += self._bounded("http", self._http, share, MONITORING_BUSY_PART, protocol)
 
     def listen_gearmand_http(self, protocol: Protocols) -> None:
         """Listen on the ports of gearmand's HTTP protocol."""
-        share = shares(self._settings).gearman_http
-        self._listeners += self._bounded("gearman-http", self._gearman_http, share, WORKING_FOR_JOBS, protocol)
+        share = connection_limits(self._settings).gearman_http
+        self._listeners += self._bounded("gearman-http", self._gearman_http, share, GEARMAN_HTTP_BUSY_PART, protocol)
 
     def _bounded(
         self, face: str, sockets: list[socket.socket], share: int, working: float, protocol: Protocols
     ) -> list[Listener]:
-        """Listen on the sockets of a port that has a share of the descriptors, a part of which may be ``working``."""
-        limit = max(share, SMALLEST * len(sockets))
+        """Listen on the sockets of a port with ``share`` connections, of which the part ``working`` may be busy."""
+        limit = max(share, MIN_CONNECTIONS * len(sockets))
         connections = Connections(limit, int(limit * working), port=face)
         tls = None if self._tls is None else Handshakes(self._tls, self._settings.limits.handshake_timeout)
         listeners = [Listener(sock, connections, protocol, tls) for sock in sockets]
@@ -143,30 +143,30 @@ class Ports:
             self.opened.append(Listening(face, str(address), 0))
 
     def reload_tls(self) -> None:
-        """Read the TLS files again, for connections to come."""
+        """Reload the TLS files for new connections."""
         if self._tls is None or self._settings.listen.tls is None:
             return
         try:
             reload_context(self._tls, self._settings.listen.tls)
         except SettingsError as error:
-            log.error("the TLS files stay as they were", error=str(error))  # noqa: TRY400 - the sentence says all
+            log.error("the TLS files stay as they were", error=str(error))  # noqa: TRY400 - the message explains the error
         else:
-            log.info("TLS files read again")
+            log.info("TLS files reloaded")
 
     async def close_for_jobs(self) -> None:
-        """Take no more connections, except for monitoring."""
+        """Stop accepting connections, except for monitoring."""
         for server in self._servers:
             server.close()
         for listener in self._listeners:
             await listener.close()
 
     async def close_for_monitoring(self) -> None:
-        """Take no connections at all."""
+        """Stop accepting connections for monitoring, and remove the files of sockets."""
         for listener in self._monitoring:
             await listener.close()
         self.remove_files()
 
     def remove_files(self) -> None:
-        """Leave no files of sockets behind that lead nowhere."""
+        """Remove the files of sockets."""
         for file in self._files:
             file.remove()

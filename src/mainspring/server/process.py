@@ -1,7 +1,7 @@
-"""The process as the operating system sees it: background, user, open files, pid file.
+"""The operating system's process: background, user, open files, pid file.
 
-The order is: `raise_limits`, `Detachment` (it forks, so nothing may have been started), `PidFile`, `switch_user`, then
-the node. The pid file is written by whoever may write it, before rights are given up.
+The order is: `raise_limits`, `Detachment` (it forks, so no thread or loop may run yet), `PidFile`, `switch_user`, then
+the node. The pid file is written before the process drops its rights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mainspring.errors import SettingsError
 from mainspring.private_files import open_own, why
 
 SPARE_FILES = 32
-"""Open files that are no connection of a client or worker: those to come of the store, of HTTP and of child processes."""
+"""Open files kept free for the store, HTTP and child processes: they are not for connections of clients and workers."""
 
 
 def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
-    """Allow as many open files as wanted, or as the hard limit has; and core files where they are wanted.
+    """Raise the limit of open files to ``max_files``, or to the hard limit, and allow core files if wanted.
 
-    Raises SettingsError where more is wanted than this user may have.
+    Raises SettingsError if the hard limit is lower and this user may not raise it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if max_files is None else max_files
@@ -42,10 +42,10 @@ def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
 
 
 def room_for_connections(others: int = 0) -> int:
-    """Return how many connections may be open beside the files that this process needs itself; 0: there is no limit.
+    """Return how many connections may be open beside the files that this process needs itself; 0: no limit.
 
-    ``others``: descriptors that are kept for other ports. One connection more would be accepted and ended by the event loop
-    without a word to anybody.
+    ``others`` descriptors are reserved for other ports. The event loop would accept further connections and close them
+    without a log line.
     """
     allowed = open_files()
     if allowed is None:
@@ -55,15 +55,15 @@ def room_for_connections(others: int = 0) -> int:
 
 
 def open_files() -> int | None:
-    """Return how many files this process may have open; None: there is no limit."""
+    """Return how many files this process may have open; None: no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def switch_user(name: str) -> None:
-    """Become another user, with that user's groups.
+    """Switch to another user and that user's groups.
 
-    Raises SettingsError for a user that does not exist, or where this one may not.
+    Raises SettingsError if the user does not exist, or if the process is not root's.
     """
     try:
         entry = pwd.getpwnam(name)
@@ -82,7 +82,7 @@ def switch_user(name: str) -> None:
 
 
 class PidFile:
-    """A file that holds the process id while the context lasts."""
+    """A context with a file that holds the process id."""
 
     def __init__(self, path: Path, *, owner: str | None = None) -> None:
         self._path = path
@@ -90,7 +90,7 @@ class PidFile:
         self._descriptor = -1
 
     def __enter__(self) -> Self:
-        """Write the file, as of ``owner`` so that it can be removed after the rights are gone."""
+        """Write the file. It belongs to ``owner``, who can remove it after the process has dropped its rights."""
         try:
             self._descriptor = open_own(self._path)
             os.truncate(self._descriptor, 0)
@@ -104,9 +104,9 @@ class PidFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the file, or empty it where its directory belongs to somebody else.
+        """Remove the file, or empty it if the directory's permissions forbid its removal.
 
-        What others have put in its place meanwhile is left alone: the file is the one that is open, whatever has its name.
+        A different file that now has this path is not touched: the descriptor identifies the right one.
         """
         try:
             if os.path.samestat(self._path.lstat(), os.fstat(self._descriptor)):
@@ -123,18 +123,18 @@ class PidFile:
 class Detachment:
     """Runs the rest of the program in the background.
 
-    The process that the user started waits until the one in the background says `ready`, so that its exit code is the
-    truth and what it printed is on the user's terminal; from then on standard input, output and error are closed.
+    The process that the user started waits until the background process calls `ready` or `failed`. So its exit code is
+    correct, and the user's terminal shows the output. `ready` closes standard input, output and error.
     """
 
     def __init__(self) -> None:
-        """Fork twice; only the grandchild, which has no terminal, returns."""
+        """Fork twice; this returns only in the grandchild, which has no terminal."""
         sys.stdout.flush()
         sys.stderr.flush()
         reader, self._writer = os.pipe()
         if os.fork() > 0:
             os.close(self._writer)
-            _await_verdict(reader)
+            _exit_as_reported(reader)
         os.close(reader)
         os.setsid()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to us when the session's leader, our parent, exits
@@ -143,27 +143,27 @@ class Detachment:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def ready(self) -> None:
-        """Let the waiting process end with 0, and leave the user's terminal alone."""
+        """Let the waiting process exit with 0, and close the user's terminal."""
         sys.stdout.flush()
         sys.stderr.flush()
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)
         os.close(null)
-        self._tell(0)
+        self._report(0)
 
     def failed(self, code: int) -> None:
-        """Let the waiting process end with an exit code; does nothing after `ready`."""
-        self._tell(code)
+        """Let the waiting process exit with a code; do nothing after `ready`."""
+        self._report(code)
 
-    def _tell(self, code: int) -> None:
+    def _report(self, code: int) -> None:
         if self._writer >= 0:
             os.write(self._writer, bytes([code]))
             os.close(self._writer)
             self._writer = -1
 
 
-def _await_verdict(reader: int) -> None:
-    """End this process with the code that the one in the background reports, or with 1 where it died without a word."""
-    verdict = os.read(reader, 1)
-    os._exit(verdict[0] if verdict else 1)
+def _exit_as_reported(reader: int) -> None:
+    """Exit with the code that the background process reports, or with 1 if it died before it reported one."""
+    code = os.read(reader, 1)
+    os._exit(code[0] if code else 1)

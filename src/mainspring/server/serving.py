@@ -1,4 +1,4 @@
-"""A node in its process: from the first port to the last commit."""
+"""A server process: one node and its ports, from the first bind to the last commit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import structlog
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.server.build import build_engine, gearmand_http, monitoring, open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.ending import End
 from mainspring.server.logs import start_logging
 from mainspring.server.ports import Ports
+from mainspring.server.shutdown import Shutdown
 from mainspring.server.stopping import stop_signals
 from mainspring.version import core
 
@@ -43,18 +43,18 @@ class Server:
         self._ports = Ports(settings)
         self._http: HttpListener | None = None
         self._gearmand_http: GearmandHttp | None = None
-        self.end = End(self._clock, settings.process.grace)
+        self.shutdown = Shutdown(self._clock, settings.process.grace)
         self.address = ""
-        """Where other nodes say that its Gearman port is; empty: nowhere that they could reach."""
+        """The address of its Gearman port that other nodes show; empty if other machines cannot reach it."""
         self.node: Node
-        """There once it has started."""
+        """Set by `start`."""
 
     async def start(self) -> Sequence[Listening]:
-        """Bind the ports, open the store, and begin to listen; nothing is left open where that fails."""
-        # Ports first: a port in use should not cost the start of a store.
+        """Bind the ports, open the store and listen; close the ports if the store cannot be opened."""
+        # Ports first: if one is in use, the store need not start.
         self.address = self._ports.bind()
         try:
-            built = await open_node(self._settings, self._engine, self._clock, self.end, address=self.address)
+            built = await open_node(self._settings, self._engine, self._clock, self.shutdown, address=self.address)
         except BaseException:
             self._ports.abandon()
             raise
@@ -70,14 +70,14 @@ class Server:
         return self._ports.opened
 
     def reload(self) -> None:
-        """SIGHUP: open the log again, and read the TLS files again."""
+        """Reopen the log and reload the TLS files, at SIGHUP."""
         self._log_sink.reopen()
         self._ports.reload_tls()
 
     async def stop(self) -> None:
-        """End, in this order: no new connections; running jobs end or go back; all is committed; connections end; the store.
+        """Stop: accept no connections; end or release running jobs; commit; close connections; close the store; in this order.
 
-        The port for monitoring answers until all is committed.
+        The port for monitoring answers until everything is committed.
         """
         await self._ports.close_for_jobs()
         await self.node.drain()
@@ -90,18 +90,21 @@ class Server:
 
 
 async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening]], None]) -> int:
-    """Be a node until a signal; returns the exit code.
+    """Run a node until a signal stops it; return the exit code.
 
-    ``ready`` is called once all ports are open. Raises SettingsError, PortError or StoreError where the node cannot start, and
-    StoreBrokenError where its disk fails: what was acknowledged is safe, and nothing more can be promised.
+    ``ready`` is called when all ports are open. Raises SettingsError, PortError or StoreError if the node cannot start, and
+    StoreBrokenError if its disk fails: acknowledged jobs are safe, but the node can accept no more.
     """
     settings.check()
     server = Server(settings, start_logging(settings.log))
     loop = asyncio.get_running_loop()
-    end = server.end
+    shutdown = server.shutdown
     with contextlib.ExitStack() as signals:
-        signals.enter_context(stop_signals(end))
-        for number, function in ((signal.SIGUSR1, lambda: end.stop(graceful=True)), (signal.SIGHUP, server.reload)):
+        signals.enter_context(stop_signals(shutdown))
+        for number, function in (
+            (signal.SIGUSR1, lambda: shutdown.stop(graceful=True)),
+            (signal.SIGHUP, server.reload),
+        ):
             loop.add_signal_handler(number, function)
             signals.callback(loop.remove_signal_handler, number)
         ports = await _started(server)
@@ -113,30 +116,30 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Sequence[Listening
         if not settings.jobs.schedules:
             log.info("this node fires no schedules")
         log.info("started", node=settings.name, term=server.node.term, store=settings.store.shown, core=core())
-        await end.asked.wait()
+        await shutdown.requested.wait()
         await server.stop()
-    if end.broken is not None:
-        raise end.broken
+    if shutdown.broken is not None:
+        raise shutdown.broken
     log.info("stopped")
     return 0
 
 
 async def _started(server: Server) -> Sequence[Listening] | None:
-    """Start a server; None where it was asked to end before: a store that is away is waited for."""
+    """Start a server, which waits for a store that is away; return None if a stop was requested meanwhile."""
     starting = asyncio.create_task(server.start())
-    asked = asyncio.create_task(server.end.asked.wait())
+    stopping = asyncio.create_task(server.shutdown.requested.wait())
     try:
-        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             await asyncio.wait({starting})
         return None if starting.cancelled() else starting.result()
     finally:
-        asked.cancel()
+        stopping.cancel()
 
 
 def _tune_collector() -> None:
-    """Collect garbage rarely: jobs are many, and make no cycles."""
+    """Collect garbage rarely: a node creates many jobs, and they form no reference cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -1,7 +1,7 @@
-"""What a node is told at its start: typed, frozen, grouped, read once.
+"""The settings of a node: typed, frozen, grouped, read once.
 
-The command line, the environment and ``mainspring.toml`` are read elsewhere (`mainspring.cli`); here is what they add
-up to. `ServerSettings.check` holds the rules between settings.
+`mainspring.cli` reads them from the command line, the environment and ``mainspring.toml``. `ServerSettings.check` holds
+the rules between settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
 
 DAY = 86400.0
-GRACE = 30.0
+STOP_GRACE = 30.0
 """Seconds that a stop waits for running jobs, by default."""
 MIB = 1 << 20
 
@@ -39,7 +39,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The durable record and how careful it is."""
+    """The store and its durability."""
 
     url: str = DEFAULT_STORE
     """``sqlite:///relative.db``, ``sqlite:////absolute/path.db``, ``postgresql://user@host/db?schema=name``,
@@ -47,23 +47,23 @@ class StoreSettings:
 
     engine: Engine = "sqlite"
     path: Path | None = Path("mainspring.db")
-    """The SQLite file, relative to the working directory or absolute; None where there is none."""
+    """The SQLite file, relative to the working directory or absolute; None for other engines."""
 
     synchronous: Synchronous = "full"
-    """``full``: an accepted job survives the loss of power. ``normal``: it survives the process, not the power."""
+    """``full``: accepted jobs survive a power failure. ``normal``: they survive a crash of the process only."""
 
     cache_bytes: int = 64 * MIB
-    """Memory for pages of the file."""
+    """Bytes of memory for pages of the file."""
 
     migrate: bool = True
-    """Bring the schema of a database up to date at the start."""
+    """Migrate the schema of a database at the start."""
 
     cluster: str | None = None
-    """``zookeeper://…``: where the nodes of a store on PostgreSQL see who lives, and tell each other what is new."""
+    """``zookeeper://…``: the ensemble that tracks live nodes and carries their messages for a store on PostgreSQL."""
 
     @property
     def shown(self) -> str:
-        """The URL as people may see it: without a password."""
+        """The URL without a password, for logs and messages."""
         url = re.sub(r"(?<=[?&])((?:ssl)?password)=[^&]*", r"\1=***", self.url)
         parts = urlsplit(url)
         if parts.password is None:
@@ -72,7 +72,7 @@ class StoreSettings:
         return parts._replace(netloc=f"{user.partition(':')[0]}:***@{hosts}").geturl()
 
     def absolute(self) -> StoreSettings:
-        """Return the same store, named so that it is found from any working directory."""
+        """Return the same store with an absolute path, valid from any working directory."""
         if self.path is None:
             return self
         path = self.path.absolute()
@@ -81,12 +81,12 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM files for the ports; read again at SIGHUP."""
+    """PEM files for the ports; SIGHUP reloads them."""
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """Clients must show a certificate of this authority; None: anybody may connect."""
+    """Clients must show a certificate of this authority; None: any client may connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,47 +102,47 @@ class ListenSettings:
 
     tls: TlsSettings | None = None
     insecure: bool = False
-    """Listen beyond loopback although anybody could connect."""
+    """Allow ports beyond loopback to which any client can connect."""
 
     backlog: int = 1024
-    """Connections that wait to be accepted."""
+    """Connections that the system queues until they are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Bounds on what one peer can make a node hold."""
+    """Limits on the resources that peers can make a node use."""
 
     max_packet: int = 64 * MIB
-    """Bytes of one packet's body, checked from its header."""
+    """Bytes of one packet's body, checked when its header arrives."""
 
     max_connections: int = 0
-    """Connections at a time; 0: as many as the process may have open files."""
+    """Simultaneous connections; 0: as many as the limit of open files allows."""
 
     max_functions: int = 100_000
-    """Functions with jobs or workers; 0: any number."""
+    """Functions with jobs or workers; 0: no limit."""
 
     queued_jobs: int = 4096
-    """Submits of one connection that wait for the store; above it reading from the connection pauses, until half are stored."""
+    """Submits of one connection that wait for the store. At the limit the node stops reading until half are stored."""
 
     queued_bytes: int = 8 * MIB
-    """The same in bytes of what they hold in memory."""
+    """The same limit for the bytes that these submits occupy in memory."""
 
     unsent_bytes: int = 8 * MIB
-    """Replies that a connection has not read; above it reading from the connection pauses."""
+    """Bytes of replies that a client has not read. At the limit the node stops reading from its connection."""
 
     handshake_timeout: float = 10.0
     """Seconds that a TLS handshake may last."""
 
     packet_timeout: float = 60.0
-    """Seconds without a byte in the middle of a packet, or of an HTTP request, after which a connection ends."""
+    """Seconds without a byte inside a packet or an HTTP request after which the connection ends."""
 
     idle_timeout: float | None = None
-    """Seconds without a packet after which a connection without jobs ends; None: never, as sleeping workers do."""
+    """Seconds without a packet after which a connection without jobs ends; None: never, because workers sleep."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepaliveSettings:
-    """TCP keepalive, which finds peers that vanished without a word; None leaves a value to the operating system."""
+    """TCP keepalive, which detects peers that vanished without closing; None leaves a value to the operating system."""
 
     enabled: bool = True
     idle: int | None = 60
@@ -157,34 +157,34 @@ class KeepaliveSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What holds for jobs that say nothing themselves."""
+    """Defaults for jobs without settings of their own."""
 
     retention: float = DAY
-    """Seconds for which an ended job and its result are kept."""
+    """Seconds for which ended jobs and their results are kept."""
 
     dead_retention: float = 14 * DAY
-    """The same for dead letters: jobs that failed for good."""
+    """The same for dead letters: jobs whose attempts have all failed."""
 
     job_retries: int | None = None
-    """Deliveries that a plain Gearman job may lose with its workers before it fails; None: no limit with plain workers, and 5
-    with those of the extension."""
+    """Deliveries of a plain Gearman job that may be lost before it fails; None: no limit with plain workers, 5 with workers
+    of the extension."""
 
     round_robin: bool = False
-    """Give a plain Gearman worker jobs of its functions in turn, not in the order of registration."""
+    """Assign jobs to a plain Gearman worker from its functions in turn, not in the order of registration."""
 
     exceptions: bool = False
-    """Send WORK_EXCEPTION also to clients that did not ask for it with ``OPTION_REQ exceptions``."""
+    """Send WORK_EXCEPTION also to clients that did not request it with ``OPTION_REQ exceptions``."""
 
     schedules: bool = True
-    """Fire schedules."""
+    """Whether this node fires schedules."""
 
     worker_wakeup: int = 1
-    """Sleeping workers that are woken for one job; 0: all of them. One is enough, and the quickest."""
+    """Sleeping workers that are woken for one job; 0: all of them. 1 is enough and fastest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What is written about the node's life, and where."""
+    """The log's level, format and destination."""
 
     level: str = "info"
     """One of `LOG_LEVELS`."""
@@ -193,64 +193,64 @@ class LogSettings:
     """``text`` for people, ``json`` for programs; ``auto``: text on a terminal, JSON elsewhere."""
 
     file: Path | None = None
-    """Opened again at SIGHUP; None: standard error."""
+    """Reopened at SIGHUP; None: standard error."""
 
     tracebacks: bool = False
-    """Workers log the tracebacks of failed attempts at any level, and not at ``debug`` alone."""
+    """Workers log the tracebacks of failed attempts at any level, not only at ``debug``."""
 
     enabled: bool = True
     """False: nothing is logged."""
 
     syslog: bool = False
-    """Write to the system's log in place of a file."""
+    """Write to the system's log instead of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """The process as the operating system sees it."""
+    """Settings of the operating system's process."""
 
     daemon: bool = False
     """Detach and run in the background."""
 
     pid_file: Path | None = None
-    """Holds the process id while the node runs; removed at its end."""
+    """A file that holds the process id while the node runs."""
 
     user: str | None = None
     """Switch to this user once the ports are open."""
 
     max_files: int | None = None
-    """Open files allowed; None: as many as the hard limit allows."""
+    """Limit of open files; None: the hard limit."""
 
     core_dumps: bool = False
     """Let the system write a core file after a crash."""
 
-    grace: float = GRACE
-    """Seconds given to running jobs at a stop before they are handed back."""
+    grace: float = STOP_GRACE
+    """Seconds that running jobs get at a stop before they are released."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """A node among others of one store."""
+    """Settings of a node that shares its store with others."""
 
     strategy: str = "default"
-    """By which rule nodes share stored jobs; the same on all of them."""
+    """The rule by which nodes share stored jobs; the same on all of them."""
 
     weight: int = 1
-    """This node's size beside the others', for strategies that share by it."""
+    """This node's size relative to others, for strategies that use it."""
 
     lease: float = LEASE
-    """Seconds without a heartbeat after which other nodes take this one's jobs."""
+    """Seconds without a heartbeat after which other nodes recover this node's jobs."""
 
     beat: float = BEAT
     """Seconds between heartbeats."""
 
     status: bool = False
-    """The admin command ``status`` counts the running jobs and the workers of all nodes, not of this one alone."""
+    """The admin command ``status`` counts the running jobs and the workers of all nodes, not only of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything that a node is told."""
+    """All settings of a node."""
 
     name: NodeId = field(default_factory=lambda: default_node_name())  # noqa: PLW0108 - defined below
     store: StoreSettings = StoreSettings()
@@ -262,28 +262,28 @@ class ServerSettings:
     log: LogSettings = LogSettings()
     process: ProcessSettings = ProcessSettings()
     banner: str | None = None
-    """What ``version`` answers on the Gearman port; None: Mainspring's own version."""
+    """The answer to ``version`` on the Gearman port; None: Mainspring's own version."""
     verbosity: str | None = None
-    """What ``verbose`` answers there, a level of the log in gearmand's words; None: the log's own level."""
+    """The answer to ``verbose`` there, a log level in gearmand's words; None: the log's own level."""
 
     def check(self, *, tls_options: Sequence[str] = TLS_OPTIONS) -> None:
-        """Raise SettingsError where settings contradict each other or would open the node to strangers.
+        """Raise SettingsError if settings contradict each other or would let any client connect.
 
-        ``tls_options``: what the options are called that would keep strangers out, the one for clients' certificates last.
+        ``tls_options`` are the names of the TLS options for the message, the one for clients' certificates last.
         """
         if self.listen.gearman_http is not None and self.listen.gearman_http == self.listen.http:
             raise SettingsError(f"two faces cannot share the address {self.listen.http}: give one of them another port")
         if self.store.cluster is not None:
             if self.store.engine != "postgres":
                 raise SettingsError(
-                    f"--cluster is for nodes that share a store on PostgreSQL, and {self.store.shown} is none: leave it out"
+                    f"--cluster needs a store on PostgreSQL, and {self.store.shown} is none: leave it out"
                 )
             if urlsplit(self.store.cluster).scheme != "zookeeper":
                 raise SettingsError(f"{self.store.cluster!r} is no cluster: write zookeeper://HOST:2181/CHROOT")
         strategies.strategy(self.fleet.strategy)
         Lease(0.0, lease=self.fleet.lease, beat=self.fleet.beat)
         if self.fleet.weight < 0:
-            raise SettingsError(f"a weight of {self.fleet.weight} is less than nothing: give 0 or more")
+            raise SettingsError(f"the weight {self.fleet.weight} is negative: give 0 or more")
         if self.listen.insecure:
             return
         tls = self.listen.tls
@@ -305,14 +305,14 @@ class ServerSettings:
 
 
 def parse_store(url: str, **options: object) -> StoreSettings:
-    """Read a store's URL.
+    """Parse a store's URL.
 
-    Raises SettingsError for a scheme that no engine has, and for a URL that names no file.
+    Raises SettingsError for an unknown scheme, and for a SQLite URL without a file.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
         if url not in {"memory://", "memory:"}:
-            raise SettingsError(f"{url!r} names something, but a store in memory has no name: write memory://")
+            raise SettingsError(f"{url!r} has a name, but a store in memory has none: write memory://")
         return StoreSettings(url="memory://", engine="memory", path=None, **options)  # type: ignore[arg-type]
     if parts.scheme == "sqlite":
         if parts.netloc or not url.startswith("sqlite:///"):
@@ -336,7 +336,7 @@ def parse_store(url: str, **options: object) -> StoreSettings:
 
 
 def default_node_name(host: str | None = None) -> NodeId:
-    """Make a node's name of the host's: what no name may hold becomes a dash."""
+    """Derive a node's name from the host's: characters that names may not hold become dashes."""
     short = (socket.gethostname() if host is None else host).partition(".")[0]
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", short).lstrip("._-")[:32]
     return node_id(cleaned or "node")

@@ -1,4 +1,4 @@
-"""Opening the ports."""
+"""Listening sockets: bound to TCP addresses and to paths in the file system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.server.settings import KeepaliveSettings
 
 _UNAVAILABLE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
-"""Kinds of addresses that this machine does not have: IPv6, mostly."""
+"""Errors for addresses that this machine does not have, mostly of IPv6."""
 
 
 class PortError(MainspringError):
@@ -23,16 +23,16 @@ class PortError(MainspringError):
 
 
 def bind(address: Address, backlog: int = 1024) -> list[socket.socket]:
-    """Return listening sockets, not blocking, for an address: one, or one for each address that a host's name has.
+    """Return non-blocking listening sockets for an address: one for each address that the host name resolves to.
 
-    Port 0 becomes one free port, the same for all. Raises PortError with what to do about it.
+    Port 0 becomes one free port, the same for all. Raises PortError with the remedy.
     """
     if isinstance(address, UnixAddress):
         return [_bind_path(address, backlog)]
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise PortError(f"cannot listen on {address}: the host's name is not known ({error.strerror})") from error
+        raise PortError(f"cannot listen on {address}: the host name cannot be resolved ({error.strerror})") from error
     sockets: list[socket.socket] = []
     port = address.port
     refusal: OSError | None = None
@@ -58,19 +58,19 @@ def bind(address: Address, backlog: int = 1024) -> list[socket.socket]:
 
 
 class SocketFile:
-    """The file of a bound socket, to be removed at the end: that one alone, not what others have put in its place."""
+    """The file of a bound socket, removed at the end unless another file has replaced it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._identity = self._look()
+        self._identity = self._read_identity()
 
     def remove(self) -> None:
-        """Remove the file, if it is still the same one and may be removed: its directory may belong to somebody else."""
-        if self._identity is not None and self._look() == self._identity:
+        """Remove the file if it is still the same one; do nothing if the directory's permissions forbid that."""
+        if self._identity is not None and self._read_identity() == self._identity:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def _look(self) -> tuple[int, int] | None:
+    def _read_identity(self) -> tuple[int, int] | None:
         try:
             found = self._path.lstat()
         except OSError:
@@ -79,7 +79,7 @@ class SocketFile:
 
 
 def bound_address(opened: socket.socket) -> Address:
-    """Return where a socket listens, with the port that the system chose."""
+    """Return the address of a listening socket, with the port that the system chose."""
     name = opened.getsockname()
     return UnixAddress(name) if opened.family == socket.AF_UNIX else TcpAddress(name[0], name[1])
 
@@ -100,7 +100,7 @@ def _bind_ip(family: int, kind: int, protocol: int, target: tuple[object, ...], 
 
 
 def keep_alive(sock: socket.socket, settings: KeepaliveSettings) -> None:
-    """Find peers that vanished without a word, by the operating system's probes; accepted connections inherit it."""
+    """Detect vanished peers by the operating system's probes; accepted connections inherit the option."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", settings.idle),
@@ -126,7 +126,7 @@ def _bind_path(address: UnixAddress, backlog: int) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on any more."""
+    """Remove the file of a socket on which no process listens any more."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -139,7 +139,7 @@ def _remove_stale(path: Path) -> None:
 def _why(address: Address, error: OSError) -> str:
     reasons = {
         errno.EADDRINUSE: "something listens there already; stop it, or choose another port",
-        errno.EACCES: "permission denied; ports below 1024 are root's, choose a higher one",
+        errno.EACCES: "permission denied; ports below 1024 need root's rights, choose a higher one",
         errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own (ip addr shows them)",
         errno.ENOENT: "the directory does not exist; create it",
     }

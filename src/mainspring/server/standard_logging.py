@@ -1,7 +1,7 @@
-"""Takes lines of the standard library's `logging`, from the user's own code and from libraries, into the log.
+"""A handler that writes records of `logging`, from users' code and libraries, to Mainspring's log.
 
-The handler stays behind whatever the user configures: a line that another handler has taken is not written again, as with
-`logging.lastResort` of a plain program.
+Handlers that the user configures come first. A record that another handler has written is not written again, as with
+`logging.lastResort` in a plain program.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from structlog.typing import Processor
 
 STANDARD_LIBRARY: Final = frozenset({"asyncio", "concurrent", "multiprocessing"})
-"""Where the standard library logs. Its other modules' names are common words, which users give to their own loggers."""
+"""Packages of the standard library that log. Its other modules' names are common words that users give to their own loggers."""
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-"""The directories that installed packages are in, of whatever Python."""
+"""Directories of installed packages, in any Python."""
 
 
-class ToLog(logging.Handler):
-    """Renders records as the log's other lines, and writes them to where those go.
+class StandardLogHandler(logging.Handler):
+    """Renders records in the same format as the log's other lines, and writes them to the same place.
 
-    ``context`` are processors that come before the usual fields, ``rendering`` those that make text of the line.
+    The processors ``context`` run before the standard fields are added, those of ``rendering`` turn a line into text.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ToLog(logging.Handler):
         self._writer = writer
         self.addFilter(self._is_ours)
         self.own: set[str] = set()
-        """Installed packages that are the user's own, by their first names."""
+        """Top-level names of installed packages that are the user's own code."""
         self.setFormatter(
             structlog.stdlib.ProcessorFormatter(
                 foreign_pre_chain=[
@@ -56,7 +56,7 @@ class ToLog(logging.Handler):
         )
 
     def _is_ours(self, record: logging.LogRecord) -> bool:
-        """Leave out lines that other handlers have taken, and those of libraries below WARNING."""
+        """Skip records that other handlers write, and records of libraries below WARNING."""
         handled, chosen = _configured(record.name, self)
         return not handled and (record.levelno >= logging.WARNING or chosen or not self._is_library(record.name))
 
@@ -66,7 +66,7 @@ class ToLog(logging.Handler):
             self._writer.info(self.format(record))
         except structlog.DropEvent:
             pass
-        except Exception:  # noqa: BLE001 - as every handler does: a line that cannot be written must not end its task
+        except Exception:  # noqa: BLE001 - as in every handler: a record that cannot be written must not end its task
             self.handleError(record)
 
     def _is_library(self, name: str) -> bool:
@@ -75,7 +75,7 @@ class ToLog(logging.Handler):
 
 
 def _configured(name: str, handler: logging.Handler) -> tuple[bool, bool]:
-    """Tell whether a logger's lines go to another handler, and whether its level was set explicitly."""
+    """Return whether another handler gets a logger's records, and whether its level was set explicitly."""
     root = logging.getLogger()
     found = root.manager.loggerDict.get(name)
     logger: logging.Logger | None = found if isinstance(found, logging.Logger) else root
@@ -90,22 +90,24 @@ def _configured(name: str, handler: logging.Handler) -> tuple[bool, bool]:
 
 @lru_cache(maxsize=1024)
 def _is_library(first: str) -> bool:
-    """Tell whether loggers whose names begin like this belong to an installed package, and not to the user's own code."""
+    """Return whether a top-level name of loggers belongs to an installed package, not to the user's own code."""
     if first in STANDARD_LIBRARY:
         return True
     if first in sys.stdlib_module_names:
         return False
-    spec = PathFinder.find_spec(first)  # the usual finder alone: others may log, and would be asked again
+    spec = PathFinder.find_spec(
+        first
+    )  # only the default finder: another finder may log, which would call this function again
     if spec is None:
         return False
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     return any(not _INSTALLED.isdisjoint(Path(place).parts) for place in places)
 
 
-def install(handler: ToLog, threshold: int) -> None:
-    """Have a handler take the lines that no other one takes, in place of an earlier one of its kind.
+def install(handler: StandardLogHandler, threshold: int) -> None:
+    """Install a handler for records that no other handler writes, instead of an earlier one of its kind.
 
-    ``threshold`` is the least level of the users' lines. An existing configuration stays as it is.
+    ``threshold`` is the minimum level of users' records. An existing configuration stays as it is.
     """
     root = logging.getLogger()
     _uninstall()
@@ -114,24 +116,24 @@ def install(handler: ToLog, threshold: int) -> None:
     root.addHandler(handler)
 
 
-def _uninstall() -> ToLog | None:
+def _uninstall() -> StandardLogHandler | None:
     root = logging.getLogger()
     installed = None
-    for handler in [handler for handler in root.handlers if isinstance(handler, ToLog)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, StandardLogHandler)]:
         root.removeHandler(handler)
         installed = handler
     return installed
 
 
 class _Unset(int):
-    """A level that was not chosen: known by its identity."""
+    """A level that the user has not set, recognized by its identity."""
 
 
 @contextlib.contextmanager
 def importing(selector: str) -> Iterator[None]:
-    """Import a user's module in this block: it may configure logging as in any program, which is left alone then.
+    """Let the import of a user's module in this block configure logging as in any program, and keep its configuration.
 
-    ``selector`` is ``FILE.py[:name]`` or ``module[:name]``. Without `install` before it, nothing is done here.
+    ``selector`` is ``FILE.py[:name]`` or ``module[:name]``. Without an installed handler, the context does nothing.
     """
     handler = _uninstall()
     if handler is None:
@@ -141,7 +143,7 @@ def importing(selector: str) -> Iterator[None]:
     place = selector.partition(":")[0]
     if not place.endswith(".py") and "/" not in place:
         handler.own.add(place.partition(".")[0])
-    # `logging.basicConfig` does nothing where the root has a handler: meanwhile lines come by the last resort.
+    # `logging.basicConfig` does nothing if the root has a handler, so meanwhile the handler is the last resort.
     level = _Unset(root.level)
     root.setLevel(level)
     last, logging.lastResort = logging.lastResort, handler

@@ -1,4 +1,4 @@
-"""What ``mainspring status`` shows of a node."""
+"""The status of a node, as ``mainspring status`` shows it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.commit_queue import CommitQueue
 
-SHOWN: Final = 1000
-"""Functions that are shown at most: those with the most jobs."""
+STATUS_FUNCTIONS: Final = 1000
+"""Functions in one status, at most: those with the most jobs."""
 
 
 class Status:
-    """Reads a node's status. ``clock`` is the one by which it ``started``, at a monotonic time."""
+    """Reads a node's status. ``started`` is the monotonic time of its start, by ``clock``."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class Status:
         self._started = started
 
     def read(self) -> NodeStatus:
-        """Return the status of this moment."""
+        """Return the current status."""
         service = self._service
-        known: Iterable[FunctionQueue] = service.queues()
+        functions: Iterable[FunctionQueue] = service.queues()
         (total, waiting), running = service.jobs_of_others, 0
-        for queue in known:
+        for queue in functions:
             total += queue.total()
             running += queue.running
             waiting += queue.size + sum(queue.backlog)
         number = service.number_of_functions
-        if number > SHOWN:
-            known = heapq.nlargest(SHOWN, service.all_functions(), key=FunctionQueue.total)
+        if number > STATUS_FUNCTIONS:
+            functions = heapq.nlargest(STATUS_FUNCTIONS, service.all_functions(), key=FunctionQueue.total)
         return NodeStatus(
             version=version(),
             name=self._settings.name,
@@ -71,7 +71,7 @@ class Status:
             known_functions=number,
             jobs=JobNumbers(total, running, waiting),
             commits=CommitNumbers(self._commits.groups, self._commits.jobs),
-            functions=[_function(queue) for queue in known],
+            functions=[_function(queue) for queue in functions],
         )
 
 

@@ -1,11 +1,11 @@
-"""A stop: the signals that ask for it, and the messages about it.
+"""Stops: their signals and messages.
 
-==================  ==============================================================
-first SIGTERM       polite: running jobs get the grace, then they are handed back
-another SIGTERM     nothing more
-first SIGINT        the same as the first SIGTERM
-SIGINT in a stop    stop now: running jobs are handed back at once
-==================  ==============================================================
+====================  ==================================================================
+first SIGTERM         graceful: running jobs get the grace period, then they are released
+another SIGTERM       no further effect
+first SIGINT          the same as the first SIGTERM
+SIGINT during a stop  immediate: running jobs are released at once
+====================  ==================================================================
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Stoppable(Protocol):
     """A node, a worker, or a supervisor of workers."""
 
     def stop(self) -> None:
-        """Stop politely; does nothing more in a stop."""
+        """Stop gracefully; do nothing during a stop."""
 
     def interrupt(self) -> None:
-        """Stop politely; in a stop: stop now."""
+        """Stop gracefully; during a stop: stop immediately."""
 
 
 @contextlib.contextmanager
 def stop_signals(target: Stoppable) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop something while the block lasts; use it on the event loop of the main thread."""
+    """Stop ``target`` at SIGTERM and SIGINT inside this block; use it on the event loop of the main thread."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as signals:
         for number, function in ((signal.SIGTERM, target.stop), (signal.SIGINT, target.interrupt)):
@@ -48,29 +48,29 @@ def stop_signals(target: Stoppable) -> Iterator[None]:
 
 
 class ReportedStop:
-    """Stops something, and shows a message when the stop begins to wait and another when it is hurried; each once."""
+    """Stops a target; calls ``waits`` when the stop begins and ``hurries`` when it becomes immediate, each once."""
 
     def __init__(self, target: Stoppable, waits: Callable[[], None], hurries: Callable[[], None]) -> None:
         self._target = target
-        self._to_tell = [hurries, waits]
+        self._reports = [hurries, waits]
 
     def stop(self) -> None:
-        """Stop politely; does nothing more in a stop."""
+        """Stop gracefully; do nothing during a stop."""
         self._target.stop()
-        self._tell(2)
+        self._report(2)
 
     def interrupt(self) -> None:
-        """Stop politely; in a stop: stop now."""
+        """Stop gracefully; during a stop: stop immediately."""
         self._target.interrupt()
-        self._tell(1)
+        self._report(1)
 
-    def _tell(self, least: int) -> None:
-        if len(self._to_tell) >= least:
-            self._to_tell.pop()()
+    def _report(self, least: int) -> None:
+        if len(self._reports) >= least:
+            self._reports.pop()()
 
 
-def tell(log: LogSettings, sentence: str, **figures: object) -> None:
-    """Show a message: as plain text on a terminal, whatever the log is; as a log line where there is none."""
+def show(log: LogSettings, sentence: str, **figures: object) -> None:
+    """Show a message as plain text on a terminal; log it if there is no terminal, or if the log is not the terminal."""
     on_terminal = sys.stderr.isatty()
     if on_terminal:
         sys.stderr.write(f"mainspring: {sentence}\n")
@@ -79,17 +79,17 @@ def tell(log: LogSettings, sentence: str, **figures: object) -> None:
         structlog.get_logger("mainspring.stop").info(sentence, **figures)
 
 
-def tell_waiting(log: LogSettings, jobs: int, grace: float | None) -> None:
-    """Say what a stop waits for; ``grace`` in seconds, None: without a limit."""
+def show_waiting(log: LogSettings, jobs: int, grace: float | None) -> None:
+    """Show how many running jobs a stop waits for; ``grace`` in seconds, None: no limit."""
     end = "until it ends" if jobs == 1 else "until they end"
     limit = end if grace is None else f"up to {spell_duration(grace)}"
     way_out = "Ctrl-C to wait no longer than the grace" if grace is None else "Ctrl-C again to stop now"
-    tell(log, f"{_jobs(jobs)} running; waiting {limit}; {way_out}", jobs=jobs, grace=grace)
+    show(log, f"{_jobs(jobs)} running; waiting {limit}; {way_out}", jobs=jobs, grace=grace)
 
 
-def tell_handed_back(log: LogSettings, jobs: int) -> None:
-    """Say that jobs that did not end in time were handed back."""
-    tell(log, f"{_jobs(jobs)} handed back", jobs=jobs)
+def show_released(log: LogSettings, jobs: int) -> None:
+    """Show how many jobs did not end in time and were released."""
+    show(log, f"{_jobs(jobs)} handed back", jobs=jobs)
 
 
 def _jobs(number: int) -> str:

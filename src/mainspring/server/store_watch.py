@@ -1,8 +1,8 @@
-"""Whether a node's store takes what is written, and what the log has of it where it does not.
+"""A watch over a node's store: whether it commits groups, and log lines if it does not.
 
-A group that fails makes the node unready, and only a `Probe` that is committed makes it ready again: another group may be smaller
-than the one that failed, or write elsewhere. So a node that gets no jobs because it is not ready finds out by itself that the
-cause is gone. While all is well nothing is probed: an idle node writes nothing.
+A failed group makes the node unready, and only a committed `Probe` makes it ready again: another group may succeed because it
+is smaller or writes elsewhere. An unready node gets no jobs, so it probes the store itself once a second. A ready node does
+not probe: an idle node writes nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
 
-LATE: Final = 5.0
-"""Seconds without an answer from the store after which a node is not ready. A large group on a slow disk takes less."""
-PROBE_EVERY: Final = 1.0
+UNREADY_AFTER: Final = 5.0
+"""Seconds without an answer from the store after which a node is unready. A large group on a slow disk takes less."""
+PROBE_INTERVAL: Final = 1.0
 """Seconds between two probes of a store that refuses groups."""
-TELL_LOCKED: Final = 1.0
-"""Seconds for which another program may lock the store before the log says so."""
+LOG_LOCK_AFTER: Final = 1.0
+"""Seconds for which another program may lock the store before a log line reports it."""
 
 log = structlog.get_logger("mainspring.node")
 
 
 class StoreWatch:
-    """Looks at what becomes of a node's groups. ``broken`` is called where no group can succeed any more."""
+    """Watches the results of a node's groups. It calls ``broken`` if no group can succeed any more."""
 
     def __init__(self, monotonic: Callable[[], float], *, broken: Callable[[StoreError], None]) -> None:
         self._monotonic = monotonic
@@ -41,22 +41,22 @@ class StoreWatch:
         now = monotonic()
         self._limit = CauseLimit()
         self._failed: StoreError | None = None
-        """Why the last group was refused, until a probe is committed."""
+        """The error of the last refused group, until a probe is committed."""
         self._failed_at = now
-        """Since when."""
+        """The monotonic time of the first refused group since the last success."""
         self._refused = 0
-        """How many groups were refused since then."""
+        """The number of groups refused since then."""
         self._refused_ever = 0
         self._is_probing = False
-        self._probed_at = now - PROBE_EVERY
+        self._probed_at = now - PROBE_INTERVAL
         self._answered = 0
         self._answered_at = now
-        """When the store was last seen to have answered, or to have been asked nothing."""
+        """The monotonic time at which the store had last answered, or had no request."""
 
     def failed(self, error: StoreError) -> None:
-        """Nothing of a group was committed."""
+        """Record that a group was not committed."""
         if isinstance(error, StoreFencedError):
-            return  # the node's part in the fleet goes on under another term
+            return  # the fleet begins another term
         if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             self._broken(error)
             return
@@ -72,36 +72,36 @@ class StoreWatch:
             log.error("the store refused a group", error=cause, refused=self._refused)
 
     def read_failed(self, error: StoreError) -> None:
-        """A query was not answered: one that found no way to the store says nothing of groups, one that found it damaged does."""
+        """Report a damaged store that a query has found. A query that did not reach the store proves nothing about groups."""
         if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             self._broken(error)
 
-    def look(self, commits: CommitQueue) -> None:
-        """Do what is due: to be called several times a second, with the queue that calls ``failed``."""
+    def check(self, commits: CommitQueue) -> None:
+        """Log a locked store, and probe a refusing one. The node calls this several times a second with its queue."""
         now = self._monotonic()
         silent = self._silent(commits, now)
         locked = commits.locked
-        if locked is not None and silent >= TELL_LOCKED:
+        if locked is not None and silent >= LOG_LOCK_AFTER:
             cause = str(locked)
             if self._limit.allows(cause, now):
-                log.warning("the store is locked: what is written waits, and is refused after 5 s", error=cause)
-        if self._failed is not None and not self._is_probing and now - self._probed_at >= PROBE_EVERY:
+                log.warning("the store is locked: writes wait, and are refused after 5 s", error=cause)
+        if self._failed is not None and not self._is_probing and now - self._probed_at >= PROBE_INTERVAL:
             self._is_probing = True
             self._probed_at = now
             commits.put(Probe(), lambda _: self._recovered(), lambda _: self._probe_failed())
 
     def ready(self, commits: CommitQueue) -> bool:
-        """Tell whether what is written now is likely to be committed soon."""
-        return self._failed is None and self._silent(commits, self._monotonic()) < LATE
+        """Return whether the store can be expected to commit the next group soon."""
+        return self._failed is None and self._silent(commits, self._monotonic()) < UNREADY_AFTER
 
     def _silent(self, commits: CommitQueue, now: float) -> float:
-        """Return for how many seconds the store has not answered what it was asked."""
+        """Return for how many seconds the store has not answered its requests."""
         if commits.idle or commits.answered != self._answered:
             self._answered, self._answered_at = commits.answered, now
         return now - self._answered_at
 
     def metrics(self) -> Iterable[Measure]:
-        """Return the figures of this moment."""
+        """Return the current measures."""
         text = "Groups that the store refused."
         yield Measure("mainspring_commits_refused_total", "counter", text, [({}, float(self._refused_ever))])
 
@@ -109,7 +109,7 @@ class StoreWatch:
         self._is_probing = False
         self._failed = None
         now = self._probed_at
-        if self._limit.allows("again", now):
+        if self._limit.allows("recovered", now):
             log.info("the store commits again", refused=self._refused, seconds=round(now - self._failed_at, 1))
 
     def _probe_failed(self) -> None:

@@ -1,4 +1,4 @@
-"""The chain of a node's ticks: each says when the next one is wanted."""
+"""The timer of a node's ticks: each tick returns the time of the next one."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 
 class Ticks:
-    """Runs what is due, from `start` until `stop`. ``call_later`` runs a function after some seconds."""
+    """Runs ticks from `start` until `stop`. ``call_later`` calls a function after some seconds."""
 
     def __init__(self, clock: Clock, call_later: Callable[[float, Callable[[], None]], TimerHandle]) -> None:
         self._clock = clock
         self._call_later = call_later
         self._due: Callable[[], float]
-        self._look: Callable[[], None]
+        self._after: Callable[[], None]
         self._timer: TimerHandle | None = None
         self._next = 0.0
 
-    def start(self, due: Callable[[], float], look: Callable[[], None]) -> None:
-        """Call ``due``, which returns the monotonic time of the next tick, and ``look`` after it; at once for the first time."""
-        self._due, self._look = due, look
+    def start(self, due: Callable[[], float], after: Callable[[], None]) -> None:
+        """Run the first tick now. Each calls ``due``, which returns the monotonic time of the next tick, and then ``after``."""
+        self._due, self._after = due, after
         self._tick()
 
     def earlier(self, at: float) -> None:
-        """Tick at a monotonic time already."""
+        """Move the next tick forward to a monotonic time, unless it comes before."""
         if self._timer is not None and at < self._next:
             self._arm(at)
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Cancel the next tick."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -45,8 +45,8 @@ class Ticks:
         try:
             following = self._due()
         finally:
-            self._arm(following)  # a defect in one timer must not end all of them
-        self._look()
+            self._arm(following)  # a defect in one timer must not stop all of them
+        self._after()
 
     def _arm(self, at: float) -> None:
         self.stop()

@@ -1,4 +1,4 @@
-"""TLS on the ports: contexts made of PEM files, and made anew at SIGHUP."""
+"""TLS contexts for the ports, loaded from PEM files and reloaded at SIGHUP."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class HandshakeRefusedError(ssl.SSLError):
         self.why = _refusal(error)
         """For the log."""
         self.alert = alert
-        """What is to be sent to the peer, so that it can tell its user."""
+        """The alert for the peer, whose user then sees the reason."""
 
 
 class _Handshake(ssl.SSLObject):
-    """Keeps the alert of a handshake that fails; event loops would drop it with the connection."""
+    """Keeps the alert of a failed handshake; event loops drop it with the connection."""
 
     outgoing: ssl.MemoryBIO
 
@@ -51,35 +51,35 @@ class _Context(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        assert isinstance(made, _Handshake)
-        made.outgoing = outgoing
-        return made
+        handshake = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(handshake, _Handshake)
+        handshake.outgoing = outgoing
+        return handshake
 
 
 _REFUSALS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate",
-    "HTTP_REQUEST": "the client does not speak TLS: it sent a request of HTTP",
+    "HTTP_REQUEST": "the client does not speak TLS: it sent an HTTP request",
     "WRONG_VERSION_NUMBER": "the client does not speak TLS",
     "RECORD_LAYER_FAILURE": "the client does not speak TLS",
-    "TLSV1_ALERT_UNKNOWN_CA": "the client does not know the authority of this server's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not take this server's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not take this server's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this server's certificate has expired",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority of this server's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client does not accept this server's certificate: it has expired",
 }
 
 
 def _refusal(error: ssl.SSLError) -> str:
-    """Say in a few words why a handshake failed."""
+    """Return the reason for a failed handshake in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not valid: {error.verify_message}"
     return _REFUSALS.get(error.reason or "", str(error))
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return a context for listening: TLS 1.2 or newer, and clients' certificates required where there is an authority.
+    """Return a context for listening: TLS 1.2 or newer, with client certificates required if an authority is set.
 
-    Raises SettingsError where a file is missing, unreadable or no PEM file, or the key is not the certificate's.
+    Raises SettingsError if a file is missing, unreadable or not a PEM file, or if the key does not match the certificate.
     """
     context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -91,10 +91,10 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def reload_context(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Read the files again into a context in use; connections that are made from now on see them.
+    """Reload the files into a context in use; new connections use them.
 
-    Raises SettingsError as `server_context` does, and leaves the context as it was then. Authorities are only added:
-    one that was taken out of the file is trusted until the next start, since OpenSSL cannot forget it.
+    Raises SettingsError as `server_context` does; the context then stays unchanged. Authorities are only added: one that was
+    removed from the file is trusted until the next start, because OpenSSL cannot remove it.
     """
     server_context(settings)
     _load(context, settings)
@@ -108,10 +108,10 @@ def _load(context: ssl.SSLContext, settings: TlsSettings) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise SettingsError(
-                f"the key {settings.key} is not that of the certificate {settings.certificate}: give a pair"
+                f"the key {settings.key} does not match the certificate {settings.certificate}: give a pair"
             ) from error
         raise SettingsError(
-            f"{settings.certificate} and {settings.key} are no certificate and key in PEM form ({_why(error)})"
+            f"{settings.certificate} and {settings.key} hold no certificate and key in PEM form ({_why(error)})"
         ) from error
     if settings.client_ca is not None:
         _check_readable(settings.client_ca, "clients' authority")
@@ -122,7 +122,7 @@ def _load(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _no_password(key: Path) -> Callable[[], str]:
-    """Refuse an encrypted key, for which OpenSSL would ask on the terminal and wait for ever."""
+    """Return a callback that refuses an encrypted key; OpenSSL would prompt on the terminal and wait for ever."""
 
     def refuse() -> str:
         raise SettingsError(f"the key {key} is encrypted: give it without a passphrase, readable by the server alone")
@@ -135,7 +135,7 @@ def _why(error: ssl.SSLError) -> str:
 
 
 def _check_readable(path: Path, what: str) -> None:
-    """Name the file in the error, which OpenSSL does not."""
+    """Raise SettingsError with the file's name, which OpenSSL's errors lack, if it cannot be opened."""
     try:
         with path.open("rb"):
             pass

@@ -29,8 +29,8 @@ from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.quantities import format_duration
 from mainspring.server.build import build_engine, open_node
-from mainspring.server.ending import End
 from mainspring.server.settings import ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
 from mainspring.testing.clock import ManualClock
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
@@ -118,7 +118,7 @@ class InMemory:
     async def _serve(self) -> None:
         settings = ServerSettings(name=node_id("test"), store=parse_store("memory://"))
         built = await open_node(
-            settings, build_engine(settings.store), self.clock, End(self.clock, settings.process.grace)
+            settings, build_engine(settings.store), self.clock, Shutdown(self.clock, settings.process.grace)
         )
         self._node = node = built.node
         try:

@@ -17,8 +17,8 @@ from mainspring.jobs.model import Job
 from mainspring.resources.model import Limits, Rate
 from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.ending import End
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -97,7 +97,7 @@ def run(database: str, limits: Limits, keys: list[str], seconds: float) -> Pair:
                     process=replace(ProcessSettings(), grace=0.1),
                 )
                 clock = SystemClock()
-                end = End(clock, settings.process.grace)
+                end = Shutdown(clock, settings.process.grace)
                 node = (await open_node(settings, postgres_engine(database), clock, end)).node
                 stack.push_async_callback(node.close)
                 nodes.append(node)

@@ -11,8 +11,8 @@ from mainspring.ids import NodeId
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, State
 from mainspring.server.build import open_node
-from mainspring.server.ending import End
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
 
 from .node import FUNCTIONS, Node
 
@@ -75,7 +75,7 @@ class Served(Node):
         )
         clock = LoopClock(world.loop)
         try:
-            built = await open_node(settings, self.engine, clock, End(clock, DRAIN))
+            built = await open_node(settings, self.engine, clock, Shutdown(clock, DRAIN))
         except StoreError:
             world.kill(self.name)  # such a process ends, and is started again
             return
@@ -103,7 +103,7 @@ class Served(Node):
         server, who = self.server, self.who
         assert server is not None
         self.leaves = True
-        server.end.stop()
+        server.shutdown.stop()
         await server.drain()
         content = self.world.content
         mine = content.read(paths.worker(who))

@@ -19,8 +19,8 @@ from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
 from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.ending import End
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -54,7 +54,7 @@ class Crowd:
             process=replace(ProcessSettings(), grace=0.1),
         )
         clock = SystemClock()
-        end = End(clock, settings.process.grace)
+        end = Shutdown(clock, settings.process.grace)
         node = (await open_node(settings, engine or SharedMemoryEngine(self.content), clock, end)).node
         self._stack.push_async_callback(node.close)
         self.nodes.append(node)
@@ -94,8 +94,8 @@ class Away(SharedMemoryEngine):
 
 def stop_heart(node: Node) -> None:
     """Let a node keep its lease no longer, and not notice: as a process that gets no time to run."""
-    assert node._keeping is not None  # noqa: SLF001 - nothing else ends it while the node goes on
-    node._keeping.cancel()  # noqa: SLF001 - as above
+    assert node._renewing is not None  # noqa: SLF001 - nothing else ends it while the node goes on
+    node._renewing.cancel()  # noqa: SLF001 - as above
 
 
 class Hand:

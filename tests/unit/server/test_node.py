@@ -26,8 +26,8 @@ from mainspring.schedules import service as schedules
 from mainspring.server import metrics, store_watch, ticks
 from mainspring.server.build import Built, open_node
 from mainspring.server.clock import SystemClock
-from mainspring.server.ending import End
 from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -61,7 +61,7 @@ class Failing(MemoryEngine):
 
 async def build(engine: Engine, settings: ServerSettings = SETTINGS) -> Built:
     clock = SystemClock()
-    return await open_node(settings, engine, clock, End(clock, settings.process.grace))
+    return await open_node(settings, engine, clock, Shutdown(clock, settings.process.grace))
 
 
 @asynccontextmanager
@@ -180,7 +180,7 @@ def test_there_is_one_chain_of_ticks() -> None:
 
 
 def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "PROBE_EVERY", 0.05)
+    monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.05)
     monkeypatch.setattr(schedules, "MEND_EVERY", 0.05)  # this one no option switches off
     path, elsewhere = tmp_path / "jobs.db", tmp_path / "elsewhere.db"
     idle = replace(SETTINGS, jobs=replace(SETTINGS.jobs, schedules=False))
@@ -214,7 +214,7 @@ def test_running_jobs_may_end_while_the_node_drains() -> None:
         async with opened(settings=replace(SETTINGS, process=replace(SETTINGS.process, grace=10.0))) as node:
             who = worker(node, places=5)
             jobs = [await submit(node, b"%d" % number) for number in range(2)]
-            node.end.stop()
+            node.shutdown.stop()
             draining = asyncio.create_task(node.drain())
             await asyncio.sleep(0.05)
             assert not node.ready()
@@ -242,14 +242,14 @@ def test_what_runs_for_too_long_is_handed_back_and_not_counted(graceful_first: b
             job = await submit(node)
             waiting = await submit(node)
             if graceful_first:
-                node.end.stop(graceful=True)
+                node.shutdown.stop(graceful=True)
                 draining = asyncio.create_task(node.drain())
                 await asyncio.sleep(0.4)
                 assert not draining.done(), "it waits without a limit"
-                node.end.stop()
+                node.shutdown.stop()
                 await draining
             else:
-                node.end.stop()
+                node.shutdown.stop()
                 await node.drain()
             for one in (job, waiting):
                 stored = await find(node, one)
@@ -265,13 +265,13 @@ def test_an_interrupt_in_a_stop_ends_the_wait() -> None:
         async with opened(settings=patient) as node:
             worker(node)
             job = await submit(node)
-            node.end.interrupt()
+            node.shutdown.interrupt()
             draining = asyncio.create_task(node.drain())
             for _ in range(3):
-                node.end.stop()
+                node.shutdown.stop()
             await asyncio.sleep(0.1)
             assert not draining.done()
-            node.end.interrupt()
+            node.shutdown.interrupt()
             await draining
             stored = await find(node, job)
             assert (stored.state, stored.attempt, stored.suspects) == (State.PENDING, 0, 0)
@@ -285,12 +285,12 @@ def test_the_first_interrupt_after_a_graceful_stop_is_polite() -> None:
         async with opened(settings=patient) as node:
             worker(node)
             await submit(node)
-            node.end.stop(graceful=True)
+            node.shutdown.stop(graceful=True)
             draining = asyncio.create_task(node.drain())
-            node.end.interrupt()
+            node.shutdown.interrupt()
             await asyncio.sleep(0.1)
             assert not draining.done()
-            node.end.interrupt()
+            node.shutdown.interrupt()
             await draining
 
     run(test())
@@ -307,7 +307,7 @@ def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
             await asyncio.sleep(0.05)
             assert not node.ready()
             assert node.healthy()
-            node.end.stop()
+            node.shutdown.stop()
             draining = asyncio.create_task(node.drain())
             await asyncio.sleep(0.1)
             engine.error = None
@@ -318,7 +318,7 @@ def test_what_the_store_could_not_take_is_tried_again_before_the_end() -> None:
 
 
 def test_a_node_whose_store_refuses_is_not_ready_until_it_takes_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "PROBE_EVERY", 0.01)
+    monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.01)
     monkeypatch.setattr(ticks, "TICK", 0.01)
 
     async def test() -> None:
@@ -349,8 +349,8 @@ def test_a_broken_store_ends_the_node_at_once() -> None:
             engine.error = StoreBrokenError("the disk")
             with pytest.raises(StoreBrokenError):
                 await submit(node)
-            assert node.end.asked.is_set()
-            assert node.end.broken is engine.error
+            assert node.shutdown.requested.is_set()
+            assert node.shutdown.broken is engine.error
             assert not node.healthy()
             assert not node.ready()
             await asyncio.wait_for(node.drain(), 0.1)
@@ -433,7 +433,7 @@ def test_a_node_that_is_asked_to_end_at_any_moment_of_its_start_ends_quietly() -
 
 
 def test_strangers_names_do_not_make_the_metrics_endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MEASURED", 3)
+    monkeypatch.setattr(metrics, "METRIC_FUNCTIONS", 3)
 
     async def test() -> None:
         async with shown() as built:

@@ -13,7 +13,7 @@ from mainspring.jobs.gate import Gate
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job
 from mainspring.server import oldest
-from mainspring.server.oldest import EVERY, SHARE, Oldest
+from mainspring.server.oldest import PAUSE_FACTOR, READ_INTERVAL, Oldest
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Looker:
     def look(self) -> list[bytes] | None:
         """Return what the store is asked for now."""
         before = len(self.asked)
-        self.oldest.look()
+        self.oldest.refresh()
         return list(self.asked[-1].functions) if len(self.asked) > before else None
 
     def stored(self, name: bytes, number: int = 1) -> FunctionQueue:
@@ -107,12 +107,12 @@ def test_a_look_takes_a_small_part_of_the_time() -> None:
     looker.clock.advance(100)
     assert looker.look() is None, "one is under way"
     looker.asked[0].done({})
-    looker.clock.advance(SHARE * 100 - 1)
+    looker.clock.advance(PAUSE_FACTOR * 100 - 1)
     assert looker.look() is None
     looker.clock.advance(1)
     assert looker.look() == [b"f"]
     looker.asked[1].done({})
-    looker.clock.advance(EVERY - 0.1)
+    looker.clock.advance(READ_INTERVAL - 0.1)
     assert looker.look() is None
     looker.clock.advance(0.1)
     assert looker.look() == [b"f"]
@@ -124,12 +124,12 @@ def test_a_store_that_is_away_is_asked_again() -> None:
     looker.look()
     looker.asked[0].failed(StoreUnavailableError("away"))
     assert looker.look() is None
-    looker.clock.advance(EVERY)
+    looker.clock.advance(READ_INTERVAL)
     assert looker.look() == [b"f"]
 
 
 def test_of_very_many_functions_those_with_the_most_jobs_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oldest, "MEASURED", 2)
+    monkeypatch.setattr(oldest, "OLDEST_FUNCTIONS", 2)
     looker = Looker()
     for number in range(5):
         looker.stored(b"f%d" % number, number + 1)

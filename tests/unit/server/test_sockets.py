@@ -27,7 +27,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_addresses_that_are_not_ours() -> None:
     with pytest.raises(PortError, match="no such address"):
         bind(TcpAddress("192.0.2.1", 0))
-    with pytest.raises(PortError, match="name is not known"):
+    with pytest.raises(PortError, match="name cannot be resolved"):
         bind(TcpAddress("no-such-host.invalid", 0))
 
 

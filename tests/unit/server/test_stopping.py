@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.server.logs import start_logging
 from mainspring.server.settings import LogSettings
-from mainspring.server.stopping import ReportedStop, tell, tell_handed_back, tell_waiting
+from mainspring.server.stopping import ReportedStop, show, show_released, show_waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 )
 def test_what_a_stop_waits_for(jobs: int, grace: float | None, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    tell_waiting(LogSettings(), jobs, grace)
+    show_waiting(LogSettings(), jobs, grace)
     assert terminal.getvalue() == f"mainspring: {sentence}\n"
 
 
@@ -41,7 +41,7 @@ def test_without_a_terminal_the_log_has_the_sentence(monkeypatch: pytest.MonkeyP
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     start_logging(LogSettings(format="json"), stream=written)
-    tell_handed_back(LogSettings(), 2)
+    show_released(LogSettings(), 2)
     line = json.loads(written.getvalue())
     assert (line["event"], line["jobs"]) == ("2 jobs handed back", 2)
 
@@ -50,7 +50,7 @@ def test_a_log_elsewhere_has_it_beside_the_terminal(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     settings = LogSettings(file=tmp_path / "log")
     sink = start_logging(settings, stream=terminal)
-    tell(settings, "stopping now")
+    show(settings, "stopping now")
     sink.close()
     assert terminal.getvalue() == "mainspring: stopping now\n"
     assert "stopping now" in (tmp_path / "log").read_text()

@@ -10,7 +10,7 @@ from tests.unit.storage.test_commit_queue import Desk
 
 from mainspring.errors import StoreBusyError, StoreFullError
 from mainspring.log_limit import CAUSE_EVERY, CAUSES
-from mainspring.server.store_watch import LATE, PROBE_EVERY, TELL_LOCKED, StoreWatch
+from mainspring.server.store_watch import LOG_LOCK_AFTER, PROBE_INTERVAL, UNREADY_AFTER, StoreWatch
 from mainspring.storage.operation import Probe
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class Watched(Desk):
     def ready(self) -> bool:
         return self.watch.ready(self.queue)
 
-    def look(self, seconds: float = 0.0) -> None:
+    def check(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        self.watch.look(self.queue)
+        self.watch.check(self.queue)
         self.turn()
 
     def refuse(self, cause: str = "full") -> None:
@@ -64,11 +64,11 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
 
 def test_while_all_is_well_nothing_is_probed(desk: Watched) -> None:
     for _ in range(100):
-        desk.look(10.0)
+        desk.check(10.0)
     desk.put("a")
     desk.turn()
     desk.answer()
-    desk.look()
+    desk.check()
     assert desk.ready
     assert desk.group is None
 
@@ -76,21 +76,21 @@ def test_while_all_is_well_nothing_is_probed(desk: Watched) -> None:
 def test_a_refused_group_makes_the_node_unready_until_a_probe_is_committed(desk: Watched) -> None:
     desk.refuse()
     assert not desk.ready
-    desk.look()
+    desk.check()
     assert desk.probes(), "at once, for it may have been this group alone"
     desk.answer(StoreFullError("full"))
-    desk.look(PROBE_EVERY / 2)
+    desk.check(PROBE_INTERVAL / 2)
     assert desk.group is None, "not more often"
     desk.put("small")
     desk.turn()
     desk.answer()
     assert not desk.ready, "another group proves nothing of those that fail"
-    desk.look(PROBE_EVERY / 2)
+    desk.check(PROBE_INTERVAL / 2)
     assert desk.probes()
-    desk.look(PROBE_EVERY * 2)
+    desk.check(PROBE_INTERVAL * 2)
     desk.answer()
     assert desk.ready
-    desk.look(PROBE_EVERY * 2)
+    desk.check(PROBE_INTERVAL * 2)
     assert desk.group is None
 
 
@@ -102,7 +102,7 @@ def test_a_cause_has_one_line_a_minute(desk: Watched, logs: list[MutableMapping[
     assert [(line["error"], line["refused"]) for line in logs] == [
         (cause, number) for minute in (1, 257, 513) for cause, number in (("full", minute), ("no right", minute + 1))
     ]
-    desk.look()
+    desk.check()
     desk.answer()
     assert logs[-1]["event"] == "the store commits again"
     assert logs[-1]["refused"] == 600
@@ -117,19 +117,19 @@ def test_causes_that_are_all_different_do_not_fill_the_log(desk: Watched, logs: 
 def test_a_recovery_again_and_again_does_not_fill_the_log(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:
     for _ in range(20):
         desk.refuse()
-        desk.look(PROBE_EVERY)
+        desk.check(PROBE_INTERVAL)
         desk.answer()
         assert desk.ready
     assert [line["event"] for line in logs] == ["the store refused a group", "the store commits again"]
 
 
 def test_a_store_that_does_not_answer_makes_the_node_unready(desk: Watched) -> None:
-    desk.look(100.0)
+    desk.check(100.0)
     desk.put("a")
     desk.turn()
-    desk.look(LATE - 0.1)
+    desk.check(UNREADY_AFTER - 0.1)
     assert desk.ready
-    desk.look(0.2)
+    desk.check(0.2)
     assert not desk.ready
     desk.answer()
     assert desk.ready, "without waiting for the next look"
@@ -140,7 +140,7 @@ def test_a_busy_store_is_not_late(desk: Watched) -> None:
         desk.put("a")
         desk.turn()
         desk.put("b")  # so that it is never idle
-        desk.look(LATE - 1)
+        desk.check(UNREADY_AFTER - 1)
         assert desk.ready
         desk.answer()
 
@@ -151,11 +151,11 @@ def test_the_log_names_the_program_that_locks_the_store_once(
     desk.put("a")
     desk.turn()
     desk.answer(StoreBusyError("another program"))
-    desk.look(TELL_LOCKED / 2)
+    desk.check(LOG_LOCK_AFTER / 2)
     assert logs == [], "many are done by then"
     while desk.later:
         desk.wait()
-        desk.look(0.05)
+        desk.check(0.05)
         if desk.group:
             desk.answer(StoreBusyError("another program"))
     desk.refuse("another program")

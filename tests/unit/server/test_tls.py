@@ -99,7 +99,7 @@ def test_a_reload_takes_the_new_files_and_keeps_the_old_ones_where_they_are_brok
     settings = TlsSettings(certificate, key)
     context = server_context(settings)
     shutil.copy(client.certificate, certificate)
-    with pytest.raises(SettingsError, match="is not that of the certificate"):
+    with pytest.raises(SettingsError, match="does not match the certificate"):
         reload_context(context, settings)
     assert handshake(context, client_context(authority))[0] == "server"
     shutil.copy(client.key, key)
@@ -116,8 +116,8 @@ def test_broken_files_are_named(pki: Pki, tmp_path: Path) -> None:
         (TlsSettings(missing, server.key), "cannot read the certificate .*missing.pem: No such file"),
         (TlsSettings(server.certificate, missing), "cannot read the key .*missing.pem"),
         (TlsSettings(*server, client_ca=missing), "cannot read the clients' authority"),
-        (TlsSettings(rubbish, server.key), "rubbish.pem .* no certificate and key in PEM form"),
-        (TlsSettings(server.certificate, client.key), "client.key is not that of the certificate .*server.pem"),
+        (TlsSettings(rubbish, server.key), "rubbish.pem .* hold no certificate and key in PEM form"),
+        (TlsSettings(server.certificate, client.key), "client.key does not match the certificate .*server.pem"),
         (TlsSettings(*server, client_ca=rubbish), "rubbish.pem holds no certificate"),
     ]:
         with pytest.raises(SettingsError, match=words):

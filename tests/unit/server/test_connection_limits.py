@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainspring.server.addresses import TcpAddress
+from mainspring.server.connection_limits import ConnectionLimits, connection_limits
 from mainspring.server.settings import LimitSettings, ListenSettings, ServerSettings, TlsSettings
-from mainspring.server.shares import Shares, shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,20 +30,20 @@ def open_files(soft: int) -> Iterator[None]:
 
 def test_ports_beside_gearmans_have_an_eighth_each_at_most() -> None:
     with open_files(2000):
-        alone = shares(ServerSettings())
+        alone = connection_limits(ServerSettings())
         assert alone[:3] == (0, 0, 0)
-        all_of_them = shares(ServerSettings(listen=ALL))
-        assert all_of_them == Shares(250, 250, 0, alone.gearman - 500)
+        all_of_them = connection_limits(ServerSettings(listen=ALL))
+        assert all_of_them == ConnectionLimits(250, 250, 0, alone.gearman - 500)
         pem = TlsSettings(Path("a"), Path("b"))
-        secured = shares(ServerSettings(listen=ListenSettings(http=HERE, gearman_http=HERE, tls=pem)))
-        assert secured == Shares(125, 125, 125, alone.gearman - 750)
+        secured = connection_limits(ServerSettings(listen=ListenSettings(http=HERE, gearman_http=HERE, tls=pem)))
+        assert secured == ConnectionLimits(125, 125, 125, alone.gearman - 750)
     with open_files(100):
-        assert shares(ServerSettings(listen=ALL))[:2] == (12, 12)
+        assert connection_limits(ServerSettings(listen=ALL))[:2] == (12, 12)
 
 
 def test_a_limit_on_connections_allows_no_more_than_there_is_room_for() -> None:
     with open_files(2000):
-        room = shares(ServerSettings()).gearman
+        room = connection_limits(ServerSettings()).gearman
         assert room < 2000
         for wanted, given in ((7, 7), (5000, room)):
-            assert shares(ServerSettings(limits=LimitSettings(max_connections=wanted))).gearman == given
+            assert connection_limits(ServerSettings(limits=LimitSettings(max_connections=wanted))).gearman == given
