@@ -1,4 +1,4 @@
-"""The administration protocol against the bytes that gearmand 1.1.20 (Debian's 1.1.20+ds) answered."""
+"""Compares the administration protocol with the recorded bytes of gearmand 1.1.20 (Debian's 1.1.20+ds)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INCOMPLETE = b"ERR INVALID_ARGUMENTS An+incomplete+set+of+arguments+was+sent+to+
 UNKNOWN = b"ERR UNKNOWN_COMMAND Unknown+server+command"
 SHOW = b"ERR UNKNOWN_SHOW_ARGUMENTS\r\n"
 
-# Each line was sent to gearmand. Where it refused, the refusal is what it answered.
+# Each line was sent to gearmand. Refusals are its recorded replies.
 LINES: list[tuple[bytes, Command | bytes]] = [
     (b"status", Command("status")),
     (b"STATUS", Command("status")),
@@ -74,7 +74,7 @@ LINES: list[tuple[bytes, Command | bytes]] = [
     (b"maxqueue f 1 2 3", Command("maxqueue", (b"f", b"1", b"2", b"3"))),
 ]
 
-# gearmand closes the connection at a sixth word; it has had no `shutdown` since 1.1.15. Both are ours.
+# gearmand closes the connection at a sixth word, and has had no `shutdown` since 1.1.15. Both lines are Mainspring's own.
 OUR_LINES: list[tuple[bytes, Command | bytes]] = [
     (b"status a b c d e f g h", Command("status")),
     (b"foo a b c d e", UNKNOWN + b"foo\r\n"),
@@ -92,7 +92,7 @@ def test_lines(line: bytes, expected: Command | bytes) -> None:
     assert admin.parse(line) == expected
 
 
-# Observed as the jobs that a function took under these limits, out of three of each priority.
+# Observed as the number of jobs, out of three of each priority, that gearmand accepted under these limits.
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -115,7 +115,7 @@ def test_queue_limits(limits: list[bytes], expected: tuple[int, int, int]) -> No
     assert admin.queue_limits(limits) == expected
 
 
-def test_an_absurd_queue_limit_is_only_a_large_one() -> None:
+def test_a_queue_limit_may_have_any_number_of_digits() -> None:
     assert min(admin.queue_limits([b"9" * 8000])) > 2**32
 
 
@@ -168,5 +168,5 @@ def test_names_cannot_forge_rows(line: bytes) -> None:
     assert b"\x7f" not in line
 
 
-def test_letters_beyond_ascii_stay() -> None:
+def test_letters_beyond_ascii_are_not_escaped() -> None:
     assert admin.escape("größe".encode()) == "größe".encode()

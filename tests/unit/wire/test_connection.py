@@ -1,4 +1,4 @@
-"""Bytes to messages: one table of cases, read whole, cut at every byte, and cut at random."""
+"""Tests the parser with one table of cases: read whole, split at every byte, and split at random."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fatal(code: str, message: str) -> Message:
 NOT_EXPECTED = bad("INVALID_COMMAND", "Command not expected")
 GARBAGE = fatal("INVALID_MAGIC", "Neither a packet nor a text command")
 
-# What a server receives, and the messages that come of it, up to the echo that follows everything.
+# Bytes that a server receives, and the messages that it parses from them, without the echo that follows each case.
 CASES: dict[str, tuple[bytes, list[Message]]] = {
     "nothing": (b"", []),
     "no arguments": (request(Type.GRAB_JOB), [(9, [])]),
@@ -200,7 +200,7 @@ def test_cut_in_two_at_every_byte(case: str) -> None:
 
 @pytest.mark.parametrize("case", [case for case, (data, _) in CASES.items() if 1 < len(data) < 200])
 def test_truncated(case: str) -> None:
-    """An unfinished message gives nothing and is no error: the rest may still come."""
+    """An unfinished message yields nothing and is not an error, because the rest may still arrive."""
     data, expected = CASES[case]
     messages = feed(server(), data[:-1])
     assert messages == expected[: len(messages)]
@@ -217,7 +217,7 @@ def test_a_refused_body_is_not_kept() -> None:
 
 
 def test_a_large_body_in_small_pieces_takes_linear_time() -> None:
-    """8 MiB in 16-byte pieces: were each piece to copy what came before, this would move 2 TiB."""
+    """8 MiB arrive in 16-byte pieces. If each piece copied the bytes before it, this would copy 2 TiB."""
     body = b"x" * 2**23
     data = request(Type.ECHO_REQ, body)
     connection = server(max_body=2**24)
@@ -225,13 +225,13 @@ def test_a_large_body_in_small_pieces_takes_linear_time() -> None:
     assert messages == [(16, [body])]
 
 
-def test_the_extension_has_room_for_tracebacks_before_the_data() -> None:
+def test_tracebacks_fit_before_the_last_argument_of_the_extension() -> None:
     detail = b"x" * 2 * MAX_PREFIX
     data = request(Type.SETTLE, b"h", b"l", b"failed", detail, b"")
     assert feed(server(extended=True), data) == [(1013, [b"h", b"l", b"failed", detail, b""])]
 
 
-def test_a_settlement_that_is_too_long_says_whose_it_is() -> None:
+def test_an_oversized_settlement_names_its_delivery() -> None:
     data = request(Type.SETTLE, b"H:n1:7", b"1.1.1", b"succeeded", b"", b"x" * MAX_BODY) + ALIVE
     expected = [(OVERSIZED, [b"A body of 20024 bytes exceeds the limit of 20000 bytes", b"H:n1:7", b"1.1.1"]), ECHO]
     for cut in (1, 7, 100, 5000, len(data)):
@@ -239,7 +239,7 @@ def test_a_settlement_that_is_too_long_says_whose_it_is() -> None:
         assert feed(server(extended=True), *pieces) == expected
 
 
-def test_a_settlement_that_is_too_long_to_be_dropped_says_whose_it_is_first() -> None:
+def test_a_settlement_too_long_to_be_dropped_names_its_delivery_first() -> None:
     data = packet(REQ, Type.SETTLE, b"H:n1:7\x001.1.1\0succeeded\0\0" + b"x" * MAX_BODY, length=MAX_BODY * 17)
     explanation = b"A body of 340000 bytes exceeds the limit of 20000 bytes"
     expected = [(OVERSIZED, [explanation, b"H:n1:7", b"1.1.1"]), (FATAL, [b"ARGUMENT_TOO_LARGE", explanation])]
@@ -251,7 +251,7 @@ def test_a_settlement_that_is_too_long_to_be_dropped_says_whose_it_is_first() ->
         assert connection.buffered == 0
 
 
-def test_extension_types_are_taken_once_agreed() -> None:
+def test_extension_types_are_accepted_once_agreed() -> None:
     connection = server()
     assert not connection.extended
     assert feed(connection, request(Type.OPTION_REQ, b"mainspring/1")) == [(26, [b"mainspring/1"])]
@@ -261,15 +261,15 @@ def test_extension_types_are_taken_once_agreed() -> None:
 
 
 @pytest.mark.parametrize("message", [b"status\n", b"\0RES\0\0\0\1\0\0\0\0", b"\0REQ\0\0\0\10\0\0\0\0"])
-def test_a_read_takes_time_by_its_size_and_no_more(message: bytes) -> None:
-    """What is no request is a message, too: no message is compared with all before it, which took 20 s for this read."""
+def test_a_read_takes_linear_time(message: bytes) -> None:
+    """Messages other than requests are not compared with all messages before them, which took 20 s for this read."""
     began = time.process_time()
     messages = Connection("server").receive(message * 40_000)
     assert len(messages) == 40_000
     assert time.process_time() - began < 4
 
 
-def test_the_extension_may_be_asked_for_and_used_in_one_read() -> None:
+def test_the_extension_may_be_requested_and_used_in_one_read() -> None:
     data = request(Type.OPTION_REQ, b"mainspring/1") + request(Type.READY, b"4") + request(Type.READY, b"5")
     expected = [(26, [b"mainspring/1"]), (1011, [b"4"]), (1011, [b"5"])]
     assert feed(server(), data) == expected
@@ -290,18 +290,18 @@ def test_the_extension_may_be_asked_for_and_used_in_one_read() -> None:
         (response(Type.ECHO_RES, b"x" * (MAX_BODY + 1)), b"ARGUMENT_TOO_LARGE"),
     ],
 )
-def test_a_client_gives_up_at_anything_wrong(data: bytes, code: bytes) -> None:
+def test_any_error_is_fatal_for_a_client(data: bytes, code: bytes) -> None:
     connection = client()
     messages = feed(connection, response(Type.NOOP) + data + response(Type.NOOP))
     assert [(kind, args[:1]) for kind, args in messages] == [(Type.NOOP, []), (FATAL, [code])]
     assert connection.closed
 
 
-def test_a_client_takes_a_report_that_is_a_handle_alone() -> None:
+def test_a_client_accepts_a_report_with_only_a_handle() -> None:
     assert feed(client(), packet(RES, Type.WORK_DATA, b"H:n1:7")) == [(28, [b"H:n1:7", b""])]
 
 
-def test_a_client_takes_long_names_from_its_server() -> None:
+def test_a_client_accepts_long_names_from_its_server() -> None:
     name = b"f" * 9000
     assert feed(client(), response(Type.JOB_ASSIGN, b"h", name, b"p")) == [(11, [b"h", name, b"p"])]
 
@@ -325,13 +325,13 @@ def pieces(draws: st.DataObject, data: bytes) -> list[bytes]:
 
 
 @given(st.data(), conversation(frozenset(REQUESTS)))
-def test_requests_come_out_as_they_went_in(draws: st.DataObject, messages: list[Message]) -> None:
+def test_parsed_requests_equal_the_encoded_ones(draws: st.DataObject, messages: list[Message]) -> None:
     wire = b"".join(request(kind, *args) for kind, args in messages)
     assert feed(server(extended=True), *pieces(draws, wire)) == messages
 
 
 @given(st.data(), conversation(frozenset(RESPONSES)))
-def test_responses_come_out_as_they_went_in(draws: st.DataObject, messages: list[Message]) -> None:
+def test_parsed_responses_equal_the_encoded_ones(draws: st.DataObject, messages: list[Message]) -> None:
     wire = b"".join(response(kind, *args) for kind, args in messages)
     assert feed(client(), *pieces(draws, wire)) == messages
 
@@ -357,7 +357,9 @@ NOISE = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), NOISE, st.booleans(), st.sampled_from(["server", "client"]))
-def test_no_bytes_raise_and_no_cut_matters(draws: st.DataObject, noise: list[bytes], extended: bool, role: str) -> None:
+def test_no_bytes_raise_and_splits_do_not_change_the_messages(
+    draws: st.DataObject, noise: list[bytes], extended: bool, role: str
+) -> None:
     def fresh() -> Connection:
         connection = Connection("server" if role == "server" else "client", max_body=MAX_BODY, max_line=MAX_LINE)
         connection.extended = extended

@@ -1,4 +1,4 @@
-"""The table of packets agrees with itself, and the encoders with the bytes on the wire."""
+"""Tests that the table of packets is consistent, and compares the encoders with recorded bytes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def test_every_type_has_a_number_of_arguments() -> None:
     assert set(range(1, 43)) == PLAIN
 
 
-def test_only_two_types_are_sent_by_nobody() -> None:
+def test_only_two_types_have_no_sender() -> None:
     assert set(Type) - REQUESTS - RESPONSES == {Type.UNUSED, Type.ALL_YOURS}
 
 
-def test_reports_of_work_go_both_ways() -> None:
+def test_work_reports_are_requests_and_responses() -> None:
     assert {kind.name for kind in Type if kind in REQUESTS & RESPONSES} == {
         "WORK_STATUS",
         "WORK_COMPLETE",

@@ -14,7 +14,7 @@ from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.jobs.roster import BEGIN, PAGE
 from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
-from mainspring.wire.gearman.uniques import said_unique
+from mainspring.wire.gearman.uniques import original_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,7 +134,7 @@ def _show_jobs(peer: Peer, _: Command) -> None:
 
 
 def _show_unique_jobs(peer: Peer, _: Command) -> None:
-    _show(peer, lambda job, _: admin.unique_line(said_unique(job.unique)))
+    _show(peer, lambda job, _: admin.unique_line(original_unique(job.unique)))
 
 
 def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:

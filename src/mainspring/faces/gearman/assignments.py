@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.jobs import rules
 from mainspring.wire.gearman.packets import Type, response
-from mainspring.wire.gearman.uniques import said_unique
+from mainspring.wire.gearman.uniques import original_unique
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import Held
@@ -23,7 +23,7 @@ def plain_assignment(held: Held, kind: int) -> bytes:
     job = held.job
     if kind == _JOB_ASSIGN:
         return response(_JOB_ASSIGN, held.handle, job.function, job.payload)
-    unique = said_unique(job.unique)
+    unique = original_unique(job.unique)
     if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer:
         return response(Type.JOB_ASSIGN_ALL, held.handle, job.function, unique, job.options.reducer, job.payload)
     return response(Type.JOB_ASSIGN_UNIQ, held.handle, job.function, unique, job.payload)

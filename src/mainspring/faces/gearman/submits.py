@@ -9,7 +9,7 @@ from mainspring.api.submitting import misfit
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
 from mainspring.wire.gearman.packets import Type, response
-from mainspring.wire.gearman.uniques import unique_of_nothing, unique_of_payload
+from mainspring.wire.gearman.uniques import unique_of_empty_payload, unique_of_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ class Submits:
                 return None
             queue = self._service.known(function)  # it counts from now on
         if unique == b"-":
-            unique = unique_of_payload(payload) if payload else unique_of_nothing(self._service.next_id())
+            unique = unique_of_payload(payload) if payload else unique_of_empty_payload(self._service.next_id())
         if queue is not None and queue.maximum is not None and queue.is_full(priority):
             # A foreground job of this unique is joined on the usual way: the store has not heard of it.
             if unique and self._service.joins_foreground(function, unique):

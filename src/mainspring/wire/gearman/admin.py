@@ -1,7 +1,7 @@
 """The administration protocol: text lines on the same port as the packets.
 
-Every reply has the very bytes of gearmand 1.1.20, which ends some lines in LF and others in CR LF: scripts compare them.
-One thing differs: control characters in names are escaped, since a line feed in a client's id would forge rows.
+Every reply has the same bytes as gearmand 1.1.20, which ends some lines in LF and others in CR LF, because scripts compare them.
+One thing differs: control characters in names are escaped, because a line feed in a client's id would forge rows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 OK: Final = b"OK\r\n"
-"""Answers ``cancel job``, ``create function``, ``drop function``, ``maxqueue`` and ``shutdown``."""
+"""The reply to ``cancel job``, ``create function``, ``drop function``, ``maxqueue`` and ``shutdown``."""
 UNKNOWN_JOB: Final = b"ERR UNKNOWN_JOB\r\n"
-"""Answers ``cancel job`` where no job has the handle."""
+"""The reply to ``cancel job`` if no job has the handle."""
 FUNCTION_NOT_FOUND: Final = b"ERR function not found\r\n"
-"""Answers ``drop function`` where nobody has named the function."""
+"""The reply to ``drop function`` if no client or worker has named the function."""
 FUNCTION_IN_USE: Final = b"ERR there are still connected workers or executing clients\r\n"
-"""Answers ``drop function`` where the function has workers or running jobs."""
+"""The reply to ``drop function`` if the function has workers or running jobs."""
 END: Final = b".\n"
-"""Ends every list."""
+"""The last line of every list."""
 
 _UNKNOWN_SHOW: Final = b"ERR UNKNOWN_SHOW_ARGUMENTS\r\n"
 _UNKNOWN_CANCEL: Final = b"ERR UNKNOWN_ERROR\r\n"
@@ -35,7 +35,7 @@ _NUMBER: Final = re.compile(rb"\s*([+-]?\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: its words in lower case, and its arguments.
+    """A command: its words in lower case, and its arguments.
 
     | name | args |
     |---|---|
@@ -43,7 +43,7 @@ class Command:
     | ``show jobs`` ``show unique jobs`` | none |
     | ``cancel job`` | handle |
     | ``create function`` ``drop function`` | function |
-    | ``maxqueue`` | function and up to three limits as they were written: see ``queue_limits`` |
+    | ``maxqueue`` | function and up to three limits, unparsed: see ``queue_limits`` |
     | ``shutdown`` | none, or ``graceful`` |
     """
 
@@ -53,9 +53,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class FunctionStatus:
-    """A function's counts: ``total`` jobs that have not ended, ``running`` ones, workers, and those waiting by priority.
+    """A function's counts: ``total`` jobs that have not ended, running jobs, workers, and queued jobs by priority.
 
-    ``status`` shows the first three, ``prioritystatus`` the others and the workers.
+    ``status`` shows the first three, ``prioritystatus`` the queued jobs and the workers.
     """
 
     name: bytes
@@ -69,9 +69,9 @@ class FunctionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedPeer:
-    """A connection as ``workers`` lists it; functions stand in the reverse order of their registration.
+    """A connection in the list of ``workers``, with its functions in the reverse order of their registration.
 
-    A client id that was never set is ``-``.
+    An unset client id is ``-``.
     """
 
     descriptor: int
@@ -82,7 +82,7 @@ class ConnectedPeer:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job as ``show jobs`` lists it: ``cancelled`` but not yet dropped, ``background`` and waiting in the queue."""
+    """A job in the list of ``show jobs``. ``cancelled``: but not yet dropped; ``background``: and still in the queue."""
 
     handle: bytes
     attempts: int
@@ -91,9 +91,9 @@ class JobLine:
 
 
 def parse(line: bytes) -> Command | bytes:
-    """Read a line without its end: a command, or the reply that refuses it.
+    """Parse a line without its line end; return a command, or the reply that refuses it.
 
-    Words are parted by spaces alone and their case does not matter. Words after a command that takes none are ignored.
+    Only spaces separate words, and their case does not matter. Words after a command without arguments are ignored.
     """
     words = _SPACES.split(line)
     verb = words[0].lower()
@@ -122,9 +122,10 @@ def parse(line: bytes) -> Command | bytes:
 
 
 def queue_limits(limits: Sequence[bytes]) -> tuple[int, int, int]:
-    """Read the limits of ``maxqueue`` as those for high, normal and low priority; 0 is no limit.
+    """Parse the limits of ``maxqueue`` for high, normal and low priority; 0 is no limit.
 
-    One limit is for all priorities; of two the second is for normal, and low has none. What is no number counts as 0.
+    A single limit applies to all priorities. Of two limits, the second applies to normal, and low has none. Text that is not a
+    number counts as 0.
     """
     numbers = [_number(limit) for limit in limits[:3]]
     if len(numbers) == 1:
@@ -139,61 +140,61 @@ def _number(text: bytes) -> int:
 
 
 def unknown_command(word: bytes) -> bytes:
-    """Refuse a command that there is not; also ``shutdown`` for those who may not use it."""
+    """Return the refusal of an unknown command, and of ``shutdown`` for clients without the right to it."""
     return b"ERR UNKNOWN_COMMAND Unknown+server+command%b\r\n" % word
 
 
 def incomplete(word: bytes) -> bytes:
-    """Refuse a command that lacks arguments or has too many."""
+    """Return the refusal of a command with too few or too many arguments."""
     return b"ERR INVALID_ARGUMENTS An+incomplete+set+of+arguments+was+sent+to+this+command+%b\r\n" % word
 
 
 def escape(name: bytes) -> bytes:
-    r"""Write control characters as ``\x0a``; all else stays as it is."""
+    r"""Escape control characters, such as ``\x0a``; other bytes stay the same."""
     return _CONTROL.sub(lambda found: b"\\x%02x" % found[0][0], name)
 
 
 def listing(lines: Iterable[bytes]) -> bytes:
-    """Put the lines of a list and its end together."""
+    """Join the lines of a list and add its end."""
     return b"".join(lines) + END
 
 
 def status_line(status: FunctionStatus) -> bytes:
-    """A line of ``status``."""
+    """Return a line of ``status``."""
     return b"%b\t%d\t%d\t%d\n" % (escape(status.name), status.total, status.running, status.workers)
 
 
 def priority_line(status: FunctionStatus) -> bytes:
-    """A line of ``prioritystatus``."""
+    """Return a line of ``prioritystatus``."""
     return b"%b\t%d\t%d\t%d\t%d\n" % (escape(status.name), status.high, status.normal, status.low, status.workers)
 
 
 def worker_line(peer: ConnectedPeer) -> bytes:
-    """A line of ``workers``."""
+    """Return a line of ``workers``."""
     functions = b"".join(b" " + escape(function) for function in peer.functions)
     return b"%d %b %b :%b\n" % (peer.descriptor, peer.address.encode(), escape(peer.client_id), functions)
 
 
 def job_line(job: JobLine) -> bytes:
-    """A line of ``show jobs``."""
+    """Return a line of ``show jobs``."""
     return b"%b\t%d\t%d\t%d\n" % (job.handle, job.attempts, job.cancelled, job.background)
 
 
 def unique_line(unique: bytes) -> bytes:
-    """A line of ``show unique jobs``; empty where the job has no unique."""
+    """Return a line of ``show unique jobs``; an empty one if the job has no unique."""
     return escape(unique) + b"\n"
 
 
 def version_reply(version: str) -> bytes:
-    """The answer to ``version``."""
+    """Return the reply to ``version``."""
     return f"OK {version}\n".encode()
 
 
 def verbose_reply(level: str) -> bytes:
-    """The answer to ``verbose``: the log's level in gearmand's words, such as ``ERROR``."""
+    """Return the reply to ``verbose``: the log level in gearmand's terms, such as ``ERROR``."""
     return f"OK {level}\n".encode()
 
 
 def pid_reply(pid: int) -> bytes:
-    """The answer to ``getpid``."""
+    """Return the reply to ``getpid``."""
     return b"OK %d\n" % pid

@@ -1,9 +1,9 @@
-"""One end of a Gearman connection without the input and output: bytes in, messages out.
+"""One end of a Gearman connection, without input and output: bytes in, messages out.
 
-A message is ``(type, args)``. Besides the packets' own types there are four that are no packets: ``TEXT``, ``BAD``,
-``FATAL`` and ``OVERSIZED``. How the bytes were cut into reads never changes the messages.
+A message is ``(type, args)``. In addition to the packets' types there are four types of its own: ``TEXT``, ``BAD``,
+``FATAL`` and ``OVERSIZED``. The messages do not depend on how the bytes were split into reads.
 
-What is wrong with a packet is told by its header or its own body, never by waiting for more bytes than it declared.
+Errors are detected from a packet's header or body, without waiting for more bytes than the header declares.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ Message: TypeAlias = tuple[int, list[bytes]]
 TEXT: Final = -1
 """A line of the administration protocol: ``[line]`` without its line end."""
 BAD: Final = -2
-"""A packet that cannot be served: ``[code, message]``, to be answered with ERROR; the connection goes on after it."""
+"""An unacceptable packet: ``[code, message]``, to be answered with ERROR; the connection continues."""
 FATAL: Final = -3
-"""Bytes that cannot be served: ``[code, message]``, to be answered with ERROR; the connection must be closed."""
+"""Unacceptable bytes: ``[code, message]``, to be answered with ERROR; the connection must be closed."""
 OVERSIZED: Final = -4
-"""A result that is over the limit: ``[explanation, handle]`` of WORK_COMPLETE, ``[explanation, handle, lease]`` of SETTLE. It is
-dropped like the body of a BAD one, but its job has to end: nobody else would end it. FATAL follows one that is too long to be
-dropped."""
+"""A result over the size limit: ``[explanation, handle]`` of WORK_COMPLETE, ``[explanation, handle, lease]`` of SETTLE. Its body
+is dropped like that of a BAD packet, but the receiver must end its job, because no other message will. FATAL follows if the
+body is too long to be dropped."""
 
 MAX_BODY: Final = 64 * 2**20
 MAX_LINE: Final = 8192
 MAX_PREFIX: Final = 8192
-"""The bytes that all arguments before the last of a plain request may take together; gearmand's own limit."""
+"""Bytes of all arguments before the last in a Gearman request, at most; the limit of gearmand."""
 MAX_PREFIX_EXTENDED: Final = 2**20
-"""The same for the extension's packets, which carry JSON and tracebacks there."""
+"""The same for packets of the extension, whose arguments contain JSON and tracebacks."""
 SKIP_FACTOR: Final = 16
-"""A body over the limit is read and dropped, so that its sender can read why, up to so many times the limit."""
+"""A body of up to this many times the limit is read and dropped, so that its sender can receive the reason."""
 
 _REPORTS: Final = frozenset(map(int, (Type.WORK_COMPLETE, Type.WORK_DATA, Type.WORK_WARNING, Type.WORK_EXCEPTION)))
-"""Reports whose body may be a handle alone: Perl's library sends that for an empty payload, and for "0"."""
+"""Reports whose body may be only a handle: Perl's library sends that for an empty payload, and for "0"."""
 
-_NAMES: Final = {int(Type.WORK_COMPLETE): 1, int(Type.SETTLE): 2}
-"""Of results: how many of their first arguments say whose they are."""
-_MAX_NAMES: Final = 1024
-"""The bytes that these are looked for in."""
+_KEY_ARGUMENTS: Final = {int(Type.WORK_COMPLETE): 1, int(Type.SETTLE): 2}
+"""The number of a result's first arguments that identify its delivery."""
+_MAX_KEY_BYTES: Final = 1024
+"""Bytes at the start of an oversized body that are searched for these arguments."""
 
-_HEADER = struct.Struct(">QI")  # magic and type as one number, which is looked up at once; length
-_DONE = -1  # in place of a position: nothing is left to look at in this read
+_HEADER = struct.Struct(">QI")  # magic and type as one number, for one lookup; length
+_END_OF_READ = -1  # in place of a position: no bytes of this read are left
 
-# By magic and type: the type, and the number of its arguments.
+# From magic and type to the type and the number of its arguments.
 _Table: TypeAlias = dict[int, tuple[int, int]]
 
 
@@ -85,10 +85,10 @@ _EXTENDED_REQUESTS: Final = frozenset(_key(REQ, kind) for kind in EXTENDED)
 
 
 class Connection:
-    """Cuts the bytes of one connection into messages.
+    """The parser of one connection's bytes.
 
-    As ``"server"`` it takes requests and text lines, as ``"client"`` responses. A body longer than ``max_body`` and a
-    line longer than ``max_line`` bytes are refused. Between two calls it holds at most one unfinished packet or line.
+    A ``"server"`` accepts requests and text lines, a ``"client"`` responses. It refuses bodies longer than ``max_body`` and
+    lines longer than ``max_line`` bytes. Between two calls it holds at most one unfinished packet or line.
     """
 
     __slots__ = (
@@ -114,13 +114,13 @@ class Connection:
         self._max_body = max_body
         self._max_line = max_line
         self._closed = False
-        self._skip = 0  # bytes of a refused body that are still to come
-        self._buffer = bytearray()  # an unfinished message; amortised growth, however small the pieces
-        self._need = 0  # what the buffer must hold before looking at it again pays; 0 in a text line: look for its end
+        self._skip = 0  # remaining bytes of a refused body
+        self._buffer = bytearray()  # an unfinished message; its growth is amortised, even for small reads
+        self._need = 0  # bytes that the buffer must hold before the next parse; 0 in a text line: search for its end
 
     @property
     def extended(self) -> bool:
-        """Whether the packets of the extension are taken; set by the owner once both sides agreed."""
+        """Whether packets of the extension are accepted; the owner sets it when both sides have agreed."""
         return self._extended
 
     @extended.setter
@@ -130,16 +130,16 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether a FATAL message was given; all further bytes are ignored."""
+        """Whether ``receive`` has returned a FATAL message; all further bytes are ignored."""
         return self._closed
 
     @property
     def buffered(self) -> int:
-        """The bytes held for an unfinished message: at most ``max_body`` and a header, or ``max_line``."""
+        """The number of bytes held for an unfinished message: at most ``max_body`` and a header, or ``max_line``."""
         return len(self._buffer)
 
     def receive(self, data: bytes) -> list[Message]:
-        """Take what was read and return all messages that are complete by it, in order; no bytes make it raise."""
+        """Parse received bytes; return the messages that they complete, in order.  Never raises, whatever the bytes."""
         if self._skip or self._buffer or self._closed:
             data = self._resume(data)
         messages: list[Message] = []
@@ -154,11 +154,11 @@ class Connection:
             key, length = unpack(data, position)
             entry = accepted.get(key)
             if entry is None or length > max_body:
-                if key in _EXTENDED_REQUESTS and self._has_asked(messages):
+                if key in _EXTENDED_REQUESTS and self._accept_extension(messages):
                     accepted = self._accepted
                     continue
-                position = self._out_of_line(data, position, messages)
-                if position == _DONE:
+                position = self._irregular(data, position, messages)
+                if position == _END_OF_READ:
                     return messages
                 continue
             start = position + HEADER_SIZE
@@ -183,17 +183,17 @@ class Connection:
             elif count:
                 append((kind, [data[start:end]]))
             else:
-                append((kind, []))  # a body that should not be there is ignored, as by gearmand
+                append((kind, []))  # an unexpected body is ignored, like in gearmand
             position = end
         if position < size:
             self._keep(data, position, messages)
         return messages
 
-    def _has_asked(self, messages: list[Message]) -> bool:
-        """Say whether the peer has asked for the extension in this same read, and take its packets then.
+    def _accept_extension(self, messages: list[Message]) -> bool:
+        """Return whether the peer has requested the extension in this same read; if so, accept its packets.
 
-        The owner hears of it only afterwards. A server that knows the extension always agrees. To be called for its packets
-        alone: the messages are looked through, and the first of its packets that comes unasked is the last.
+        The owner sees the request only after ``receive`` has returned, and a server always agrees. The search of the messages
+        happens at most once without success: an extended packet without the request closes the connection.
         """
         asked = self._role == "server" and not self._extended and (Type.OPTION_REQ, [EXTENSION]) in messages
         if asked:
@@ -201,7 +201,7 @@ class Connection:
         return asked
 
     def _resume(self, data: bytes) -> bytes:
-        """Return what is to be looked at now: the kept bytes with the new ones, or nothing while more must come."""
+        """Return the bytes to parse now: the kept bytes and the new ones; nothing if more bytes are needed."""
         if self._closed:
             return b""
         if self._skip:
@@ -219,11 +219,11 @@ class Connection:
         return bytes(buffer)
 
     def _keep(self, data: bytes, position: int, messages: list[Message]) -> None:
-        """Give the lines in a rest that is shorter than a header, and keep what is unfinished."""
+        """Parse the text lines in a remainder shorter than a header, and keep an unfinished message."""
         size = len(data)
         while position < size and data[position]:
             position = self._line(data, position, messages)
-            if position == _DONE:
+            if position == _END_OF_READ:
                 return
         held = size - position
         if not held:
@@ -240,53 +240,53 @@ class Connection:
         self._buffer += data[position:]
 
     def _line(self, data: bytes, position: int, messages: list[Message]) -> int:
-        """Give the text line at a position; return where the next message begins."""
+        """Parse the text line at a position; return the position of the next message."""
         if self._role == "client":
             messages.append(self._fatal("INVALID_MAGIC", "Response magic expected"))
-            return _DONE
+            return _END_OF_READ
         end = data.find(b"\n", position, position + self._max_line + 1)
         if end >= 0:
             messages.append((TEXT, [data[position:end].removesuffix(b"\r")]))
             return end + 1
         if len(data) - position > self._max_line:
             messages.append(self._fatal("LINE_TOO_LARGE", f"A text line exceeds {self._max_line} bytes"))
-            return _DONE
+            return _END_OF_READ
         self._need = 0
         self._buffer += data[position:]
-        return _DONE
+        return _END_OF_READ
 
-    def _out_of_line(self, data: bytes, position: int, messages: list[Message]) -> int:
-        """Deal with a message that is no acceptable packet by its header; return where the next one begins."""
+    def _irregular(self, data: bytes, position: int, messages: list[Message]) -> int:
+        """Parse a text line, or a packet with an unacceptable header; return the position of the next message."""
         if data[position]:
             return self._line(data, position, messages)
         magic = data[position : position + 4]
         kind = int.from_bytes(data[position + 4 : position + 8], "big")
         length = int.from_bytes(data[position + 8 : position + 12], "big")
         start = position + HEADER_SIZE
-        named = False
-        if kind in _NAMES and self._role == "server" and _key(magic, kind) in self._accepted:
-            names_end = start + min(length, _MAX_NAMES)
-            if names_end > len(data):
-                self._need = names_end - position
+        identified = False
+        if kind in _KEY_ARGUMENTS and self._role == "server" and _key(magic, kind) in self._accepted:
+            key_end = start + min(length, _MAX_KEY_BYTES)
+            if key_end > len(data):
+                self._need = key_end - position
                 self._buffer += data[position:]
-                return _DONE
-            names = data[start:names_end].split(b"\0", _NAMES[kind])[:-1]
-            named = len(names) == _NAMES[kind]
-            if named:
-                messages.append((OVERSIZED, [self._limit(length).encode(), *names]))
+                return _END_OF_READ
+            key_args = data[start:key_end].split(b"\0", _KEY_ARGUMENTS[kind])[:-1]
+            identified = len(key_args) == _KEY_ARGUMENTS[kind]
+            if identified:
+                messages.append((OVERSIZED, [self._limit(length).encode(), *key_args]))
         verdict = self._verdict(magic, kind, length)
-        if not named or verdict[0] == FATAL:
+        if not identified or verdict[0] == FATAL:
             messages.append(verdict)
         if self._closed:
-            return _DONE
+            return _END_OF_READ
         end = start + length
         if end <= len(data):
             return end
         self._skip = end - len(data)
-        return _DONE
+        return _END_OF_READ
 
     def _verdict(self, magic: bytes, kind: int, length: int) -> Message:
-        """Say what is wrong with a header."""
+        """Return the message for an unacceptable header."""
         if magic not in {REQ, RES}:
             return self._fatal("INVALID_MAGIC", "Neither a packet nor a text command")
         if kind not in PLAIN and not (self._extended and kind in EXTENDED):
@@ -301,7 +301,7 @@ class Connection:
         return self._bad("ARGUMENT_TOO_LARGE", self._limit(length))
 
     def _large(self, kind: int, count: int, data: bytes, start: int, end: int) -> Message:
-        """Take a body apart that is too long to be copied twice, and hold its prefix to the limit."""
+        """Split a body that is too long to be copied twice, and check its prefix against the limit."""
         if not count:
             return kind, []
         limit = end
@@ -323,11 +323,11 @@ class Connection:
         return f"A body of {length} bytes exceeds the limit of {self._max_body} bytes"
 
     def _too_few(self, kind: int, found: int) -> Message:
-        wanted = ARGUMENTS[kind]
-        return self._bad("INVALID_ARGUMENTS", f"{Type(kind).name} takes {wanted} arguments, not {found}")
+        expected = ARGUMENTS[kind]
+        return self._bad("INVALID_ARGUMENTS", f"{Type(kind).name} takes {expected} arguments, not {found}")
 
     def _bad(self, code: str, message: str) -> Message:
-        """Refuse one packet. A client cannot go on without the answer that was meant for it: it gives up."""
+        """Return the refusal of one packet. It is fatal for a client, which cannot continue without the lost answer."""
         if self._role == "client":
             return self._fatal(code, message)
         return BAD, [code.encode(), message.encode()]

@@ -1,8 +1,8 @@
-"""The packets of the Gearman protocol and of Mainspring's extension of it: one table, and their encoding.
+"""The packets of the Gearman protocol and of Mainspring's extension: a table of them, and their encoding.
 
 A packet is ``magic type length body``: four bytes of magic, two unsigned 32-bit big-endian integers, and the arguments
-joined by single NULs. The last argument runs to the end of the body and may hold NULs; the others must not, which the
-encoders do not check. A worker's report may be a handle alone, without a NUL: its payload is empty.
+joined by single NULs. The last argument extends to the end of the body and may contain NULs; the others must not, which the
+encoders do not check. A worker's report may be only a handle, without a NUL: its payload is empty.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from enum import IntEnum
 from typing import Final
 
 REQ: Final = b"\0REQ"
-"""Begins what clients and workers send."""
+"""The magic of packets from clients and workers."""
 RES: Final = b"\0RES"
-"""Begins what the server sends."""
+"""The magic of packets from the server."""
 
 HEADER: Final = struct.Struct(">4sII")
 HEADER_SIZE: Final = HEADER.size
 
 EXTENSION: Final = b"mainspring/1"
-"""The option by which a peer asks for the packets from 1000 on."""
+"""The option with which a peer requests the extension: the packet types from 1000 on."""
 
 
 class Type(IntEnum):
-    """Every packet's number under its name in the protocol."""
+    """The number of each packet type, under its name in the protocol."""
 
     CAN_DO = 1
     CANT_DO = 2
@@ -126,7 +126,7 @@ ARGUMENTS: Final[dict[int, int]] = {
     Type.SUBMIT_JOB_LOW_BG: 3,  # function, unique, payload
     Type.SUBMIT_JOB_SCHED: 8,  # function, unique, minute, hour, day of month, month, day of week, payload
     Type.SUBMIT_JOB_EPOCH: 4,  # function, unique, seconds since 1970, payload
-    # The protocol's page has no aggregator here; every implementation sends one, if only an empty one.
+    # The protocol's page lists no aggregator here; every implementation sends one, possibly empty.
     Type.SUBMIT_REDUCE_JOB: 5,  # function, unique, reducer, aggregator, payload
     Type.SUBMIT_REDUCE_JOB_BACKGROUND: 5,  # function, unique, reducer, aggregator, payload
     Type.GRAB_JOB_ALL: 0,
@@ -152,41 +152,41 @@ ARGUMENTS: Final[dict[int, int]] = {
     Type.PAUSE: 0,
     Type.PAUSED: 0,
 }
-"""Type to number of arguments; the last one runs to the end of the body."""
+"""The number of arguments of each type; the last argument extends to the end of the body."""
 
 _BOTH_WAYS = {Type.WORK_STATUS, Type.WORK_COMPLETE, Type.WORK_FAIL, Type.WORK_EXCEPTION, Type.WORK_DATA,
               Type.WORK_WARNING}  # fmt: skip
 _BY_SERVER = {Type.NOOP, Type.JOB_CREATED, Type.NO_JOB, Type.JOB_ASSIGN, Type.ECHO_RES, Type.ERROR, Type.STATUS_RES,
               Type.OPTION_RES, Type.JOB_ASSIGN_UNIQ, Type.JOB_ASSIGN_ALL, Type.STATUS_RES_UNIQUE}  # fmt: skip
-_BY_NOBODY = {Type.UNUSED, Type.ALL_YOURS}
+_UNUSED = {Type.UNUSED, Type.ALL_YOURS}
 _EXTENSION_BY_SERVER = {Type.SUBMITTED, Type.RESULT, Type.ANSWER, Type.FAULT, Type.EVENT, Type.ASSIGN, Type.SETTLED,
                         Type.BEATEN, Type.STOP, Type.PAUSED}  # fmt: skip
 
 PLAIN: Final[frozenset[int]] = frozenset(kind for kind in Type if kind < 1000)
-"""The types that every peer knows."""
+"""The types of the Gearman protocol."""
 EXTENDED: Final[frozenset[int]] = frozenset(kind for kind in Type if kind >= 1000)
-"""The types that are known only after both sides agreed on the extension."""
-REQUESTS: Final[frozenset[int]] = frozenset((PLAIN - _BY_SERVER - _BY_NOBODY) | (EXTENDED - _EXTENSION_BY_SERVER))
-"""What a server accepts; those in ``EXTENDED`` only after negotiation."""
+"""The types of the extension, valid only after both sides agreed on it."""
+REQUESTS: Final[frozenset[int]] = frozenset((PLAIN - _BY_SERVER - _UNUSED) | (EXTENDED - _EXTENSION_BY_SERVER))
+"""The types that a server accepts; those in ``EXTENDED`` only after negotiation."""
 RESPONSES: Final[frozenset[int]] = frozenset(_BOTH_WAYS | _BY_SERVER | _EXTENSION_BY_SERVER)
-"""What a client or worker accepts; those in ``EXTENDED`` only after negotiation."""
+"""The types that a client or worker accepts; those in ``EXTENDED`` only after negotiation."""
 
 _pack_header = HEADER.pack
 
 
 def request(kind: int, *args: bytes) -> bytes:
-    """Encode one packet as a client or worker sends it; raises struct.error where the body exceeds 4 GiB."""
+    """Encode a packet of a client or worker.  Raises struct.error if the body exceeds 4 GiB."""
     body = b"\0".join(args)
     return _pack_header(REQ, kind, len(body)) + body
 
 
 def response_head(kind: int, size: int, *args: bytes) -> bytes:
-    """Encode the beginning of a packet, up to its last argument: that has ``size`` bytes, and is sent right behind it."""
+    """Encode a packet of the server without its last argument, which has ``size`` bytes and is sent right after it."""
     body = b"\0".join((*args, b""))
     return _pack_header(RES, kind, len(body) + size) + body
 
 
 def response(kind: int, *args: bytes) -> bytes:
-    """Encode one packet as the server sends it; raises struct.error where the body exceeds 4 GiB."""
+    """Encode a packet of the server.  Raises struct.error if the body exceeds 4 GiB."""
     body = b"\0".join(args)
     return _pack_header(RES, kind, len(body)) + body
