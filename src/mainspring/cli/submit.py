@@ -169,7 +169,7 @@ def write_result(
     progress = _Progress(handle) if sys.stderr.isatty() else None
     try:
         if function is None or (timeout is not None and timeout <= HINT_DELAY):
-            outcome = client.outcome(handle, timeout, hear=progress)
+            outcome = client.outcome(handle, timeout, on_notice=progress)
         else:
             outcome = _outcome_with_hint(client, handle, timeout, function, progress)
     except TimeoutError:
@@ -207,12 +207,12 @@ def _outcome_with_hint(
     client: Client, handle: str, timeout: float | None, function: str, progress: _Progress | None
 ) -> Outcome:
     try:
-        return client.outcome(handle, HINT_DELAY, hear=progress)
+        return client.outcome(handle, HINT_DELAY, on_notice=progress)
     except TimeoutError:
         if progress is not None:
             progress.erase()
         _hint(client, function)
-    return client.outcome(handle, None if timeout is None else timeout - HINT_DELAY, hear=progress)
+    return client.outcome(handle, None if timeout is None else timeout - HINT_DELAY, on_notice=progress)
 
 
 class _Progress:

@@ -11,7 +11,7 @@ from mainspring.client.batches import awaiting, submitting
 from mainspring.client.outcomes import not_ended
 from mainspring.client.patience import CONNECT_TIMEOUT, RECONNECT_PATIENCE, Patience, unreachable
 from mainspring.client.refusals import ENDED, why
-from mainspring.client.session import Request, Session, Slot, Tray
+from mainspring.client.session import PendingReply, Request, Session, SubmitBatch
 from mainspring.client.sockets import connect, tune
 from mainspring.client.streaming import EventBuffer
 from mainspring.client.waiting import announced
@@ -65,18 +65,18 @@ class AsyncClient:
 
     async def submit_many(self, requests: Iterable[Request]) -> AsyncIterator[list[Answer]]:
         """Submit jobs in overlapping windows, and yield the answers of each window in order."""
-        for tray in submitting(requests, self._submit):
-            yield await self._await(tray)
+        for batch in submitting(requests, self._submit):
+            yield await self._await(batch)
 
     async def outcome(
         self,
         handle: str,
         timeout: float | None = None,  # noqa: ASYNC109 - the error names the job
         *,
-        hear: Callable[[Notice], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
     ) -> Outcome:
         """Wait until a job has ended, across lost connections.  Raises TimeoutError."""
-        wait = self._session.wait(handle, hear)
+        wait = self._session.wait(handle, on_notice)
         try:
             async with asyncio.timeout(timeout):
                 return await self._await_job(wait)
@@ -101,7 +101,7 @@ class AsyncClient:
                 if not wait.done and (late or not events):
                     await self._await_more(wait, events, deadline, timeout)
                 if (event := events.pop()) is None:
-                    yield wait.take()
+                    yield wait.result()
                     return
                 yield event
         finally:
@@ -152,26 +152,26 @@ class AsyncClient:
 
     # Inside.
 
-    def _submit(self, frames: list[bytes], safe: bool) -> Tray:
-        tray = self._session.submit(frames, safe=safe)
+    def _submit(self, frames: list[bytes], safe: bool) -> SubmitBatch:
+        batch = self._session.submit(frames, safe=safe)
         self._wake()
-        return tray
+        return batch
 
     def _wait(self, handles: list[str]) -> list[Wait]:
         return [self._session.wait(handle) for handle in handles]
 
-    async def _await(self, slot: Slot[T]) -> T:
-        if not slot.done:
+    async def _await(self, reply: PendingReply[T]) -> T:
+        if not reply.done:
             arrived = asyncio.get_running_loop().create_future()
-            slot.listen(lambda: None if arrived.done() else arrived.set_result(None))
+            reply.listen(lambda: None if arrived.done() else arrived.set_result(None))
             self._wake()
             await arrived
-        return slot.take()
+        return reply.result()
 
     async def _await_job(self, wait: Wait) -> Outcome:
         """Wait for a job's end. If a task waits, notify its worker."""
         if wait.done:
-            return wait.take()
+            return wait.result()
         with self._announced(wait):
             return await self._await(wait)
 

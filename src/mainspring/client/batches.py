@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from mainspring.client.session import Request, Tray, Wait
+    from mainspring.client.session import Request, SubmitBatch, Wait
 
 WINDOW_FRAMES = 2_000
 WINDOW_BYTES = 1 << 20
@@ -21,17 +21,19 @@ OUTCOMES_IN_FLIGHT = 1_000
 """Outcomes that are requested at the same time; early results are held until the caller reaches them."""
 
 
-def submitting(requests: Iterable[Request], submit: Callable[[list[bytes], bool], Tray]) -> Iterator[Tray]:
+def submitting(
+    requests: Iterable[Request], submit: Callable[[list[bytes], bool], SubmitBatch]
+) -> Iterator[SubmitBatch]:
     """Submit jobs in overlapping windows, and yield the batch of each in order; wait for it before taking the next.
 
     ``submit`` sends encoded requests. Its flag is true if all of them may be sent twice.
     """
-    trays: deque[Tray] = deque()
+    batches: deque[SubmitBatch] = deque()
     for frames, safe in windows(requests):
-        trays.append(submit(frames, safe))
-        if len(trays) >= WINDOWS_IN_FLIGHT:
-            yield trays.popleft()
-    yield from trays
+        batches.append(submit(frames, safe))
+        if len(batches) >= WINDOWS_IN_FLIGHT:
+            yield batches.popleft()
+    yield from batches
 
 
 def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.addresses import Address
     from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
-    from mainspring.client.session import Request, Slot, Tray, Wait
+    from mainspring.client.session import PendingReply, Request, SubmitBatch, Wait
     from mainspring.client.streaming import JobEvent
 
 T = TypeVar("T")
@@ -52,26 +52,26 @@ class Client:
         """Submit one job and return when it is on disk.  Raises RefusedError if the server refuses it."""
         frame = request.frame()
         with self._shared.session() as session:
-            tray = session.submit([frame], safe=bool(request.unique))
-        answer = self._await(tray, None)[0]
+            batch = session.submit([frame], safe=bool(request.unique))
+        answer = self._await(batch, None)[0]
         if isinstance(answer, ServerError):
             raise answer
         return answer
 
     def submit_many(self, requests: Iterable[Request]) -> Iterator[list[Answer]]:
         """Submit jobs in overlapping windows, and yield the answers of each window in order."""
-        for tray in submitting(requests, self._submit):
-            yield self._await(tray, None)
+        for batch in submitting(requests, self._submit):
+            yield self._await(batch, None)
 
     def outcome(
-        self, handle: str, timeout: float | None = None, *, hear: Callable[[Notice], None] | None = None
+        self, handle: str, timeout: float | None = None, *, on_notice: Callable[[Notice], None] | None = None
     ) -> Outcome:
         """Wait until a job has ended, across lost connections.  Raises TimeoutError.
 
-        ``hear`` is called with the job's notices, in the thread that reads the socket; it must not use this client.
+        ``on_notice`` is called with the job's notices, in the thread that reads the socket; it must not use this client.
         """
         with self._shared.session() as session:
-            wait = session.wait(handle, hear)
+            wait = session.wait(handle, on_notice)
         try:
             return self._await_job(wait, timeout)
         except TimeoutError:
@@ -93,7 +93,7 @@ class Client:
                 with self._shared.locked():
                     event = events.pop()
                 if event is None:
-                    yield wait.take()
+                    yield wait.result()
                     return
                 yield event
         finally:
@@ -141,12 +141,12 @@ class Client:
 
     # Inside.
 
-    def _submit(self, frames: list[bytes], safe: bool) -> Tray:
+    def _submit(self, frames: list[bytes], safe: bool) -> SubmitBatch:
         """Submit a window, and write as much of it as the socket accepts without waiting."""
         with self._shared.session() as session:
-            tray = session.submit(frames, safe=safe)
+            batch = session.submit(frames, safe=safe)
             self._shared.send()
-        return tray
+        return batch
 
     def _wait(self, handles: list[str]) -> list[Wait]:
         with self._shared.session() as session:
@@ -156,15 +156,15 @@ class Client:
         with self._shared.locked() as session:
             session.forget(waits)
 
-    def _await(self, slot: Slot[T], timeout: float | None) -> T:
-        if not slot.done:
-            self._shared.wait_until(lambda: slot.done, timeout)
-        return slot.take()
+    def _await(self, reply: PendingReply[T], timeout: float | None) -> T:
+        if not reply.done:
+            self._shared.wait_until(lambda: reply.done, timeout)
+        return reply.result()
 
     def _await_job(self, wait: Wait, timeout: float | None) -> Outcome:
         """Wait for a job's end. If a task waits, notify its worker."""
         if wait.done:
-            return wait.take()
+            return wait.result()
         with announced(wait.handle.decode(), partial(self._shared.refuse, wait)):
             return self._await(wait, timeout)
 

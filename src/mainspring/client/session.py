@@ -49,7 +49,7 @@ class Request(NamedTuple):
         return packets.request(Type.SUBMIT, *self)
 
 
-class Slot(Generic[T]):
+class PendingReply(Generic[T]):
     """A request without an answer yet. It is answered once; that calls the listener."""
 
     __slots__ = ("_listener", "done", "error", "value")
@@ -70,7 +70,7 @@ class Slot(Generic[T]):
         self._finish()
 
     def reject(self, error: BaseException) -> None:
-        """Answer the request with an error, which ``take`` raises."""
+        """Answer the request with an error, which ``result`` raises."""
         self.error = error
         self._finish()
 
@@ -79,14 +79,14 @@ class Slot(Generic[T]):
         if self._listener is not None:
             self._listener()
 
-    def take(self) -> T:
+    def result(self) -> T:
         """Return the answer, or raise it if it is an error."""
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value] # done and without an error: there is a value
 
 
-class Tray(Slot[list[Answer]]):
+class SubmitBatch(PendingReply[list[Answer]]):
     """Pending submits, answered in order. ``safe``: all have a unique, so they may be sent twice."""
 
     __slots__ = ("answers", "frames", "safe")
@@ -108,26 +108,26 @@ class Tray(Slot[list[Answer]]):
         return self.frames[len(self.answers) :]
 
 
-class Wait(Slot[Outcome]):
-    """A pending wait for a job's outcome; ``hear`` is called with the job's notices until then."""
+class Wait(PendingReply[Outcome]):
+    """A pending wait for a job's outcome; ``on_notice`` is called with the job's notices until then."""
 
-    __slots__ = ("handle", "hear")
+    __slots__ = ("handle", "on_notice")
 
-    def __init__(self, handle: bytes, hear: Callable[[Notice], None] | None) -> None:
+    def __init__(self, handle: bytes, on_notice: Callable[[Notice], None] | None) -> None:
         super().__init__()
         self.handle = handle
-        self.hear = hear
+        self.on_notice = on_notice
 
 
-class Call(Slot[Any]):
-    """A pending call of a method; ``hear``, if given, subscribes to its events and is called with each of them."""
+class Call(PendingReply[Any]):
+    """A pending call of a method; ``on_event``, if given, subscribes to its events and is called with each of them."""
 
-    __slots__ = ("frame", "hear", "sent")
+    __slots__ = ("frame", "on_event", "sent")
 
-    def __init__(self, frame: bytes, hear: Callable[[dict[str, Any]], None] | None) -> None:
+    def __init__(self, frame: bytes, on_event: Callable[[dict[str, Any]], None] | None) -> None:
         super().__init__()
         self.frame = frame
-        self.hear = hear
+        self.on_event = on_event
         self.sent = False
 
 
@@ -138,29 +138,29 @@ class Session:
         self._connection: Connection | None = None
         self.ready = False
         self._output: list[bytes] = []
-        self._trays: deque[Tray] = deque()
-        self._sent_trays: set[Tray] = set()
+        self._batches: deque[SubmitBatch] = deque()
+        self._sent_batches: set[SubmitBatch] = set()
         self._waits: dict[bytes, list[Wait]] = {}
         self._calls: dict[bytes, Call] = {}
-        self._watches: dict[bytes, Call] = {}
+        self._subscriptions: dict[bytes, Call] = {}
         self._numbers = itertools.count(1)
 
     # Requests of users.
 
-    def submit(self, frames: list[bytes], *, safe: bool) -> Tray:
+    def submit(self, frames: list[bytes], *, safe: bool) -> SubmitBatch:
         """Submit jobs; the batch is done when all are on disk or refused."""
-        tray = Tray(frames, safe=safe)
+        batch = SubmitBatch(frames, safe=safe)
         if not frames:
-            tray.resolve([])
-            return tray
-        self._trays.append(tray)
+            batch.resolve([])
+            return batch
+        self._batches.append(batch)
         if self.ready:
-            self._send_tray(tray)
-        return tray
+            self._send_batch(batch)
+        return batch
 
-    def wait(self, handle: str, hear: Callable[[Notice], None] | None = None) -> Wait:
+    def wait(self, handle: str, on_notice: Callable[[Notice], None] | None = None) -> Wait:
         """Request a job's outcome."""
-        wait = Wait(handle.encode(), hear)
+        wait = Wait(handle.encode(), on_notice)
         waits = self._waits.setdefault(wait.handle, [])
         waits.append(wait)
         if self.ready and len(waits) == 1:
@@ -177,12 +177,12 @@ class Session:
                     del self._waits[wait.handle]
 
     def call(
-        self, method: str, params: dict[str, Any] | None, hear: Callable[[dict[str, Any]], None] | None = None
+        self, method: str, params: dict[str, Any] | None, on_event: Callable[[dict[str, Any]], None] | None = None
     ) -> Call:
-        """Call a method; ``hear`` subscribes to its events until the connection ends."""
+        """Call a method; ``on_event`` subscribes to its events until the connection ends."""
         number = b"%d" % next(self._numbers)
         encoded = msgspec.json.encode(params) if params else b""
-        call = Call(packets.request(Type.CALL, number, method.encode(), encoded), hear)
+        call = Call(packets.request(Type.CALL, number, method.encode(), encoded), on_event)
         self._calls[number] = call
         if self.ready:
             self._send_call(call)
@@ -196,7 +196,7 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether any request is pending."""
-        return bool(self._trays or self._waits or self._calls or self._watches)
+        return bool(self._batches or self._waits or self._calls or self._subscriptions)
 
     @property
     def waiting_for_jobs(self) -> bool:
@@ -219,24 +219,24 @@ class Session:
         self._connection = None
         self.ready = False
         self._output = []
-        for tray in [tray for tray in self._trays if tray in self._sent_trays and not tray.safe]:
-            self._trays.remove(tray)
-            for _ in tray.unanswered():
-                tray.add(lost)
-        self._sent_trays.clear()
+        for batch in [batch for batch in self._batches if batch in self._sent_batches and not batch.safe]:
+            self._batches.remove(batch)
+            for _ in batch.unanswered():
+                batch.add(lost)
+        self._sent_batches.clear()
         for number in [number for number, call in self._calls.items() if call.sent]:
             self._calls.pop(number).reject(lost)
-        watches, self._watches = self._watches, {}
-        for watch in watches.values():
-            watch.reject(lost)
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for subscription in subscriptions.values():
+            subscription.reject(lost)
 
     def abandon(self, error: ServerError, *, waits: bool = True) -> None:
         """Answer all requests with an error, because there is no other connection; without ``waits``, keep waits for jobs."""
         self.disconnected(error)
-        trays, self._trays = self._trays, deque()
-        for tray in trays:
-            for _ in tray.unanswered():
-                tray.add(error)
+        batches, self._batches = self._batches, deque()
+        for batch in batches:
+            for _ in batch.unanswered():
+                batch.add(error)
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.reject(error)
@@ -273,9 +273,9 @@ class Session:
             elif kind in _ANSWERS:
                 self._called(kind, args)
             elif kind == Type.EVENT:
-                watch = self._watches.get(args[0]) or self._calls.get(args[0])
-                if watch is not None and watch.hear is not None:
-                    watch.hear(msgspec.json.decode(args[1]))
+                subscription = self._subscriptions.get(args[0]) or self._calls.get(args[0])
+                if subscription is not None and subscription.on_event is not None:
+                    subscription.on_event(msgspec.json.decode(args[1]))
             elif kind in _NOTICES:
                 self._notice(kind, args)
             elif kind == Type.OPTION_RES:
@@ -291,28 +291,28 @@ class Session:
     def _agreed(self, connection: Connection) -> None:
         connection.extended = True
         self.ready = True
-        for tray in self._trays:
-            self._send_tray(tray)
+        for batch in self._batches:
+            self._send_batch(batch)
         self._output += [packets.request(Type.WAIT, handle) for handle in self._waits]
         for call in self._calls.values():
             self._send_call(call)
 
-    def _send_tray(self, tray: Tray) -> None:
-        self._sent_trays.add(tray)
-        self._output += tray.unanswered() if tray.answers else tray.frames
+    def _send_batch(self, batch: SubmitBatch) -> None:
+        self._sent_batches.add(batch)
+        self._output += batch.unanswered() if batch.answers else batch.frames
 
     def _send_call(self, call: Call) -> None:
         call.sent = True
         self._output.append(call.frame)
 
     def _answer(self, answer: Answer) -> None:
-        if not self._trays:
+        if not self._batches:
             return
-        tray = self._trays[0]
-        if len(tray.answers) + 1 == len(tray.frames):
-            self._trays.popleft()
-            self._sent_trays.discard(tray)
-        tray.add(answer)
+        batch = self._batches[0]
+        if len(batch.answers) + 1 == len(batch.frames):
+            self._batches.popleft()
+            self._sent_batches.discard(batch)
+        batch.add(answer)
 
     def _refusal(self, args: list[bytes]) -> None:
         code, message = (part.decode("utf-8", "replace") for part in args)
@@ -333,24 +333,24 @@ class Session:
     def _called(self, kind: int, args: list[bytes]) -> None:
         call = self._calls.pop(args[0], None)
         if kind == Type.FAULT:
-            call = call or self._watches.pop(args[0], None)
+            call = call or self._subscriptions.pop(args[0], None)
             if call is not None:
                 call.reject(call_error(args[1].decode(), args[2].decode("utf-8", "replace")))
         elif call is not None:
-            if call.hear is not None:
-                self._watches[args[0]] = call
+            if call.on_event is not None:
+                self._subscriptions[args[0]] = call
             call.resolve(msgspec.json.decode(args[1]))
 
     def _notice(self, kind: int, args: list[bytes]) -> None:
-        waits = [wait.hear for wait in self._waits.get(args[0], ()) if wait.hear is not None]
+        waits = [wait.on_notice for wait in self._waits.get(args[0], ()) if wait.on_notice is not None]
         if not waits:
             return
         if kind == Type.WORK_STATUS:
             notice = Notice("progress", _number(args[1]), _number(args[2]), b"")
         else:
             notice = Notice("data" if kind == Type.WORK_DATA else "warning", 0, 0, args[1])
-        for hear in waits:
-            hear(notice)
+        for on_notice in waits:
+            on_notice(notice)
 
 
 _SUBMITTED = int(Type.SUBMITTED)  # plain integers compare faster, and these two are the most frequent packets

@@ -36,8 +36,8 @@ class Server:
             raise self.registered
         return self.registered
 
-    def outcome(self, handle: str, timeout: float | None, *, hear: object) -> Outcome:
-        del hear
+    def outcome(self, handle: str, timeout: float | None, *, on_notice: object) -> Outcome:
+        del on_notice
         self.waited.append(timeout)
         if len(self.waited) == 1 and not self.brief:
             raise TimeoutError

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.client.batches import OUTCOMES_IN_FLIGHT, WINDOWS_IN_FLIGHT, awaiting, submitting, windows
 from mainspring.client.outcomes import Outcome
-from mainspring.client.session import Request, Tray, Wait
+from mainspring.client.session import Request, SubmitBatch, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,18 +19,18 @@ def test_windows_are_bounded() -> None:
 
 
 def test_windows_overlap_and_come_in_order() -> None:
-    sent: list[Tray] = []
+    sent: list[SubmitBatch] = []
 
-    def submit(frames: list[bytes], safe: bool) -> Tray:
-        sent.append(Tray(frames, safe=safe))
+    def submit(frames: list[bytes], safe: bool) -> SubmitBatch:
+        sent.append(SubmitBatch(frames, safe=safe))
         return sent[-1]
 
     given = submitting([Request(b"f", b"u", b"", b"")] * 9000, submit)
-    for number, tray in enumerate(given):
-        assert tray is sent[number]
-        assert tray.safe
+    for number, batch in enumerate(given):
+        assert batch is sent[number]
+        assert batch.safe
         assert len(sent) == min(number + WINDOWS_IN_FLIGHT, 5), "so many are under way while one is waited for"
-    assert [len(tray.frames) for tray in sent] == [2000, 2000, 2000, 2000, 1000]
+    assert [len(batch.frames) for batch in sent] == [2000, 2000, 2000, 2000, 1000]
 
 
 class Asked:
@@ -79,4 +79,4 @@ def test_no_jobs_ask_for_nothing() -> None:
     asked = Asked(0)
     assert list(asked.given) == []
     assert asked.questions == []
-    assert list(submitting([], lambda frames, safe: Tray(frames, safe=safe))) == []
+    assert list(submitting([], lambda frames, safe: SubmitBatch(frames, safe=safe))) == []

@@ -203,7 +203,7 @@ def test_progress_is_heard(server: ExtensionServer, client: Client) -> None:
     handle = client.submit(request()).handle
     heard: list[Notice] = []
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.outcome, handle, 10, hear=heard.append)
+        waiting = pool.submit(client.outcome, handle, 10, on_notice=heard.append)
         server.wait_for(lambda: server.waiting.get(handle.encode()))
         server.do(lambda: server.tell(Type.WORK_STATUS, [handle.encode(), b"1", b"2"]))
         end(server, handle)

@@ -23,14 +23,14 @@ def test_who_waits_for_a_job_goes_on_for_a_while_after_a_connection_was_lost() -
     first = patience.fruitless(session, ERROR, 1000)
     assert first is not None
     with pytest.raises(ConnectionLostError):
-        call.take()
+        call.result()
     assert not wait.done
     second = patience.fruitless(session, ERROR, 1059)
     assert second is not None
     assert second > first
     assert patience.fruitless(session, ERROR, 1060) is None
     with pytest.raises(ConnectionLostError):
-        wait.take()
+        wait.result()
 
 
 def test_the_next_loss_begins_with_a_short_delay() -> None:

@@ -30,22 +30,22 @@ def agree(session: Session) -> None:
 
 def test_what_is_asked_before_a_connection_goes_out_with_it() -> None:
     session = Session()
-    tray = session.submit(frames(2), safe=False)
+    batch = session.submit(frames(2), safe=False)
     wait = session.wait("H:n:1")
     session.call("jobs.list", None)
     assert not session.has_output
     agree(session)
     assert [kind for kind, _ in sent(session)] == [Type.SUBMIT, Type.SUBMIT, Type.WAIT, Type.CALL]
     session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
-    assert not tray.done
+    assert not batch.done
     session.receive(packets.response(Type.ERROR, b"QUEUE_FULL", b"full"))
-    answer, refusal = tray.take()
+    answer, refusal = batch.result()
     assert answer == Submitted("H:n:1", joined=False)
     assert isinstance(refusal, RefusedError)
     assert refusal.code == "QUEUE_FULL"
     error = b'{"type":"E","message":"m"}'
     session.receive(packets.response(Type.RESULT, b"H:n:1", b"failed", b"2", error, b"a\0b"))
-    outcome = wait.take()
+    outcome = wait.result()
     assert (outcome.state, outcome.attempt, outcome.data) == ("failed", 2, b"a\0b")
     assert outcome.error is not None
     assert outcome.error.type == "E"
@@ -57,7 +57,7 @@ def test_a_lost_connection_leaves_submits_without_unique_unknown() -> None:
     unsafe = session.submit(frames(3), safe=False)
     session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
     session.disconnected(LOST)
-    assert unsafe.take() == [Submitted("H:n:1", joined=False), LOST, LOST]
+    assert unsafe.result() == [Submitted("H:n:1", joined=False), LOST, LOST]
     agree(session)
     assert sent(session) == []
 
@@ -74,7 +74,7 @@ def test_a_lost_connection_repeats_what_is_safe() -> None:
     session.disconnected(LOST)
     later = session.call("jobs.list", None)
     with pytest.raises(ConnectionLostError):
-        call.take()
+        call.result()
     agree(session)
     again = sent(session)
     assert [(kind, args[:2]) for kind, args in again] == [
@@ -89,9 +89,9 @@ def test_a_lost_connection_repeats_what_is_safe() -> None:
         + packets.response(Type.RESULT, b"H:n:9", b"succeeded", b"1", b"", b"")
         + packets.response(Type.ANSWER, again[3][1][0], b'{"jobs":[]}')
     )
-    assert [getattr(answer, "handle", None) for answer in safe.take()] == ["H:n:1", "H:n:2", "H:n:3"]
-    assert wait.take().state == "succeeded"
-    assert later.take() == {"jobs": []}
+    assert [getattr(answer, "handle", None) for answer in safe.result()] == ["H:n:1", "H:n:2", "H:n:3"]
+    assert wait.result().state == "succeeded"
+    assert later.result() == {"jobs": []}
     assert not session.unfinished
 
 
@@ -102,7 +102,7 @@ def test_faults_become_errors_and_events_go_to_their_call() -> None:
     call = session.call("jobs.watch", None, events.append)
     ((_, (number, *_)),) = sent(session)
     session.receive(packets.response(Type.ANSWER, number, b"{}") + packets.response(Type.EVENT, number, b'{"a":1}'))
-    assert call.take() == {}
+    assert call.result() == {}
     assert events == [{"a": 1}]
     session.disconnected(LOST)
     assert call.error is LOST
@@ -111,7 +111,7 @@ def test_faults_become_errors_and_events_go_to_their_call() -> None:
     ((_, (number, *_)),) = sent(session)
     session.receive(packets.response(Type.FAULT, number, b"conflict", b"it lives"))
     with pytest.raises(ConflictError, match="it lives"):
-        refused.take()
+        refused.result()
 
 
 def test_those_who_wait_hear_what_the_job_tells() -> None:
@@ -151,11 +151,11 @@ def test_another_server_is_told_apart() -> None:
 
 def test_to_abandon_answers_everybody() -> None:
     session = Session()
-    tray = session.submit(frames(2, b"u"), safe=True)
+    batch = session.submit(frames(2, b"u"), safe=True)
     wait = session.wait("H:n:1")
     call = session.call("jobs.list", None)
     session.abandon(LOST, waits=False)
-    assert tray.take() == [LOST, LOST]
+    assert batch.result() == [LOST, LOST]
     assert call.error is LOST
     assert not wait.done
     session.abandon(LOST)
