@@ -1,4 +1,4 @@
-"""The one thing asked in Gearman's text protocol: how many jobs and workers a function has."""
+"""A function's numbers of jobs and workers, read by Gearman's text protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Counts(NamedTuple):
-    """A function's jobs, waiting and running, and the workers that know it."""
+    """A function's queued and running jobs, and its workers."""
 
     jobs: int
     workers: int
@@ -21,7 +21,7 @@ def connect(address: str | None = None) -> socket.socket:
 
 
 def counts(server: socket.socket, function: str) -> Counts:
-    """Ask the server; a function that it has never heard of has no jobs and no workers."""
+    """Return the counts of a function; they are 0 for a function that the server has not registered."""
     server.sendall(b"status\n")
     answer = b""
     while answer != b".\n" and not answer.endswith(b"\n.\n"):

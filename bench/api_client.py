@@ -1,10 +1,10 @@
-"""A program that uses the Python API as anyone would, and prints one line of JSON with what it took.
+"""A client program of the Python API that prints its figures as one line of JSON.
 
     python api_client.py bulk|e2e|keys|results|latency JOBS      (the server is in MAINSPRING_SERVER)
 
-`bulk`: submit_many until all are acknowledged. `e2e`: the same beside a worker, until the server has no job left.
-`keys`: the same where each job has one of KEYS keys. `results`: as `e2e` until every result has been fetched.
-`latency`: from submit to result, one after the other.
+`bulk`: submit_many until all jobs are acknowledged. `e2e`: the same with a worker, until the server has no job left. `keys`: the
+same with one of KEYS keys for each job. `results`: as `e2e`, until every result has been fetched. `latency`: from submit to
+result, one job after another.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def results(jobs: int) -> dict[str, Any]:
     submitted = noop.submit_many(() for _ in range(jobs))
     fetched = sum(result is None for result in app.results(submitted, timeout=TIMEOUT))
     seconds = time.perf_counter() - started_at
-    assert fetched == jobs, f"{fetched} of {jobs} results came"
+    assert fetched == jobs, f"{fetched} of {jobs} results arrived"
     return {"seconds": seconds, "rate": jobs / seconds}
 
 
 def latency(jobs: int) -> dict[str, Any]:
     for _ in range(20):
-        noop.submit().result(timeout=TIMEOUT)  # connections are made and code is warm before the clock starts
+        noop.submit().result(timeout=TIMEOUT)  # connect and warm up before the clock starts
     times = []
     for _ in range(jobs):
         started_at = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The table: every measure with what it must reach."""
+"""The table: every measurement with its requirement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from servers import Contestant
 
 LOADS = ((256, 8), (256, 1), (64, 1), (16, 8), (16, 1))
-"""Windows and connections of those who submit while workers complete: how many jobs may share a commit."""
+"""Windows and connections of submitters while workers complete jobs: they determine how many jobs can share a commit."""
 
 
 def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
@@ -217,7 +217,7 @@ def _large_queues(sqlite: Contestant) -> list[Cell]:
 
 
 def _ceilings() -> list[Cell]:
-    """What the generator reaches where the server costs almost nothing: no server can be seen to be faster."""
+    """Return the generator's ceilings, against a server that costs almost nothing: no faster server could be measured."""
     ceilings = (
         ("submits, window 256, 8 connections", rate("submit", 3_000_000, 200_000, **WIDE)),
         ("submits, window 1", rate("submit", 20_000, 2_000)),

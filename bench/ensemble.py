@@ -1,4 +1,4 @@
-"""Nodes of Mainspring on a ZooKeeper server, on the same cores. Each turn has a server of its own."""
+"""Nodes of Mainspring on a ZooKeeper server, on the same cores. Each turn has a separate server."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JAVA = ("-Xmx3g", "-XX:TieredStopAtLevel=4", "-XX:+UseSerialGC")
-"""The full compiler, and room for 200,000 tasks."""
+"""The optimizing compiler, and memory for 200,000 tasks."""
 SETTINGS = {"tickTime": 500}
-SESSION = 4.0
-"""Seconds: the nodes' lease, which is their sessions' time-out."""
+SESSION_TIMEOUT = 4.0
+"""Seconds of the nodes' lease, which is the time-out of their sessions."""
 
 
 @dataclass(frozen=True)
 class OnZooKeeper(Contestant):
-    """Nodes whose command holds {store}; each has a name of its own."""
+    """Nodes whose command contains {store}; each has its own name."""
 
     nodes: int = 1
 
     @contextlib.contextmanager
     def running(self, parent: Path) -> Iterator[Nodes]:
-        """Run a ZooKeeper server, and then the nodes, one after the other. Raises StartError, NotMeasured."""
+        """Run a ZooKeeper server and then the nodes, started one after another. Raises StartError, NotMeasured."""
         try:
             with Ensemble(parent=parent, java=JAVA, settings=SETTINGS) as ensemble, contextlib.ExitStack() as stack:
                 command = self.command.replace("{store}", ensemble.url("/bench"))
@@ -54,6 +54,6 @@ class OnZooKeeper(Contestant):
 
 
 def mainspring(nodes: int, template: str | None = None) -> OnZooKeeper:
-    """Return Mainspring on ZooKeeper; a template with {store} stands in for another command."""
-    command = f"{template or servers.MAINSPRING_COMMAND} --lease {SESSION * 1000:.0f}ms"
+    """Return Mainspring on ZooKeeper; a template with {store} replaces the command."""
+    command = f"{template or servers.MAINSPRING_COMMAND} --lease {SESSION_TIMEOUT * 1000:.0f}ms"
     return OnZooKeeper(f"{nodes} {'node' if nodes == 1 else 'nodes'}", command, nodes)

@@ -1,4 +1,4 @@
-"""The C programs: building them, and running the load generator."""
+"""Builds the C programs, and runs the load generator."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NULL_SERVER = BIN / "nullserver"
 
 
 class LoadError(Exception):
-    """The generator saw a wrong answer, or no progress; its message says what."""
+    """The generator received a wrong answer or made no progress; the message has the details."""
 
 
 def build() -> None:
-    """Compile what is missing or older than its sources. Raises CalledProcessError where the compiler refuses."""
+    """Compile programs that are missing or older than their sources. Raises CalledProcessError if the compiler fails."""
     BIN.mkdir(exist_ok=True)
     for program in (LOAD, NULL_SERVER):
         sources = [HERE / f"{program.name}.c", HERE / "wire.h"]
@@ -32,9 +32,9 @@ def build() -> None:
 
 
 def load(server: Server, mode: str, **options: Any) -> dict[str, Any]:
-    """Run the generator once against a server, or spread over the nodes of a fleet, and return the object that it prints.
+    """Run the generator once, against a server or spread over the nodes of a fleet, and return its output as an object.
 
-    Raises LoadError where it stops with an error.
+    Raises LoadError if the generator fails.
     """
     command = [str(LOAD), "--mode", mode]
     for port in server.ports:

@@ -1,7 +1,7 @@
-"""What limits cost: the same load on a function without limits, and with limits that are never reached.
+"""The cost of limits: the same load on a function without limits and with limits that are never reached.
 
-What is reached costs no processor time: it waits. So the limits here are far above what runs, and the figures are what the
-counting of tokens, the keys and the turns take.
+A load at its limit uses no processor time: it waits. So the limits here are far above the load, and the figures show the cost of
+counting tokens, of keys and of taking turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEYS = 1000
 
 
 def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
-    """Return the cells; they need Mainspring itself."""
+    """Return the cells; they run only with Mainspring."""
     return [
         Cell(
             key="limits-e2e",
@@ -53,7 +53,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Limited:
-    """Jobs a second of the generator from submit to result, under limits that `mainspring functions limit` sets."""
+    """Jobs per second of the generator from submit to result, with limits set by `mainspring functions limit`."""
 
     options: str = ""
 
@@ -65,14 +65,14 @@ class Limited:
 
 
 def with_keys(server: Server, scale: Scale) -> Run:
-    """Jobs a second of the Python API where each job has one of many keys."""
-    return python_api.beside_a_worker(server, "keys", scale)
+    """Return the jobs per second of the Python API if each job has one of many keys."""
+    return python_api.with_a_worker(server, "keys", scale)
 
 
 def with_limited_keys(server: Server, scale: Scale) -> Run:
-    """The same where no more than 100 jobs of each key may run at the same time."""
+    """Return the same if at most 100 jobs of each key may run at the same time."""
     _limit(server, "noop", "--concurrency-per-key 100")
-    return python_api.beside_a_worker(server, "keys", scale)
+    return python_api.with_a_worker(server, "keys", scale)
 
 
 def _limit(server: Server, function: str, options: str) -> None:

@@ -1,4 +1,4 @@
-"""Durable submits beside clients that list jobs: the p99 of the time to `JOB_CREATED`, of that without them."""
+"""Durable submits while clients list jobs: the p99 of the time to `JOB_CREATED`, divided by the p99 without lists."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 CLIENTS = 10
 RARE = 10
-"""Functions of which there are few jobs, the oldest of all: whoever looks for them passes over all others."""
+"""Functions with a few jobs each, the oldest of all: a search for them passes all other jobs."""
 TURNS = 3
-SLOWEST = 2.0
-"""Seconds within which each list has to be answered."""
+LIST_TIMEOUT = 2.0
+"""Seconds within which each list must be answered."""
 
 
 def cell(
     key: str, store: str, contestant: Contestant, wrapped: Callable[[Any], Any] = lambda scenario: scenario
 ) -> Cell:
-    """Return the cell for a store; ``wrapped`` fits the scenario to its server."""
+    """Return the cell for a store; ``wrapped`` adapts the scenario to its server."""
     return Cell(
         key=key,
         measure=f"durable submits on {store} behind 1M jobs, window 1, while 10 clients list rare functions: p99",
@@ -46,7 +46,7 @@ def cell(
 
 
 def submits_beside_lists(server: Server, scale: Scale) -> Run:
-    """Submit alone and beside lists, in turns; raises LoadError where a list took too long."""
+    """Submit without and with lists, in turns. Raises LoadError if a list took too long."""
     for number in range(RARE):
         load(server, "submit", jobs=5, function=f"rare{number}")
     waiting = scale.count(MILLION, 50_000)
@@ -60,7 +60,7 @@ def submits_beside_lists(server: Server, scale: Scale) -> Run:
         with _lists(server, lists):
             beside.append(load(server, "submit", jobs=count, first=waiting + (2 * turn + 1) * count))
     slowest = max(found["slowest_s"] for found in lists)
-    if slowest > SLOWEST:
+    if slowest > LIST_TIMEOUT:
         raise LoadError(f"a list took {slowest:.2f} s")
     without, with_lists = (statistics.median(run["latency_us"]["p99"] for run in runs) for runs in (alone, beside))
     details = {"alone": alone, "beside": beside, "lists": lists, "p99_us": [without, with_lists]}
@@ -73,7 +73,7 @@ def _lists(server: Server, found: list[dict[str, Any]]) -> Iterator[None]:
     environment = os.environ | {"MAINSPRING_SERVER": f"127.0.0.1:{server.port}", "PYTHONPATH": str(SOURCES)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as client:
         yield
-        said, _ = client.communicate("")
+        output, _ = client.communicate("")
     if client.returncode:
         raise LoadError("the clients that list jobs have failed")
-    found.append(json.loads(said))
+    found.append(json.loads(output))

@@ -1,8 +1,8 @@
-"""Clients that ask for pages of rare functions, one after the other: run by `listing.py`.
+"""Clients that list pages of rare functions continuously; run by `listing.py`.
 
     python listing_client.py CLIENTS FUNCTIONS      (the server is in MAINSPRING_SERVER; ends with its input)
 
-It prints one line of JSON: how many answers came, and how long the slowest one and the longest search took, in seconds.
+It prints one line of JSON: the number of answers, and the times of the slowest answer and the longest search in seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from mainspring.client.addresses import parse_servers
 from mainspring.client.aio import AsyncClient
 
-EVERY = 0.1
+INTERVAL = 0.1
 
 
 class Lister:
-    """A client that asks every 100 ms, or when its last answer has come; each time for what was not searched before."""
+    """A client that requests a page every 100 ms, or after the last answer; each request continues the search."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -32,20 +32,20 @@ class Lister:
     async def run(self, over: asyncio.Event) -> None:
         now = asyncio.get_running_loop().time
         client = AsyncClient(parse_servers(os.environ["MAINSPRING_SERVER"]))
-        asked: dict[str, Any] = {"function": self._function, "partial": True}
+        params: dict[str, Any] = {"function": self._function, "partial": True}
         began = now()
         while not over.is_set():
             sent = now()
-            answer = await client.call("jobs.list", asked)
+            answer = await client.call("jobs.list", params)
             self.answers.append(now() - sent)
             self.found += len(answer["jobs"])
             if answer["next"] is None:
                 self.searches.append(now() - began)
-                asked.pop("before", None)
+                params.pop("before", None)
             else:
-                asked["before"] = answer["next"]
+                params["before"] = answer["next"]
             with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), max(sent + EVERY - now(), 0))
+                await asyncio.wait_for(over.wait(), max(sent + INTERVAL - now(), 0))
             began = now() if answer["next"] is None else began
         await client.close()
 

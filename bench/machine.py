@@ -1,4 +1,4 @@
-"""What the figures were measured on, and with which versions."""
+"""The machine and the versions of a run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import mainspring
 import postgres
 
 PACKAGE = Path(mainspring.__file__).parent
-"""The one that is measured: ``PYTHONPATH`` may choose another than the checkout's."""
+"""The measured package: ``PYTHONPATH`` may select another one than the checkout's."""
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Describe the machine; `directory` is where the stores will lie, so its file system and fsync are what counts."""
+    """Describe the machine; `directory` is where the stores will be, so its file system and fsync matter."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -43,12 +43,12 @@ def describe(directory: Path) -> dict[str, Any]:
 
 
 def compiled_modules() -> list[str]:
-    """Name the modules of the package that are compiled: the others, or all, are pure Python."""
+    """Return the compiled modules of the package; the others are pure Python."""
     return sorted(str(path.relative_to(PACKAGE)).split(".")[0] for path in PACKAGE.rglob("*.so"))
 
 
 def fsync_seconds(directory: Path) -> float:
-    """Return the median of what it takes to bring 4 KiB to the disk."""
+    """Return the median time to write and sync 4 KiB."""
     times = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(200):

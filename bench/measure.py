@@ -1,4 +1,4 @@
-"""What a cell of the table is, and how its contestants take turns."""
+"""Cells of the table, and the turns that measure them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotMeasured(Exception):  # noqa: N818 - not an error: the machine or the i
 
 @dataclass(frozen=True)
 class Scale:
-    """Whether a run is the full one or the quick one."""
+    """The size of a run: full or quick."""
 
     quick: bool
 
@@ -35,7 +35,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: the figure, and everything else that was observed."""
+    """One measurement: the figure and all other observations."""
 
     figure: float
     details: dict[str, Any]
@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the things that a cell compares: a scenario on a fresh server of a contestant."""
+    """One compared item of a cell: a scenario on a fresh server of a contestant."""
 
     label: str
     contestant: Contestant
@@ -54,9 +54,9 @@ class Side:
 class Cell:
     """One row of the table.
 
-    The first side is what is measured. With `ratio_to`, the ratio of the medians of the first side and of the side of
-    that index must reach `at_least`; without, the first side's median itself must reach `at_least` or stay under
-    `under`. A cell with neither bound informs only. Further sides are there to compare with.
+    The first side is the measured one. With `ratio_to`, the ratio of the medians of the first side and of the side with that
+    index must be at least `at_least`. Without it, the first side's median must be at least `at_least` or less than `under`. A
+    cell without either bound is for information. Further sides are for comparison.
     """
 
     key: str
@@ -67,20 +67,20 @@ class Cell:
     ratio_to: int | None = None
     at_least: float | None = None
     figure_at_least: float | None = None
-    """What the first side's median must reach as well, where `at_least` bounds a ratio."""
+    """Bound for the first side's median, in addition to the bound of the ratio in `at_least`."""
     under: float | None = None
     rounds: int = 1
-    """Turns for each repetition: more where a turn is short and the scheduler makes it vary."""
+    """Turns per repetition: more for short turns, which vary with the scheduler."""
     once: bool = False
-    """Takes so long that one turn must do."""
+    """Take only one turn, because a turn takes long."""
     full_only: bool = False
     one_core: bool = False
-    """Server and generator share one core: the figure is their processor time alone, without waking sleeping cores."""
+    """Run server and generator on one core: the figure is then processor time alone, without wake-ups of sleeping cores."""
 
 
 @dataclass
 class Outcome:
-    """A cell, its runs by side, and why sides could not be measured."""
+    """A cell, its runs by side, and the reasons for sides that could not be measured."""
 
     cell: Cell
     runs: list[list[Run]]
@@ -88,7 +88,7 @@ class Outcome:
     failed: bool = False
 
     def median(self, side: int) -> float | None:
-        """Return the median of a side's figures; None where the side was not measured."""
+        """Return the median of a side's figures; None if the side was not measured."""
         if side in self.problems or not self.runs[side]:
             return None
         return statistics.median(run.figure for run in self.runs[side])
@@ -102,7 +102,7 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        """Whether the requirement is met; None where there is none or nothing was measured."""
+        """Whether the requirement is met; None if the cell has none or was not measured."""
         value = self.median(0) if self.cell.ratio_to is None else self.ratio
         if value is None:
             return None
@@ -112,9 +112,9 @@ class Outcome:
 
 
 def measure(cell: Cell, scale: Scale, repeat: int, directory: Path) -> Outcome:
-    """Let the cell's sides take turns, A B A B…, so that a slow spell of the machine meets all of them.
+    """Measure the cell's sides in turns, A B A B…, so that a slow period of the machine affects all of them.
 
-    A side that cannot be measured takes no further turn; the others go on.
+    A side that cannot be measured takes no further turns.
     """
     outcome = Outcome(cell, runs=[[] for _ in cell.sides])
     turns = 1 if cell.once or scale.quick else repeat * cell.rounds
@@ -133,7 +133,7 @@ def measure(cell: Cell, scale: Scale, repeat: int, directory: Path) -> Outcome:
 
 
 def _take_turn(cell: Cell, side: Side, scale: Scale, directory: Path) -> Run:
-    os.sync()  # what earlier turns left to be written must not be this one's burden
+    os.sync()  # write out the data of earlier turns first
     with _cores(one=cell.one_core), side.contestant.running(directory) as server:
         run = side.scenario(server, scale)
     print(f"  {cell.key}: {side.label}: {run.figure:,.4g} {cell.unit}", file=sys.stderr, flush=True)
@@ -144,7 +144,7 @@ def _take_turn(cell: Cell, side: Side, scale: Scale, directory: Path) -> Run:
 def _cores(*, one: bool) -> Iterator[None]:
     allowed = os.sched_getaffinity(0)
     if one:
-        os.sched_setaffinity(0, {min(allowed)})  # inherited by everything that is started within
+        os.sched_setaffinity(0, {min(allowed)})  # child processes inherit it
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The App whose task does nothing: what remains is the cost of a job itself."""
+"""An App with a task that does nothing, to measure the cost of a job itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contestants that keep their jobs in PostgreSQL. Each turn has a database server of its own, on the same cores."""
+"""Contestants that store jobs in PostgreSQL. Each turn has a separate database server, on the same cores."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "2GB", "wal_segment_mb": 16}
-"""The same for everybody; `fsync`, `synchronous_commit` and all others are PostgreSQL's own."""
+"""The same for all contestants; other settings, such as `fsync` and `synchronous_commit`, have PostgreSQL's defaults."""
 
 
 @dataclass(frozen=True)
 class OnPostgres(Contestant):
-    """A server whose command holds {database}: the URL of an empty database."""
+    """A server whose command contains {database}, the URL of an empty database."""
 
     @contextlib.contextmanager
     def running(self, parent: Path) -> Iterator[Server]:
@@ -41,7 +41,7 @@ class OnPostgres(Contestant):
 
 @dataclass(frozen=True)
 class DatabaseAlone(Contestant):
-    """For what needs a database and no server: the scenario gets a `Database`."""
+    """A contestant that needs a database and no server: the scenario gets a `Database`."""
 
     command: str = field(default="postgres")
 
@@ -51,7 +51,7 @@ class DatabaseAlone(Contestant):
 
 
 class Database:
-    """A database server of its own with one empty database."""
+    """A database server with one empty database."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.dsn = server.create_database()
@@ -61,7 +61,7 @@ class Database:
     @classmethod
     @contextlib.contextmanager
     def running(cls, parent: Path) -> Iterator[Database]:
-        """Run one, with its files in a new directory below `parent`. Raises StartError."""
+        """Run a database server, with its files in a new directory below `parent`. Raises StartError."""
         try:
             with PostgresServer(parent=parent, **SETTINGS) as server:
                 yield cls(server)
@@ -69,7 +69,7 @@ class Database:
             raise servers.StartError(str(error)) from None
 
     def sql(self, statement: str) -> list[list[str]]:
-        """Run a statement; returns its rows, all values as text. Raises StartError."""
+        """Execute a statement, and return its rows with all values as text. Raises StartError."""
         try:
             lines = self._server.sql(statement, name_of(self.dsn)).splitlines()
         except PostgresError as error:
@@ -77,20 +77,20 @@ class Database:
         return [line.split("|") for line in lines]
 
     def set(self, **settings: str) -> None:
-        """Change settings that need no restart; sessions see them a moment later."""
+        """Change settings that need no restart; sessions apply them a moment later."""
         self._server.set(**settings)
 
     def log(self) -> str:
-        """Return what the server has logged."""
+        """Return the server's log."""
         return self._server.log()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time of the postmaster, of all its children, and of those that have ended."""
+        """Return the processor time of the postmaster and all its children, including ended ones."""
         return processor_time.seconds(self._server.pid)
 
 
 class ServerOnPostgres(Server):
-    """A running server, and the database that it uses."""
+    """A running server and its database."""
 
     def __init__(self, contestant: Contestant, parent: Path, database: Database) -> None:
         super().__init__(contestant, parent)
@@ -98,7 +98,7 @@ class ServerOnPostgres(Server):
 
 
 def mainspring(template: str | None = None) -> OnPostgres:
-    """Return Mainspring on PostgreSQL; a template with {store} stands in for another command."""
+    """Return Mainspring on PostgreSQL; a template with {store} replaces the command."""
     return OnPostgres(
         "mainspring postgresql", (template or servers.MAINSPRING_COMMAND).replace("{store}", "{database}")
     )
@@ -110,7 +110,7 @@ GEARMAND_POSTGRES = OnPostgres(
 
 
 def version() -> str | None:
-    """Return PostgreSQL's version; None where it is not installed."""
+    """Return PostgreSQL's version; None if it is not installed."""
     with contextlib.suppress(NotInstalledError):
         command: list[Any] = [programs() / "postgres", "--version"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[2]

@@ -1,4 +1,4 @@
-"""The rows of the table that are measured on PostgreSQL."""
+"""The rows of the table for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def cells(template: str | None = None) -> list[Cell]:
-    """Return the cells; a template with {store} stands in for Mainspring's command."""
+    """Return the cells; a template with {store} replaces Mainspring's command."""
     mainspring = postgres.mainspring(template)
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     return [*_gearman(mainspring), lists, *_python(mainspring), *_fleet(mainspring, template)]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:
-    # uniques throughout: without, gearmand's table refuses the second job of a function
+    # All jobs have uniques: otherwise gearmand's table refuses the second job of a function.
     flows = (
         ("postgres-e2e", "window 256, 8 connections", {"workers": 16, **WIDE}, 10_000),
         ("postgres-e2e-window-16", "window 16", {"workers": 16, "window": 16}, None),
@@ -77,7 +77,7 @@ def _python(mainspring: postgres.OnPostgres) -> list[Cell]:
 
 def _fleet(mainspring: postgres.OnPostgres, template: str | None) -> list[Cell]:
     three, one = fleet(3, template), fleet(1, template)
-    spread = _e2e(100_000, 5_000, {"workers": 18, "conns": 9, "window": 256})  # divided by three as by one
+    spread = _e2e(100_000, 5_000, {"workers": 18, "conns": 9, "window": 256})  # divisible by three nodes and by one
     return [
         Cell(
             key="postgres-nodes",
@@ -150,7 +150,7 @@ def _e2e(jobs: int, quick: int, flow: dict[str, int]) -> Callable[[Server, Scale
 
 @dataclass(frozen=True)
 class WithDatabase:
-    """A scenario on a server; beside its figure, the processor time of the database, and how fast the disk was just before."""
+    """A scenario on a server; its details include the database's processor time, and the disk's speed just before."""
 
     scenario: Callable[[Server, Scale], Run]
 

@@ -1,4 +1,4 @@
-"""Several nodes on one PostgreSQL store: a fleet on one machine."""
+"""Several nodes on one PostgreSQL store, all on one machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FleetOnPostgres(Contestant):
-    """Nodes whose command holds {database}; each gets a name of its own."""
+    """Nodes whose command contains {database}; each has its own name."""
 
     nodes: int = 3
 
     @contextlib.contextmanager
     def running(self, parent: Path) -> Iterator[Fleet]:
-        """Run a database server, and then the nodes, one after the other. Raises StartError."""
+        """Run a database server and then the nodes, started one after another. Raises StartError."""
         with contextlib.ExitStack() as stack:
             database = stack.enter_context(Database.running(parent))
             command = self.command.replace("{database}", database.dsn)
@@ -40,7 +40,7 @@ class FleetOnPostgres(Contestant):
 
 
 class Fleet(Nodes):
-    """Running nodes, and their database."""
+    """Running nodes and their database."""
 
     def __init__(self, contestant: Contestant, nodes: list[ServerOnPostgres], database: Database) -> None:
         super().__init__(contestant, nodes)
@@ -48,6 +48,6 @@ class Fleet(Nodes):
 
 
 def fleet(nodes: int, template: str | None = None, options: str = "") -> FleetOnPostgres:
-    """Return a fleet of Mainspring; a template with {store} stands in for another command."""
+    """Return a fleet of Mainspring; a template with {store} replaces the command."""
     command = (template or servers.MAINSPRING_COMMAND).replace("{store}", "{database}")
     return FleetOnPostgres(f"{nodes} {'node' if nodes == 1 else 'nodes'}", f"{command} {options}".strip(), nodes)

@@ -1,4 +1,4 @@
-"""Procrastinate and SAQ on PostgreSQL, each with one worker process, in an environment of the benchmarks' own."""
+"""Procrastinate and SAQ on PostgreSQL, each with one worker process, in a separate environment of the benchmarks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A scenario: a no-op task end to end, by the program of that name.
+    """A scenario: a no-op task end to end, by the program of this name.
 
-    Jobs a second from the first submit until the database says that the last is done; a first job, before the clock
-    starts, shows that the worker is there.
+    The figure is jobs per second from the first submit until the database shows the last job as done. A first job, before the
+    clock starts, shows that the worker is running.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Peer:
 
 
 def prepare() -> None:
-    """Install the pinned versions, where that has not been done. Raises NotMeasured where it cannot be."""
+    """Install the pinned versions if necessary. Raises NotMeasured if that fails."""
     requirements, installed = PEERS / "requirements.txt", ENVIRONMENT / "installed.txt"
     if installed.exists() and installed.read_bytes() == requirements.read_bytes():
         return

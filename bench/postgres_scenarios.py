@@ -1,4 +1,4 @@
-"""What is done to nodes on PostgreSQL for a figure."""
+"""The scenarios for nodes on PostgreSQL, each with its figure."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from postgres import Database, ServerOnPostgres
 
 LEASE = 15.0
-"""Seconds: the nodes' own default."""
+"""Seconds of the nodes' default lease."""
 HELD = 10_000
 IDLE_WORKERS = 16
 STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]+): (.{1,60})")
 
 
 def recovery(fleet: Fleet, _: Scale) -> Run:
-    """Seconds beyond the lease until 10,000 jobs of a killed node run elsewhere.
+    """Return the seconds beyond the lease until 10,000 jobs of a killed node run elsewhere.
 
-    The node is killed just after a heartbeat: that is when the others wait longest. Its workers have every job, and those
-    of the other nodes have room for all of them.
+    The node is killed just after a heartbeat, which is the worst case for the other nodes. Its workers hold all jobs, and the
+    workers of the other nodes have places for all of them.
     """
     victim, *others = fleet.nodes
     with contextlib.ExitStack() as stack:
@@ -79,10 +79,10 @@ def _await(database: Database, query: str, value: str) -> None:
 
 
 def idle(fleet: Fleet, scale: Scale) -> Run:
-    """Queries a second on the database of a fleet that has had work, has workers, and has nothing to do."""
+    """Return the queries per second of a fleet that has run jobs, has workers, and is idle."""
     load(fleet, "e2e", jobs=2_000, workers=6, **WIDE)
     with _sleepers(fleet, IDLE_WORKERS):
-        time.sleep(12)  # what follows the work is over: the journal is folded, the first sweep is done
+        time.sleep(12)  # wait for the work after the jobs: the journal is folded, and the first sweep is done
         fleet.database.set(log_statement="all")
         time.sleep(0.5)
         before, started_at = len(fleet.database.log()), time.monotonic()
@@ -110,10 +110,11 @@ def _sleepers(fleet: Fleet, each: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Thirds:
-    """The rate in the last third of a time as a share of that in the first, with or without a transaction that pins xmin.
+    """The rate in the last third of a period divided by the rate in the first, with or without a transaction that pins xmin.
 
-    Jobs go two ways in turns: straight to a worker, and by a queue that is filled first and drained then. The figure is the
-    lesser of both ways' ratios; the details have the processor time for a job as well, which tells dead rows from a busy machine.
+    Jobs run in two ways in turns: directly, with waiting workers, and through a queue that is filled first and then drained.
+    The figure is the lower ratio of the two. The details have the processor time per job, which separates dead rows from a busy
+    machine.
     """
 
     pinned: bool
@@ -122,7 +123,7 @@ class Thirds:
 
     def __call__(self, server: ServerOnPostgres, scale: Scale) -> Run:
         jobs, first = scale.count(20_000, 5_000), 0
-        _round(server, jobs, first)  # files and caches have their sizes, nearly
+        _round(server, jobs, first)  # warm up: files and caches reach about their final sizes
         rounds: list[tuple[float, dict[str, float]]] = []
         with _pin(server.database) if self.pinned else contextlib.nullcontext():
             started_at = time.monotonic()
@@ -145,7 +146,7 @@ class Thirds:
 
 
 def _round(server: ServerOnPostgres, jobs: int, first: int) -> dict[str, float]:
-    """Return the jobs a second of both ways, and the processor time of node and database for each job, in microseconds."""
+    """Return the jobs per second of both ways, and the processor time of node and database per job in microseconds."""
     database_before = server.database.cpu_seconds()
     straight = load(server, "e2e", jobs=jobs, first=first, unique="random", workers=16, **WIDE)
     filled = load(server, "submit", jobs=jobs, first=first + jobs, unique="random", **WIDE)
@@ -175,7 +176,7 @@ def _last_to_first(rounds: list[tuple[float, dict[str, float]]], what: str, seco
 
 @contextlib.contextmanager
 def _pin(database: Database) -> Iterator[None]:
-    """Keep a transaction open that sees the database as it is now: no row that dies from now on is ever cleared away."""
+    """Keep a transaction open with a snapshot of the database: no row that dies from now on can be vacuumed."""
     session = subprocess.Popen(
         [programs() / "psql", "-qAtX", database.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -195,7 +196,7 @@ def _pin(database: Database) -> Iterator[None]:
 
 
 def _tables(database: Database) -> dict[str, dict[str, Any]]:
-    """Return sizes in bytes and numbers of rows, live and dead, of the tables that groups write."""
+    """Return sizes in bytes and numbers of live and dead rows of the tables that groups write."""
     rows = database.sql(
         "SELECT relname, pg_table_size(relid), pg_indexes_size(relid), n_live_tup, n_dead_tup FROM pg_stat_user_tables"
         " WHERE schemaname = 'mainspring' AND (n_live_tup > 0 OR n_dead_tup > 0) ORDER BY 2 DESC"

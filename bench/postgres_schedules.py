@@ -1,4 +1,4 @@
-"""Ten thousand schedules on a fleet, and how late their jobs come to a worker."""
+"""Ten thousand schedules on a fleet, and the delay until workers receive their jobs."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 
 from generator import LoadError, load
 from measure import Run, Scale
-from streaming import Caller, Punctual, peers
+from streaming import Caller, LatenessRecorder, peers
 
 if TYPE_CHECKING:
     from postgres_fleet import Fleet
 
 SCHEDULES = 10_000
 LEAD = 8.0
-"""Seconds before the first fire time at which all schedules are stored: more than nodes fetch ahead."""
-STORING = 12.0
-"""Seconds for the declaration itself."""
-PATIENCE = 20.0
-"""Seconds that the last job may be late, before it counts as missed."""
+"""Seconds before the first fire time at which all schedules must be stored: longer than nodes fetch ahead."""
+DECLARE_TIMEOUT = 12.0
+"""Seconds for the declaration."""
+LATENESS_LIMIT = 20.0
+"""Seconds by which the last job may be late before it counts as missed."""
 
 wall = time.time
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """Milliseconds from a fire time until its job is with a worker, the 99th percentile.
+    """The 99th percentile of the milliseconds from a fire time until a worker has its job.
 
-    Each schedule fires every ``interval`` seconds; their fire times are spread over it evenly, or are all the same. A fire
-    time that makes no job, or two, is an error.
+    Each schedule fires every ``interval`` seconds; the fire times are spread evenly, or are all the same. A fire time without a
+    job, or with two, is an error.
     """
 
     interval: int
@@ -43,12 +43,12 @@ class Lateness:
     def __call__(self, fleet: Fleet, scale: Scale) -> Run:
         seconds = scale.count(self.seconds, self.quick)
         expected = SCHEDULES * (seconds // self.interval)
-        load(fleet, "e2e", jobs=300, workers=3)  # the function has run before, as it has elsewhere
-        with peers(fleet.ports, lambda port: Punctual(port, "bench", 2_000, wall)) as workers:
+        load(fleet, "e2e", jobs=300, workers=3)  # the function has run before, as in production
+        with peers(fleet.ports, lambda port: LatenessRecorder(port, "bench", 2_000, wall)) as workers:
             first = self._declare(fleet, seconds)
             cpu_before = fleet.database.cpu_seconds()
             _run_until(workers, first + seconds)
-            deadline = wall() + PATIENCE
+            deadline = wall() + LATENESS_LIMIT
             while sum(len(worker.seen) for worker in workers) < expected and wall() < deadline:
                 _run_until(workers, wall() + 0.5)
             cpu = fleet.database.cpu_seconds() - cpu_before
@@ -70,8 +70,8 @@ class Lateness:
         return Run(details["p99_ms"], details)
 
     def _declare(self, fleet: Fleet, seconds: int) -> float:
-        """Make the schedules at the first node; returns the first fire time. Raises LoadError where that took too long."""
-        first = float(int(wall() + LEAD + STORING))
+        """Declare the schedules at the first node, and return the first fire time. Raises LoadError if that took too long."""
+        first = float(int(wall() + LEAD + DECLARE_TIMEOUT))
         schedules = [
             {
                 "name": f"schedule-{number}",
@@ -92,7 +92,7 @@ class Lateness:
         return first
 
 
-def _run_until(workers: list[Punctual], until: float) -> None:
+def _run_until(workers: list[LatenessRecorder], until: float) -> None:
     while (left := until - wall()) > 0:
         for worker in select.select(workers, [], [], left)[0]:
             worker.receive()

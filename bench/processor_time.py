@@ -1,4 +1,4 @@
-"""Processor time that a process and all that it has started have used."""
+"""Processor time of a process and its descendants."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def seconds(pid: int) -> float:
-    """Return the processor time of a process and of its children, also of those that have ended; 0.0 where it is gone."""
-    with contextlib.suppress(OSError):  # it has just ended, and counts as its parent's
+    """Return the processor time of a process and its children, including ended ones; 0.0 if it has ended."""
+    with contextlib.suppress(OSError):  # it has just ended: its time counts for its parent
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = " ".join(listed.read_text() for listed in Path(f"/proc/{pid}/task").glob("*/children")).split()
         own_and_ended = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""The cells of the Python API: a client program, a server on SQLite and one worker process, each a process of its own."""
+"""The cells of the Python API: a client program, a server on SQLite and one worker process, in separate processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ START_SECONDS = 30.0
 
 
 def cells(sqlite: Contestant) -> list[Cell]:
-    """Return the cells; they need Mainspring itself, whatever other server stands in for the rest."""
+    """Return the cells; they always run with Mainspring, even if another server replaces it in other cells."""
     return [
         Cell(
             key="api-e2e",
@@ -66,17 +66,17 @@ def cells(sqlite: Contestant) -> list[Cell]:
 
 
 def end_to_end(server: Server, scale: Scale) -> Run:
-    """Jobs a second from the first submit until the server has settled the last."""
-    return beside_a_worker(server, "e2e", scale)
+    """Return the jobs per second from the first submit until the server has settled the last job."""
+    return with_a_worker(server, "e2e", scale)
 
 
 def until_results(server: Server, scale: Scale) -> Run:
-    """Jobs a second from the first submit until the client has the last result."""
-    return beside_a_worker(server, "results", scale)
+    """Return the jobs per second from the first submit until the client has the last result."""
+    return with_a_worker(server, "results", scale)
 
 
-def beside_a_worker(server: Server, mode: str, scale: Scale) -> Run:
-    """Run the client in a mode, beside one worker process."""
+def with_a_worker(server: Server, mode: str, scale: Scale) -> Run:
+    """Run the client in a mode, with one worker process."""
     with _worker(server) as worker:
         cpu_before = processor_time.seconds(worker)
         details = _client(server, mode, scale.count(50_000, 2_000))
@@ -84,14 +84,14 @@ def beside_a_worker(server: Server, mode: str, scale: Scale) -> Run:
 
 
 def bulk_submit(server: Server, scale: Scale) -> Run:
-    """Jobs a second that submit_many gets acknowledged, with nobody working on them."""
+    """Return the acknowledged jobs per second of submit_many, without workers."""
     _require_mainspring()
     details = _client(server, "bulk", scale.count(200_000, 10_000))
     return Run(details["rate"], details)
 
 
 def submit_to_result(server: Server, scale: Scale) -> Run:
-    """Milliseconds from submit to result, median of one after the other."""
+    """Return the median of the milliseconds from submit to result, for one job after another."""
     with _worker(server):
         details = _client(server, "latency", scale.count(2_000, 200))
         return Run(details["p50_ms"], details)
@@ -108,7 +108,7 @@ def _client(server: Server, mode: str, jobs: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _worker(server: Server) -> Iterator[int]:
-    """Run one worker process; it is ready when the server knows it."""
+    """Run one worker process, and wait until it is registered."""
     _require_mainspring()
     command = [sys.executable, "-m", "mainspring", "worker", str(HERE / "noop_app.py")]
     command += ["--server", _address(server), "--concurrency", str(CONCURRENCY), "--processes", "1"]
@@ -116,7 +116,7 @@ def _worker(server: Server) -> Iterator[int]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment(server))
     try:
-        _wait_until_known(server, process, log)
+        _await_registration(server, process, log)
         yield process.pid
     finally:
         process.terminate()
@@ -127,7 +127,7 @@ def _worker(server: Server) -> Iterator[int]:
             process.wait()
 
 
-def _wait_until_known(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await_registration(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     with connect(_address(server)) as connection:
         while not counts(connection, "noop").workers:
@@ -148,6 +148,6 @@ def _address(server: Server) -> str:
 
 
 def environment(server: Server) -> dict[str, str]:
-    """Return the environment of a program that talks to a server."""
+    """Return the environment of a program that connects to a server."""
     paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MAINSPRING_SERVER": _address(server)}

@@ -1,4 +1,4 @@
-"""The table for people and the file for programs."""
+"""The results as a table for people and as a file for programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _figures(outcome: Outcome, side: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Three significant digits, and thousands as k: 1.21k, 98.4k, 0.53."""
+    """Return a number with three significant digits, and thousands as k: 1.21k, 98.4k, 0.53."""
     for limit, divisor, suffix in ((1e6, 1e6, "M"), (1e3, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.3g}{suffix}"

@@ -1,8 +1,8 @@
-"""Measure Mainspring beside gearmand and print the table of figures that it must show.
+"""Measure Mainspring and the projects that it is compared with, and print the table of figures and requirements.
 
 python bench/run.py                       everything, about three quarters of an hour
-python bench/run.py --quick               a smoke run of some minutes: the figures mean little
-python bench/run.py --only fg --only rss  the cells whose keys begin so; --list names them
+python bench/run.py --quick               a smoke run of some minutes; its figures mean little
+python bench/run.py --only fg --only rss  the cells whose keys begin with fg or rss; --list names all
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from measure import Cell, Outcome, Scale, measure
 
 
 def main() -> int:
-    """Return 0 where everything could be measured, 1 where a server or the generator failed, 2 for wrong usage."""
+    """Return 0 if everything could be measured, 1 if a server or the generator failed, 2 for wrong usage."""
     options = _parse(sys.argv[1:])
     sqlite, memory = servers.mainspring(options.server_cmd)
     every = (
@@ -47,7 +47,7 @@ def main() -> int:
     generator.build()
     directory = Path(options.dir)
     header = {
-        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 - a report's date is the wall's
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 - a report's date is wall-clock time
         "command": sys.argv,
         "quick": options.quick,
         "repeat": options.repeat,
@@ -63,7 +63,9 @@ def main() -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small counts, one turn for each side")
-    parser.add_argument("--only", action="append", default=[], metavar="KEY", help="only cells whose key begins so")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="KEY", help="only cells whose key begins with KEY"
+    )
     parser.add_argument("--list", action="store_true", help="name the cells and stop")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="turns for each side (default 3)")
     parser.add_argument(
@@ -103,7 +105,7 @@ def _publish(outcomes: list[Outcome], header: dict[str, object], output: Path) -
     print(f"\n{report.table(outcomes)}\n")
     print("\n".join(f"{key}: {value}" for key, value in described.items()))
     if header["quick"]:
-        print("\nA quick run: counts are small, and the figures mean little.")
+        print("\nThis was a quick run: counts are small, and the figures mean little.")
     report.write_json(output, outcomes, header)
     print(f"\nwritten to {output}")
 

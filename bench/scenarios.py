@@ -1,4 +1,4 @@
-"""What is done to a server, and the figure that comes of it."""
+"""The scenarios: the steps on a server that produce a figure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CAN_DO, PRE_SLEEP, NOOP, GRAB_JOB, NO_JOB, JOB_ASSIGN = 1, 4, 6, 9, 10, 11
 
 @dataclass(frozen=True)
 class Rate:
-    """Jobs (or echoes) a second of one run of the generator; `jobs` and `quick` are how many in the full and quick form."""
+    """Jobs (or echoes) per second of one run of the generator: `jobs` in the full form, `quick` in the quick one."""
 
     mode: str
     jobs: int
@@ -44,7 +44,7 @@ def rate(mode: str, jobs: int, quick: int, **options: Any) -> Rate:
 
 
 def unique_submits_behind(queued: int, quick_queued: int, unique: str) -> Callable[[Server, Scale], Run]:
-    """Submit 50,000 jobs with uniques to a server that has `queued` jobs with uniques already."""
+    """Submit 50,000 jobs with uniques to a server that already has `queued` jobs with uniques."""
 
     def scenario(server: Server, scale: Scale) -> Run:
         waiting = scale.count(queued, quick_queued)
@@ -56,7 +56,7 @@ def unique_submits_behind(queued: int, quick_queued: int, unique: str) -> Callab
 
 
 def memory_growth(server: Server, _: Scale) -> Run:
-    """MB by which resident memory grows from 1M to 10M queued jobs of 12 bytes."""
+    """Return the MB by which resident memory grows from 1M to 10M queued jobs of 12 bytes."""
     first = load(server, "submit", jobs=MILLION, **WIDE)
     at_first = server.rss_kib()
     more = load(server, "submit", jobs=9 * MILLION, first=MILLION, **WIDE)
@@ -66,14 +66,14 @@ def memory_growth(server: Server, _: Scale) -> Run:
 
 
 def memory_growth_where_it_fits(server: Server, scale: Scale) -> Run:
-    """The same for a server that keeps jobs in memory: about 8 GB for 10M jobs."""
+    """Return the same for a server that stores jobs in memory: 10M jobs need about 8 GB."""
     if _available_gib() < 16:
         raise NotMeasured("gearmand needs 16 GiB of free memory for 10M jobs")
     return memory_growth(server, scale)
 
 
 def restart(server: Server, scale: Scale) -> Run:
-    """Seconds from the start of the process to the first job assigned, after SIGKILL with 1M jobs stored."""
+    """Return the seconds from the start of the process to the first assigned job, after SIGKILL with 1M stored jobs."""
     jobs = scale.count(MILLION, 20_000)
     load(server, "submit", jobs=jobs, **WIDE)
     server.stop(signal.SIGKILL)
@@ -81,12 +81,12 @@ def restart(server: Server, scale: Scale) -> Run:
 
 
 def restart_of_gearmand(server: Server, scale: Scale) -> Run:
-    """The same with 100,000 jobs: of a million it hands out none within 20 seconds.
+    """Return the same with 100,000 jobs: with a million gearmand assigns none within 20 seconds.
 
-    The queue is filled behind its back, because submitting takes it a minute and a half.
+    The queue is filled through SQLite, because submitting takes a minute and a half.
     """
     jobs = scale.count(100_000, 20_000)
-    load(server, "submit", jobs=1, unique="seq")  # makes the file and its table
+    load(server, "submit", jobs=1, unique="seq")  # creates the file and its table
     server.stop()
     database = sqlite3.connect(server.directory / "queue.db")
     with database:
@@ -107,7 +107,7 @@ def _time_to_first_job(server: Server, jobs: int) -> Run:
 
 
 def _grab_one(worker: socket.socket) -> None:
-    """Ask for jobs as a worker does, sleeping in between, until one comes."""
+    """Grab jobs as a worker does, sleeping in between, until one is assigned."""
     worker.sendall(packet(CAN_DO, b"bench") + packet(GRAB_JOB))
     for kind in _packet_types(worker):
         if kind == JOB_ASSIGN:

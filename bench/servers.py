@@ -1,4 +1,4 @@
-"""The contestants, and one running server of any of them."""
+"""The contestants, and a running server of a contestant."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ STOP_SECONDS = 30.0
 
 
 class StartError(Exception):
-    """A server ended, or did not listen in time; the message ends with what it wrote."""
+    """A server ended, or did not listen in time; the message ends with its last output."""
 
 
 @dataclass(frozen=True)
 class Contestant:
     """A server that can be started.
 
-    `command` may hold {dir}, an empty directory, and {port}. A server without {port} in its command chooses a free port
-    and prints `listening gearman 127.0.0.1:PORT`.
+    `command` may contain {dir}, an empty directory, and {port}. A server without {port} in its command chooses a free port and
+    prints `listening gearman 127.0.0.1:PORT`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Contestant:
         return [word.format(dir=directory, port=port) for word in shlex.split(self.command)]
 
     def running(self, parent: Path) -> AbstractContextManager[Server]:
-        """Return what runs a server of it, in a new directory below `parent`."""
+        """Return a context manager that runs such a server in a new directory below `parent`."""
         return Server(self, parent)
 
 
@@ -61,7 +61,7 @@ GEARMAND_COMMAND = f"{GEARMAND} -p {{port}} -L 127.0.0.1 -l none -P {{dir}}/pid"
 
 
 def mainspring(template: str | None = None) -> tuple[Contestant, Contestant]:
-    """Return Mainspring on SQLite and in memory; a template with {store} stands in for another command."""
+    """Return Mainspring on SQLite and in memory; a template with {store} replaces the command."""
     template = template or MAINSPRING_COMMAND
     return (
         Contestant("mainspring sqlite", template.replace("{store}", "sqlite:///{dir}/jobs.db")),
@@ -75,7 +75,7 @@ NULL = Contestant("null server", shlex.quote(str(NULL_SERVER)))
 
 
 class Server:
-    """One server process with a directory of its own. As a context manager it is stopped and its directory removed."""
+    """One server process with its own directory. A context manager: it stops the process and removes the directory."""
 
     port: int
 
@@ -114,13 +114,13 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while not self._is_listening():
             if self._process.poll() is not None:
-                raise StartError(f"{self.contestant.name} ended with {self._process.returncode}: {self._last_words()}")
+                raise StartError(f"{self.contestant.name} ended with {self._process.returncode}: {self._last_output()}")
             if time.monotonic() > deadline:
-                raise StartError(f"{self.contestant.name} does not listen: {self._last_words()}")
+                raise StartError(f"{self.contestant.name} does not listen: {self._last_output()}")
             time.sleep(0.002)
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
-        """End the process, by SIGKILL if it does not go within STOP_SECONDS. The directory stays."""
+        """End the process, with SIGKILL if it does not end within STOP_SECONDS. The directory stays."""
         if self._process is None:
             return
         self._process.send_signal(with_signal)
@@ -133,7 +133,7 @@ class Server:
 
     @property
     def ports(self) -> list[int]:
-        """Where clients and workers connect: one port, or those of all nodes."""
+        """The ports for clients and workers: one, or those of all nodes."""
         return [self.port]
 
     def pids(self) -> list[int]:
@@ -161,13 +161,13 @@ class Server:
             return False
         return True
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         lines = self._output.read_text(errors="replace").strip().splitlines()
-        return "\n".join(lines[-3:]) or "it wrote nothing"
+        return "\n".join(lines[-3:]) or "it printed nothing"
 
 
 class Nodes(Server):
-    """Running nodes, which the generator takes for one server with several ports."""
+    """Running nodes, which the generator uses as one server with several ports."""
 
     def __init__(self, contestant: Contestant, nodes: Sequence[Server]) -> None:
         self.contestant = contestant

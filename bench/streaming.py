@@ -1,4 +1,4 @@
-"""Peers of the protocol extension: workers that take many jobs over one connection, and calls."""
+"""Peers of the protocol extension: workers that hold many jobs on one connection, and callers of methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER = struct.Struct(">4sII")
 
 
 class Peer:
-    """One connection that speaks the extension."""
+    """One connection with the extension."""
 
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -38,7 +38,7 @@ class Peer:
         return self._connection.fileno()
 
     def receive(self) -> None:
-        """Take what has come, and wait where the connection does. Raises LoadError where the server closed it."""
+        """Process received packets; wait if the socket blocks. Raises LoadError if the server closed the connection."""
         received = self._connection.recv(1 << 20)
         if not received:
             raise LoadError("the server closed the connection of a worker or caller")
@@ -52,47 +52,47 @@ class Peer:
             body = bytes(self._received[start + HEADER.size : end])
             start = end
             if kind != OPTION_RES:
-                self.heard(kind, body)
+                self.handle_packet(kind, body)
         del self._received[:start]
 
     def receive_all(self) -> None:
-        """Take all that has come, without waiting."""
+        """Process all received packets without waiting."""
         self._connection.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
                 self.receive()
 
-    def heard(self, kind: int, body: bytes) -> None:
-        """Take a packet. Raises LoadError for one that was not to be expected."""
+    def handle_packet(self, kind: int, body: bytes) -> None:
+        """Process a packet. Raises LoadError for an unexpected one."""
         raise LoadError(f"an unexpected packet of type {kind}: {body[:200]!r}")
 
     def close(self) -> None:
-        """Disconnect: what a worker has goes back to the queue."""
+        """Disconnect: the worker's jobs return to the queue."""
         self._connection.close()
 
 
 class Caller(Peer):
-    """Calls one method after the other."""
+    """Calls methods, one after another."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self._answer: list[Any] = []
 
     def call(self, method: str, **params: Any) -> Any:
-        """Return the answer. Raises LoadError for a fault."""
+        """Call a method, and return the answer. Raises LoadError for a fault."""
         self.send(CALL, b"bench", method.encode(), json.dumps(params).encode())
         while not self._answer:
             self.receive()
         return self._answer.pop()
 
-    def heard(self, kind: int, body: bytes) -> None:
+    def handle_packet(self, kind: int, body: bytes) -> None:
         if kind != ANSWER:
-            super().heard(kind, body)
+            super().handle_packet(kind, body)
         self._answer.append(json.loads(body.partition(b"\0")[2]))
 
 
 class Holder(Peer):
-    """A worker that has said it has so many places, and keeps every job that it gets."""
+    """A worker with a number of places that keeps every job."""
 
     def __init__(self, port: int, function: str, places: int) -> None:
         super().__init__(port)
@@ -100,9 +100,9 @@ class Holder(Peer):
         self.send(REGISTER, function.encode(), b"")
         self.send(READY, b"%d" % places)
 
-    def heard(self, kind: int, body: bytes) -> None:
+    def handle_packet(self, kind: int, body: bytes) -> None:
         if kind != ASSIGN:
-            super().heard(kind, body)
+            super().handle_packet(kind, body)
         self.handles.add(body.partition(b"\0")[0])
 
 
@@ -112,33 +112,33 @@ class Completer(Peer):
     def __init__(self, port: int, function: str, places: int) -> None:
         super().__init__(port)
         self.completed = 0
-        self._taken = 0
+        self._completed_since_ready = 0
         self.send(REGISTER, function.encode(), b"")
         self.send(READY, b"%d" % places)
 
     def receive(self) -> None:
         super().receive()
-        if self._taken:
-            self.send(READY, b"%d" % self._taken)
-            self._taken = 0
+        if self._completed_since_ready:
+            self.send(READY, b"%d" % self._completed_since_ready)
+            self._completed_since_ready = 0
 
-    def heard(self, kind: int, body: bytes) -> None:
+    def handle_packet(self, kind: int, body: bytes) -> None:
         if kind == SETTLED:
             return
         if kind != ASSIGN:
-            super().heard(kind, body)
+            super().handle_packet(kind, body)
         handle, lease, _, _, info, payload = body.split(b"\0", 5)
-        self.take(info, payload)
+        self.note(info, payload)
         self.send(SETTLE, handle, lease, b"succeeded", b"", b"")
         self.completed += 1
-        self._taken += 1
+        self._completed_since_ready += 1
 
-    def take(self, info: bytes, payload: bytes) -> None:
-        """Note what is to be noted of a job."""
+    def note(self, info: bytes, payload: bytes) -> None:
+        """Record data of a job; the base class records none."""
 
 
-class Punctual(Completer):
-    """One that notes by how many seconds each job came later than its fire time."""
+class LatenessRecorder(Completer):
+    """Records by how many seconds each job arrived after its fire time."""
 
     def __init__(self, port: int, function: str, places: int, wall: Wall) -> None:
         super().__init__(port, function, places)
@@ -146,7 +146,7 @@ class Punctual(Completer):
         """Payload, fire time and lateness of each job."""
         self._wall = wall
 
-    def take(self, info: bytes, payload: bytes) -> None:
+    def note(self, info: bytes, payload: bytes) -> None:
         now = self._wall()
         fire_time = json.loads(info)["fire_time"]
         self.seen.append((payload, fire_time, now - fire_time))
@@ -157,7 +157,7 @@ T = TypeVar("T", bound=Peer)
 
 @contextlib.contextmanager
 def peers(ports: list[int], connect: Callable[[int], T]) -> Iterator[list[T]]:
-    """Connect one to each port."""
+    """Connect one peer to each port."""
     with contextlib.ExitStack() as stack:
         found = []
         for port in ports:
@@ -167,7 +167,7 @@ def peers(ports: list[int], connect: Callable[[int], T]) -> Iterator[list[T]]:
 
 
 def await_jobs(workers: list[Holder], jobs: int, seconds: float) -> float:
-    """Wait until the workers have so many jobs together; returns the monotonic time of it. Raises LoadError after so long."""
+    """Wait until the workers hold a number of jobs in total, and return the monotonic time. Raises LoadError at the time-out."""
     deadline = time.monotonic() + seconds
     while True:
         for worker in workers:

@@ -1,4 +1,4 @@
-"""The rows of the table that are measured on ZooKeeper, and what is done for them."""
+"""The rows of the table for ZooKeeper, and their scenarios."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from ensemble import SESSION, mainspring
+from ensemble import SESSION_TIMEOUT, mainspring
 from generator import LOAD, LoadError, load
 from measure import Cell, Run, Scale, Side
 from scenarios import WIDE, rate
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from servers import Nodes, Server
 
 HELD = 1_000
-BACKLOG, SHORT, TURNS = 200_000, 1_000, 10
+LARGE_BACKLOG, SMALL_BACKLOG, TURNS = 200_000, 1_000, 10
 PLACES = 100
-"""Tasks that the worker has at once which counts what is assigned."""
+"""Places of the worker that counts assignments."""
 
 
 def cells(template: str | None = None) -> list[Cell]:
-    """Return the cells; a template with {store} stands in for Mainspring's command."""
+    """Return the cells; a template with {store} replaces Mainspring's command."""
     one, three = mainspring(1, template), mainspring(3, template)
     return [
         Cell(
@@ -44,7 +44,8 @@ def cells(template: str | None = None) -> list[Cell]:
         ),
         Cell(
             key="zookeeper-recovery",
-            measure=f"SIGKILL of a node that holds 1,000 tasks, session of {SESSION:g} s: until all run elsewhere, beyond it",
+            measure=f"SIGKILL of a node that holds 1,000 tasks, session of {SESSION_TIMEOUT:g} s: "
+            "until all run elsewhere, beyond it",
             required="under 1 s",
             unit="s",
             sides=(Side("3 nodes", three, recovery),),
@@ -52,7 +53,8 @@ def cells(template: str | None = None) -> list[Cell]:
         ),
         Cell(
             key="zookeeper-failover",
-            measure=f"SIGKILL of the master under load, session of {SESSION:g} s: the longest pause of assignments, beyond it",
+            measure=f"SIGKILL of the master under load, session of {SESSION_TIMEOUT:g} s: "
+            "the longest pause of assignments, beyond it",
             required="under 1 s",
             unit="s",
             sides=(Side("3 nodes", three, failover),),
@@ -72,24 +74,24 @@ def cells(template: str | None = None) -> list[Cell]:
 
 
 def recovery(nodes: Nodes, _: Scale) -> Run:
-    """Seconds beyond the session's time-out until 1,000 tasks of a killed node run elsewhere. The victim is not the master."""
+    """Return the seconds beyond the session's time-out until 1,000 tasks of a killed node, not the master, run elsewhere."""
     heir, other, victim = nodes.nodes
     with contextlib.ExitStack() as stack:
         held = stack.enter_context(peers([victim.port], _holder))
         load(victim, "submit", jobs=HELD, **WIDE)
         await_jobs(held, HELD, 20)
         heirs = stack.enter_context(peers([heir.port, other.port], _holder))
-        time.sleep(1)  # the others' claims are known
+        time.sleep(1)  # the master has read the others' claims
         victim.stop(signal.SIGKILL)
         killed_at = time.monotonic()
-        first_at = await_jobs(heirs, 1, SESSION * 10)
-        last_at = await_jobs(heirs, HELD, SESSION * 10)
+        first_at = await_jobs(heirs, 1, SESSION_TIMEOUT * 10)
+        last_at = await_jobs(heirs, HELD, SESSION_TIMEOUT * 10)
     details = {
         "seconds": last_at - killed_at,
         "first_task_after_s": first_at - killed_at,
         "by_node": [len(one.handles) for one in heirs],
     }
-    return Run(last_at - killed_at - SESSION, details)
+    return Run(last_at - killed_at - SESSION_TIMEOUT, details)
 
 
 def _holder(port: int) -> Holder:
@@ -97,9 +99,9 @@ def _holder(port: int) -> Holder:
 
 
 def failover(nodes: Nodes, _: Scale) -> Run:
-    """Seconds beyond the session's time-out for which nothing is assigned, where tasks are submitted without a pause.
+    """Return the longest pause of assignments beyond the session's time-out, while tasks are submitted continuously.
 
-    They are submitted at one node and run at another, so that each needs the master, which is the node that was started first.
+    The tasks are submitted at one node and run at another, so each needs the master, which is the node that started first.
     """
     master, submitter, runner = nodes.nodes
     command = [str(LOAD), "--mode", "submit", "--port", str(submitter.port), "--jobs", "1000000", "--window", "4"]
@@ -114,7 +116,7 @@ def failover(nodes: Nodes, _: Scale) -> Run:
             master.stop(signal.SIGKILL)
             killed_at = seen_at = now = time.monotonic()
             seen, longest = worker.completed, 0.0
-            while now < killed_at + SESSION * 3:
+            while now < killed_at + SESSION_TIMEOUT * 3:
                 worker.receive_all()
                 now = time.monotonic()
                 longest = max(longest, now - seen_at)
@@ -124,12 +126,12 @@ def failover(nodes: Nodes, _: Scale) -> Run:
         finally:
             loading.kill()
             loading.communicate()
-    return Run(longest - SESSION, {"longest_pause_s": longest, "completed": seen})
+    return Run(longest - SESSION_TIMEOUT, {"longest_pause_s": longest, "completed": seen})
 
 
 def behind(server: Server, scale: Scale) -> Run:
-    """Tasks a second of draining 200,000, and how much memory the master has with all of them."""
-    waiting = scale.count(BACKLOG, 10_000)
+    """Return the tasks per second of draining 200,000; the details have the master's memory with all of them."""
+    waiting = scale.count(LARGE_BACKLOG, 10_000)
     filled = load(server, "submit", jobs=waiting, **WIDE)
     at_full = server.rss_kib()
     drained = load(server, "drain", jobs=waiting, workers=16)
@@ -138,10 +140,10 @@ def behind(server: Server, scale: Scale) -> Run:
 
 
 def short(server: Server, scale: Scale) -> Run:
-    """Tasks a second of draining 1,000 at a time."""
+    """Return the tasks per second of draining 1,000 at a time."""
     seconds = 0.0
     turns = scale.count(TURNS, 3)
     for turn in range(turns):
-        load(server, "submit", jobs=SHORT, first=turn * SHORT, **WIDE)
-        seconds += load(server, "drain", jobs=SHORT, first=turn * SHORT, workers=16)["seconds"]
-    return Run(turns * SHORT / seconds, {"seconds": seconds, "rss_kib": server.rss_kib()})
+        load(server, "submit", jobs=SMALL_BACKLOG, first=turn * SMALL_BACKLOG, **WIDE)
+        seconds += load(server, "drain", jobs=SMALL_BACKLOG, first=turn * SMALL_BACKLOG, workers=16)["seconds"]
+    return Run(turns * SMALL_BACKLOG / seconds, {"seconds": seconds, "rss_kib": server.rss_kib()})

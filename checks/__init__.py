@@ -1,1 +1,1 @@
-"""Checks of the source that no tool brings along; the Makefile runs them."""
+"""Checks of the source that no other tool provides; the Makefile runs them."""

@@ -1,6 +1,6 @@
-"""Refuses modules that import each other in a circle, also where an import is for type checking alone or inside a function.
+"""Refuses circular imports between modules, including imports for type checking only and inside functions.
 
-``python -m checks.circles src/mainspring`` exits with 1 where there is a circle, and prints the shortest way around each.
+``python -m checks.circles src/mainspring`` exits with 1 if there is a circle, and prints the shortest path around each.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 Circle = frozenset[str]
-"""Modules each of which imports, by way of the others, itself."""
+"""Modules each of which imports itself through the others."""
 
 
 def read_imports(package: Path) -> dict[str, set[str]]:
-    """Return which modules of a package each of its modules imports. Raises SyntaxError or FileNotFoundError."""
+    """Return for each module of a package the modules that it imports. Raises SyntaxError or FileNotFoundError."""
     if not package.is_dir():
         raise FileNotFoundError(package)
     files = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
@@ -32,20 +32,20 @@ def _name(path: Path, package: Path) -> str:
 
 
 def _imported(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    """Find imports anywhere in a file; that of a package around the module itself is none."""
+    """Find all imports in a file, except those of packages that contain the module."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"), path)):
         wanted: list[str] = []
         if isinstance(node, ast.Import):
             wanted = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             origin = _origin(node, name, path)
-            # A name is a module, or the content of the module that it comes from.
+            # The name is a module, or is defined in the module before it.
             wanted = [one if (one := f"{origin}.{alias.name}") in files else origin for alias in node.names]
         yield from (one for one in wanted if one in files and one != name and not name.startswith(f"{one}."))
 
 
 def _origin(node: ast.ImportFrom, name: str, path: Path) -> str:
-    """Return the absolute name of the module that an import names, which may be relative."""
+    """Return the absolute name of the module of an import, which may be relative."""
     if not node.level:
         return node.module or ""
     ups = node.level - 1 if path.stem == "__init__" else node.level
@@ -54,14 +54,14 @@ def _origin(node: ast.ImportFrom, name: str, path: Path) -> str:
 
 
 def circles(imports: Mapping[str, set[str]]) -> set[Circle]:
-    """Return the circles: of modules that reach each other, as many as there are in each."""
+    """Return the circles: the sets of modules that reach each other."""
     reached = {name: _reach(name, imports) for name in imports}
     mutual = {name: frozenset(other for other in reached[name] if name in reached[other]) for name in imports}
     return {circle for name, circle in mutual.items() if name in circle}
 
 
 def _reach(name: str, imports: Mapping[str, set[str]]) -> set[str]:
-    """Return all modules that a module imports, directly or not."""
+    """Return all modules that a module imports directly or indirectly."""
     found: set[str] = set()
     ahead = [name]
     while ahead:
@@ -72,7 +72,7 @@ def _reach(name: str, imports: Mapping[str, set[str]]) -> set[str]:
 
 
 def way_around(circle: Circle, imports: Mapping[str, set[str]]) -> list[str]:
-    """Return the shortest way around a circle; it ends where it begins."""
+    """Return the shortest path around a circle; it ends with its first module."""
     return min((_way_back(name, circle, imports) for name in sorted(circle)), key=len)
 
 
@@ -90,17 +90,17 @@ def _way_back(name: str, circle: Circle, imports: Mapping[str, set[str]]) -> lis
 
 
 def complaints(imports: Mapping[str, set[str]]) -> Iterator[str]:
-    """Say which modules make circles."""
+    """Yield a sentence for each circle."""
     for circle in sorted(circles(imports), key=sorted):
         way = " -> ".join(way_around(circle, imports))
-        yield f"{len(circle)} modules import each other: {', '.join(sorted(circle))}. Undo it; the shortest way around: {way}"
+        yield f"{len(circle)} modules import each other: {', '.join(sorted(circle))}. Remove an import of: {way}"
 
 
 def main(packages: Iterable[str]) -> int:
-    """Check packages; returns the exit code."""
+    """Check packages, and return the exit code."""
     wrong = [sentence for package in packages for sentence in complaints(read_imports(Path(package)))]
     for sentence in wrong:
-        print(sentence)  # noqa: T201 - it is what the command is for
+        print(sentence)  # noqa: T201 - the command prints its findings
     return 1 if wrong else 0
 
 

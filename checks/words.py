@@ -1,7 +1,7 @@
-"""Refuses identifiers and phrases that ``checks/words.toml`` lists, each with its reason and a better word.
+"""Refuses the identifiers and phrases in ``checks/words.toml``, and prints the reason and a better word for each use.
 
-``python -m checks.words FILE|DIRECTORY…`` reads Python and Markdown files: names where they are defined; comments, texts and the
-names of tests as prose. It prints each place and exits with 1 where there is one.
+``python -m checks.words FILE|DIRECTORY…`` reads Python and Markdown files. It checks identifiers at their definitions, and
+phrases in comments, texts and names of tests. It exits with 1 if it finds any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LIST = Path(__file__).with_name("words.toml")
 STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-"""Tokens of text: since Python 3.12 an f-string is several."""
+"""Tokens of text: since Python 3.12 an f-string has several tokens."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Finding:
 
 
 class Words:
-    """The list of refused words. Raises KeyError or re.error where the file is malformed."""
+    """The list of refused words. Raises KeyError or re.error if the file is malformed."""
 
     def __init__(self, table: dict[str, Any]) -> None:
         self._names = {name: (row["reason"], row["instead"]) for row in table["identifiers"] for name in row["names"]}
@@ -55,14 +55,14 @@ class Words:
         return any(fnmatch(path, pattern) for pattern in self._excepted)
 
     def in_prose(self, text: str, line: int = 1) -> Iterator[Finding]:
-        """Find phrases in a text that begins on a line. A line break is a space, so a phrase may continue on the next line."""
+        """Find phrases in a text whose first line has a number. A line break counts as a space."""
         flat = re.sub(r"\s", " ", text)
         for pattern, reason, instead in self._phrases:
             for match in pattern.finditer(flat):
                 yield Finding(line + text.count("\n", 0, match.start()), match.group().strip(), reason, instead)
 
     def in_python(self, source: str) -> Iterator[Finding]:
-        """Find names and phrases in a module. Raises SyntaxError where it is none."""
+        """Find names and phrases in a module. Raises SyntaxError."""
         for name, line in _defined(ast.parse(source)):
             if (entry := self._names.get(name.strip("_").lower())) is not None:
                 yield Finding(line, name, *entry)
@@ -72,7 +72,7 @@ class Words:
             yield from self.in_prose(text, line)
 
     def in_file(self, path: Path) -> list[Finding]:
-        """Find names and phrases in a file, by its kind. Raises OSError, or SyntaxError where a module is malformed."""
+        """Find names and phrases in a file. Raises OSError, or SyntaxError if a module is malformed."""
         source = path.read_text("utf-8")
         found = list(self.in_python(source) if path.suffix == ".py" else self.in_prose(source))
         if path.suffix == ".py" and (entry := self._names.get(path.stem.removeprefix("test_"))) is not None:
@@ -85,7 +85,7 @@ def _compile(pattern: str, *, case: bool) -> re.Pattern[str]:
 
 
 def _defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Find the names that a module defines: what others have named is not ours to choose."""
+    """Find the names that a module defines; names of other projects' modules are not checked."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.lineno
@@ -100,7 +100,7 @@ def _defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _prose(source: str) -> Iterator[tuple[str, int]]:
-    """Find comments, lines in a row as one text, and strings of more than one word. Strings with places for values count."""
+    """Find comments, with adjacent lines as one text, and strings of more than one word, with replacement fields."""
     comments: list[tuple[str, int]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -115,7 +115,7 @@ def _prose(source: str) -> Iterator[tuple[str, int]]:
 
 
 def _files(roots: Iterable[Path]) -> Iterator[Path]:
-    """Find Python and Markdown files; directories of tools (``.venv``, ``node_modules``) are skipped."""
+    """Find Python and Markdown files; skip directories of tools (``.venv``, ``node_modules``)."""
     for root in roots:
         if root.is_file():
             yield root
@@ -128,7 +128,7 @@ def _files(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def main(roots: list[str]) -> int:
-    """Check the files and directories and print the findings. Returns the exit code."""
+    """Check files and directories, print the findings, and return the exit code."""
     words = Words(tomllib.loads(LIST.read_text("utf-8")))
     count = 0
     for path in _files(map(Path, roots)):

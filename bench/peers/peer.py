@@ -1,4 +1,4 @@
-"""What the programs of the peers share: the clock, and the command line."""
+"""The clock and the command line of the peers' programs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 TIMEOUT = 300.0
 
 
-async def clocked(jobs: int, submit: Callable[[int], Awaitable[None]], finished: Callable[[], Awaitable[None]]) -> None:
-    """Submit jobs beside a worker and wait until all have been settled; print what it took."""
+async def run_timed(
+    jobs: int, submit: Callable[[int], Awaitable[None]], finished: Callable[[], Awaitable[None]]
+) -> None:
+    """Submit jobs while a worker runs, wait until all are settled, and print the figures."""
     started_at = time.perf_counter()
     await submit(jobs)
     submitted_after = time.perf_counter() - started_at
@@ -35,7 +37,7 @@ async def clocked(jobs: int, submit: Callable[[int], Awaitable[None]], finished:
 
 
 def run(arguments: list[str], **modes: Callable[..., Any]) -> None:
-    """Run a mode on the loop that Mainspring uses too; nothing is logged for each job."""
+    """Run a mode on uvloop, which Mainspring uses too, without a log line for each job."""
     logging.basicConfig(level=logging.WARNING)
     mode, *numbers = arguments
     uvloop.run(modes[mode](*map(int, numbers)))

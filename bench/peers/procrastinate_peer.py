@@ -1,4 +1,4 @@
-"""Procrastinate's no-op task: `worker` runs it, `client JOBS` submits it and prints one line of JSON, `schema` prepares.
+"""Procrastinate's no-op task: `worker` runs it, `client JOBS` submits it and prints one line of JSON, `schema` creates tables.
 
 The database is in BENCH_DSN. Runs in the environment of requirements.txt.
 """
@@ -10,11 +10,11 @@ import os
 import sys
 
 import procrastinate
-from peer import TIMEOUT, clocked, run
+from peer import TIMEOUT, run, run_timed
 from procrastinate.jobs import Status
 
 CONCURRENCY = 32
-"""It hardly matters: one loop fetches jobs one by one."""
+"""It has little effect: one loop fetches jobs one by one."""
 BATCH = 1_000
 
 app = procrastinate.App(
@@ -40,8 +40,8 @@ async def worker() -> None:
 async def client(jobs: int) -> None:
     async with app.open_async():
         await submit(1)
-        await finished()  # the worker is there
-        await clocked(jobs, submit, finished)
+        await finished()  # the worker is running
+        await run_timed(jobs, submit, finished)
         done = await app.job_manager.list_jobs_async(status=Status.SUCCEEDED.value)
         assert len([*done]) == jobs + 1, "a job is missing"
 
@@ -55,7 +55,7 @@ async def submit(jobs: int) -> None:
 async def finished() -> None:
     query = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing')) AS unfinished"
     async with asyncio.timeout(TIMEOUT):
-        while (await app.connector.execute_query_one_async(query))["unfinished"]:  # noqa: ASYNC110 - of another process
+        while (await app.connector.execute_query_one_async(query))["unfinished"]:  # noqa: ASYNC110 - another process changes it
             await asyncio.sleep(0.02)
 
 

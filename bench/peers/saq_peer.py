@@ -1,4 +1,4 @@
-"""SAQ's no-op task on PostgreSQL: `worker` runs it, `client JOBS` submits it and prints one line of JSON, `schema` prepares.
+"""SAQ's no-op task on PostgreSQL: `worker` runs it, `client JOBS` submits it and prints a line of JSON, `schema` creates tables.
 
 The database is in BENCH_DSN. Runs in the environment of requirements.txt.
 """
@@ -11,13 +11,13 @@ import sys
 from typing import Any
 
 import saq
-from peer import TIMEOUT, clocked, run
+from peer import TIMEOUT, run, run_timed
 from saq.queue.postgres import PostgresQueue
 
 CONCURRENCY = 10
-"""SAQ's default; with 32 or 64 it was slower."""
+"""SAQ's default; 32 and 64 were slower."""
 SUBMITTERS = 16
-"""SAQ submits one by one, so as many at a time as bring the highest rate."""
+"""SAQ submits jobs one by one; this number of concurrent submitters gives the highest rate."""
 
 queue = PostgresQueue.from_url(os.environ["BENCH_DSN"], min_size=4, max_size=CONCURRENCY + 4)
 
@@ -39,8 +39,8 @@ async def worker() -> None:
 async def client(jobs: int) -> None:
     await queue.connect()
     await submit(1)
-    await finished()  # the worker is there
-    await clocked(jobs, submit, finished)
+    await finished()  # the worker is running
+    await run_timed(jobs, submit, finished)
     async with queue.pool.connection() as connection:
         found = await (await connection.execute("SELECT count(*) FROM saq_jobs WHERE status = 'complete'")).fetchone()
     assert found == (jobs + 1,), "a job is missing"
@@ -60,7 +60,7 @@ async def submit(jobs: int) -> None:
 async def finished() -> None:
     query = "SELECT EXISTS (SELECT FROM saq_jobs WHERE status NOT IN ('complete', 'failed', 'aborted'))"
     async with asyncio.timeout(TIMEOUT), queue.pool.connection() as connection:
-        while (await (await connection.execute(query)).fetchone()) == (True,):  # noqa: ASYNC110 - of another process
+        while (await (await connection.execute(query)).fetchone()) == (True,):  # noqa: ASYNC110 - another process changes it
             await asyncio.sleep(0.02)
 
 

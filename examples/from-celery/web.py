@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
-    """Close the App's connection with the program."""
+    """Close the App's connection when the program ends."""
     yield
     await app.aclose()
 
@@ -36,15 +36,15 @@ class Days(BaseModel):
 
 
 @api.post("/reports", status_code=202)
-async def order_report(wanted: Days) -> dict[str, str]:
-    """Submit a job: when this answers, the job is on disk."""
-    job = await sum_days.asubmit(wanted.days)
+async def order_report(request: Days) -> dict[str, str]:
+    """Submit a job: it is on disk before this returns."""
+    job = await sum_days.asubmit(request.days)
     return {"report": job.handle}
 
 
 @api.get("/reports/{handle}")
 async def show_report(handle: str) -> dict[str, Any]:
-    """Tell how far the job is."""
+    """Return the state of the job."""
     try:
         return {"state": await app.job(handle).astate()}
     except NotFoundError:
@@ -53,7 +53,7 @@ async def show_report(handle: str) -> dict[str, Any]:
 
 @api.get("/reports/{handle}/result")
 async def wait_for_report(handle: str) -> dict[str, int]:
-    """Wait for the result; this costs no thread."""
+    """Wait for the result without occupying a thread."""
     try:
         return await sum_days.job(handle).aresult(timeout="30s")
     except TimeoutError:

@@ -1,8 +1,8 @@
-"""The demo: start a node with workers, let them count the words of a directory's files, show the most frequent.
+"""The demo: starts a node with workers, lets them count the words of a directory's files, and prints the most frequent ones.
 
     python demo.py [DIR]
 
-The node, its SQLite file and its workers live in a temporary directory and end with this process.
+The node, its SQLite file and its workers use a temporary directory and end with this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ try:
     from wordcount import app, as_text, count_words, most_frequent
 
     from mainspring import Job, JobError, MainspringError
-except KeyboardInterrupt:  # what the first moments are spent on
+except KeyboardInterrupt:  # during the imports
     sys.exit(130)
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 512 * 1024
 BATCH_FILES = 100
-"""How much one map job counts: enough to be worth a job, little enough that its result stays small."""
+"""Size of a map job: large enough to outweigh the cost of a job, small enough for a small result."""
 
 PLACES = 10
 HERE = Path(__file__).resolve().parent
@@ -40,15 +40,15 @@ HERE = Path(__file__).resolve().parent
 
 @contextmanager
 def running_node(directory: Path, processes: int) -> Iterator[str]:
-    """Start a node with worker processes; give its address; end all of it in every outcome."""
+    """Start a node with worker processes, yield its address, and end all processes in every outcome."""
     command = [sys.executable, "-m", "mainspring.cli.main", "run", str(HERE / "wordcount.py")]
     options = [f"--store=sqlite:///{directory / 'jobs.db'}", "--gearman=127.0.0.1:0", "--http=none"]
     workers = [f"--processes={processes}", "--concurrency=2", "--grace=1s", "--log-level=error"]
-    # A process group of its own: Ctrl-C comes to us alone, and we stop the node in order.
+    # A separate process group: Ctrl-C signals only this process, which stops the node in order.
     node = subprocess.Popen([*command, *options, *workers], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert node.stdout is not None
-        words = node.stdout.readline().split()  # "listening gearman 127.0.0.1:40123", or nothing where it ended
+        words = node.stdout.readline().split()  # "listening gearman 127.0.0.1:40123", or nothing if it ended
         if words[:2] != ["listening", "gearman"]:
             raise SystemExit(f"the node did not start (exit code {node.wait()})")
         yield words[2]
@@ -62,7 +62,7 @@ def running_node(directory: Path, processes: int) -> Iterator[str]:
 
 
 def batches(directory: Path) -> Iterator[list[str]]:
-    """Give the *.py and *.txt files under a directory in batches."""
+    """Yield the *.py and *.txt files under a directory in batches."""
     batch: list[str] = []
     size = 0
     for parent, folders, names in os.walk(os.fsencode(directory)):
@@ -72,7 +72,7 @@ def batches(directory: Path) -> Iterator[list[str]]:
             if not name.endswith((b".py", b".txt")) or not os.path.isfile(path):  # noqa: PTH113
                 continue
             batch.append(as_text(path))
-            with suppress(OSError):  # it is gone again: whoever counts it sees that too
+            with suppress(OSError):  # the file was deleted: the task that counts it reports that
                 size += os.path.getsize(path)  # noqa: PTH202
             if size >= BATCH_BYTES or len(batch) >= BATCH_FILES:
                 yield batch
@@ -82,7 +82,7 @@ def batches(directory: Path) -> Iterator[list[str]]:
 
 
 class Progress:
-    """One line on a terminal, a line for each tenth elsewhere."""
+    """The progress: one line on a terminal, otherwise a line for each tenth."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -90,7 +90,7 @@ class Progress:
         self._tenth = 0
 
     def show(self, done: int, words: int) -> None:
-        """Say how many batches are counted, and how many words there were in them."""
+        """Show the number of counted batches and of their words."""
         text = f"{done} of {self._total} batches counted, {words:,} words"
         if self._terminal:
             sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if done == self._total else ""))
@@ -101,14 +101,14 @@ class Progress:
 
 
 def count(directory: Path) -> int:
-    """Submit the jobs, wait for them, print what they found; return the exit code."""
+    """Submit the jobs, wait for them, and print the result; return the exit code."""
     plan = list(batches(directory))
     if not plan:
         print(f"there are no *.py or *.txt files under {directory}: make demo DIR=…", file=sys.stderr)
         return 2
     begun = time.monotonic()
 
-    # Map: one job a batch, submitted many at a time; one of them will fail at its first attempt.
+    # Map: one job per batch, submitted in bulk; one of them fails at its first attempt.
     broken = len(plan) // 2
     maps = count_words.submit_many({"files": files, "fails_at_first": n == broken} for n, files in enumerate(plan))
     jobs: list[Job[Any]] = [*maps]
@@ -150,10 +150,10 @@ def count(directory: Path) -> int:
 def main() -> int:
     """Run the demo.
 
-    Exit code 0: all is counted; 1: a job failed, or no server could be run; 2: there is nothing to count.
+    Exit codes: 0: all files are counted; 1: a job failed, or no server could be started; 2: there are no files to count.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _frame: sys.exit(128 + number))  # through all the `finally`s
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))  # runs all `finally` blocks
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else sysconfig.get_path("stdlib"))
     if not directory.is_dir():
         print(f"there is no directory {directory}", file=sys.stderr)

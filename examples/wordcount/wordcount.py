@@ -1,4 +1,4 @@
-"""Counting words: the tasks.  `mainspring run wordcount.py` runs them; demo.py beside this file submits them."""
+"""The tasks that count words.  `mainspring run wordcount.py` runs them; demo.py in this directory submits them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ app = App()  # its jobs go to MAINSPRING_SERVER
 
 WORD = re.compile(rb"[a-z]+")
 BLOCK = 1 << 20
-"""Bytes of a file that are looked at in one go: a large file takes no more memory than a small one."""
+"""Bytes to read from a file at a time, so that a large file needs no more memory than a small one."""
 
 
-class Counted(TypedDict):
-    """What a map job returns."""
+class WordCounts(TypedDict):
+    """The result of a map job."""
 
     words: dict[str, int]
     unread: list[str]
-    """Files that could not be read, and count for nothing."""
+    """Files that could not be read; they are not counted."""
 
 
 def as_text(path: bytes) -> str:
-    """Write any path as text for JSON, also one that is no UTF-8."""
+    """Return any path as text for JSON, even if it is not valid UTF-8."""
     return quote(path)
 
 
 @app.task(retry=Retry(max_attempts=4, initial="200ms"))
-def count_words(files: list[str], fails_at_first: bool = False) -> Counted:
-    """Map: count the words of some files; one that cannot be read costs the others nothing.
+def count_words(files: list[str], fails_at_first: bool = False) -> WordCounts:
+    """Map: count the words of some files; skip and report files that cannot be read.
 
-    ``fails_at_first``: the first attempt raises once its work is half done, as a disk or a network does now and then.
+    ``fails_at_first``: the first attempt raises in the middle of its work, as if a disk or network had failed.
     """
     counts: Counter[bytes] = Counter()
     unread = []
@@ -55,9 +55,9 @@ def count_words(files: list[str], fails_at_first: bool = False) -> Counted:
 
 @app.task(retry=Retry(max_attempts=4, initial="200ms"))
 def most_frequent(counted: list[str], places: int) -> list[tuple[str, int]]:
-    """Reduce: add up the results of the jobs that ``counted`` names by handle, and return the first places.
+    """Reduce: add up the results of the jobs whose handles are in ``counted``, and return the first places.
 
-    The results come from the server, one at a time, so that neither the payload nor this worker holds all of them.
+    The results come from the server one at a time, so neither the payload nor this worker holds all of them.
     """
     total: Counter[str] = Counter()
     for number, handle in enumerate(counted, start=1):

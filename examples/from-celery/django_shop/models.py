@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Order(models.Model):
-    """What a customer ordered."""
+    """A customer's order."""
 
     product = models.CharField(max_length=100)
     amount = models.PositiveIntegerField()

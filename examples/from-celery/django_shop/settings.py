@@ -1,4 +1,4 @@
-"""The least that a Django project needs."""
+"""The minimal settings of a Django project."""
 
 from __future__ import annotations
 

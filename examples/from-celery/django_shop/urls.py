@@ -1,4 +1,4 @@
-"""The site's one page."""
+"""The site's only page."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @csrf_exempt  # the example has no forms
 @require_POST
 def place_order(request: HttpRequest) -> JsonResponse:
-    """Store an order; its chain of jobs begins when the order is committed, and never for one that is not."""
+    """Store an order; the chain of its jobs starts after the order's transaction has committed."""
     try:
         with transaction.atomic():
             order = Order(product=request.POST["product"], amount=int(request.POST["amount"]))

@@ -16,7 +16,7 @@ BATCH = 100
 def load_sales(path: str) -> int:
     """Load a CSV file with the columns id, day and euros; return the number of rows.
 
-    A job may run twice, when its worker dies in the middle. Rows are replaced by their id, so the second run does no harm.
+    A job may run twice if its worker dies during the first run. Rows replace rows with the same id, so a second run does no harm.
     """
     job = current_job()
     with Path(path).open(newline="") as file:

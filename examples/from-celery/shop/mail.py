@@ -1,6 +1,6 @@
 """2. Mail with backoff and a dead letter.  Celery: `autoretry_for`, `retry_backoff`, `max_retries`.
 
-A job whose attempts have all failed is kept: `mainspring jobs list --state failed` shows it, and `mainspring jobs retry`
+A job is kept after all its attempts have failed: `mainspring jobs list --state failed` shows it, and `mainspring jobs retry`
 runs it again.
 """
 
@@ -26,7 +26,7 @@ def send_mail(address: str, subject: str) -> str:
 
 
 def deliver(address: str, subject: str) -> None:
-    """Stand in for a mail server: `.busy` takes the third attempt, `.down` none; `.invalid` refuses for good."""
+    """Simulate a mail server: `.busy` accepts the third attempt, `.down` none; `.invalid` is refused for good."""
     domain = address.rpartition(".")[2]
     if domain == "invalid":
         raise UnknownAddressError(f"there is no {address}")

@@ -1,8 +1,8 @@
 """4. A chain.  Celery: `chain(charge.s(order), reserve.s(), ship.s())`.
 
-Each step submits the next one when its own work is done. No process waits for the chain, and each step has its own retries.
-The unique makes a repeated step harmless: if a worker dies between its submit and its end, the second run of the step joins
-the job that exists, in place of starting the rest of the chain again.
+Each step submits the next one when its own work is done. No process waits for the chain, and each step has its own retries. The
+unique makes a repeated step harmless: if a worker dies after it has submitted the next step, the second run of its own step joins
+the existing job, and does not start the rest of the chain again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS = ("charged", "reserved", "shipped")
 
 
 def set_state(order: int, state: str) -> None:
-    """Move an order forward; a late repetition of an earlier step does not move it back."""
+    """Move an order forward; a late repetition of an earlier step has no effect."""
     with database() as connection:
         row = connection.execute("SELECT state FROM orders WHERE id = ?", (order,)).fetchone()
         if row is None or STEPS.index(row[0]) < STEPS.index(state):

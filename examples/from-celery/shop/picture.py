@@ -1,4 +1,4 @@
-"""3. Work for a processor, with a hard timeout.  Celery: the prefork pool with `time_limit`."""
+"""3. CPU-bound work with a hard timeout.  Celery: the prefork pool with `time_limit`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from app import app
 def render(width: int, detail: int) -> int:
     """Count the points of a fractal that do not escape.
 
-    It runs in a process of its own: it keeps no other task waiting, and the process is killed when its time is over, even
-    inside a computation that never looks up.
+    It runs in a separate process: it blocks no other task, and the process is killed at the timeout, even in the middle of a
+    computation.
     """
     inside = 0
     for column in range(width):

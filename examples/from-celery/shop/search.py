@@ -10,10 +10,10 @@ from shop.database import database
 
 @app.task(unique=lambda product: f"product-{product}")
 def index_product(product: int) -> int:
-    """Write a product into the search index; return how often that was done.
+    """Write a product into the search index; return how often that has been done.
 
-    While a job for a product is queued or runs, another submit for it joins that job: there is one run, and all get its
-    result.
+    While a job for a product is queued or runs, another submit for the product joins that job: it runs once, and all submitters
+    get its result.
     """
     time.sleep(0.5)
     with database() as connection:

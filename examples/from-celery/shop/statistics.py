@@ -1,7 +1,7 @@
 """5. A chord.  Celery: `chord([sum_day.s(day) for day in days])(add_up.s())`.
 
-The parent is a coroutine: it submits its children, waits for all results, and goes on. It takes no thread while it waits,
-and where it holds the worker's last place, the worker opens another one for the children.
+The parent is a coroutine: it submits its children and awaits all results. It occupies no thread while it waits. If it holds the
+worker's last place, the worker opens another place for the children.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def sum_day(day: str) -> int:
 
 @app.task(run_timeout="10m")
 async def sum_days(days: list[str]) -> dict[str, int]:
-    """Have each day summed by a job of its own; return all sums and the total."""
+    """Sum each day in a separate job; return all sums and the total."""
     jobs = await sum_day.asubmit_many([(day,) for day in days])
     sums = dict(zip(days, [cents async for cents in app.aresults(jobs)], strict=True))
     return {**sums, "total": sum(sums.values())}
